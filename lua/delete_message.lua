@@ -1,0 +1,51 @@
+-- delete_message: take a buffered message out; the last one takes the buffer with it.
+--
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[2]  {b<shard>}:moved       hash  conversation -> later due_at_ms
+-- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
+-- KEYS[4]  {b<shard>}:conv:<id>   hash  state of the conversation's open buffer
+-- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
+-- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
+-- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
+-- ARGV[1]  conversation           str
+-- ARGV[2]  message_id             str
+-- ARGV[3]  id_line                bytes how a payload of this message begins
+-- ARGV[4]  limit                  int   look at no more than this many messages, newest first
+-- ARGV[5]  seen_ms                int   how long an idle conversation is remembered
+-- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known}
+-- Repeat   ABSENT
+-- Keeps    a frozen batch; the id stays known, so that a redelivery does not bring the message back
+
+local pending_key, moved_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local msgs_key, batch_key, seen_key = KEYS[5], KEYS[6], KEYS[7]
+local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
+local limit, seen_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
+
+-- begin find (the same lines in edit_message and delete_message; a test compares them)
+local function find(list_key)
+  local payloads = redis.call('LRANGE', list_key, -limit, -1)
+  local before = math.max(0, redis.call('LLEN', list_key) - limit)
+  for i = #payloads, 1, -1 do
+    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
+  end
+end
+-- end find
+local position, payload = find(msgs_key)
+if not position then
+  if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
+  return {'ABSENT', redis.call('ZSCORE', seen_key, message_id) and 1 or 0}
+end
+
+redis.call('LREM', msgs_key, -1, payload)
+local remaining = redis.call('LLEN', msgs_key)
+if remaining == 0 then
+  redis.call('HDEL', moved_key, conversation)
+  redis.call('HDEL', conv_key, 'first_at', 'due_at', 'why')
+  if not redis.call('HGET', conv_key, 'frozen') then
+    redis.call('ZREM', pending_key, conversation)
+    redis.call('ZREM', inflight_key, conversation)
+    redis.call('PEXPIRE', conv_key, seen_ms)
+    redis.call('PEXPIRE', seen_key, seen_ms)
+  end
+end
+return {'DELETED', remaining}

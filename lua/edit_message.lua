@@ -1,0 +1,33 @@
+-- edit_message: replace a buffered message, in its place.
+--
+-- KEYS[1]  {b<shard>}:conv:<id>   hash  state of the conversation's open buffer
+-- KEYS[2]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
+-- KEYS[3]  {b<shard>}:batch:<id>  list  the frozen batch
+-- KEYS[4]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
+-- ARGV[1]  message_id             str
+-- ARGV[2]  id_line                bytes how a payload of this message begins
+-- ARGV[3]  payload                bytes opaque
+-- ARGV[4]  limit                  int   look at no more than this many messages, newest first
+-- Returns  {"EDITED", position} | {"FROZEN", batch_id} | {"ABSENT", known}
+-- Repeat   EDITED again
+-- Keeps    a frozen batch; the order and the timer
+
+local conv_key, msgs_key, batch_key, seen_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local message_id, id_line, payload, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+-- begin find (the same lines in edit_message and delete_message; a test compares them)
+local function find(list_key)
+  local payloads = redis.call('LRANGE', list_key, -limit, -1)
+  local before = math.max(0, redis.call('LLEN', list_key) - limit)
+  for i = #payloads, 1, -1 do
+    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
+  end
+end
+-- end find
+local position = find(msgs_key)
+if position then
+  redis.call('LSET', msgs_key, position, payload)
+  return {'EDITED', position}
+end
+if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
+return {'ABSENT', redis.call('ZSCORE', seen_key, message_id) and 1 or 0}

@@ -1,0 +1,33 @@
+-- release_lease: leave the shard; refused to an idle processor while work is near, handed over otherwise.
+--
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[2]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[3]  {b<shard>}:wake        list  at most one element
+-- ARGV[1]  now_ms                 int
+-- ARGV[2]  lease_id               str
+-- ARGV[3]  reason                 str   'idle': only if nothing is near; 'handover': always, for a successor
+-- ARGV[4]  start_id               str   this call, the same again on a retry of it
+-- ARGV[5]  start_ms               int   how long a start reservation stands
+-- ARGV[6]  horizon_ms             int   work due later than this is left to the watchdog
+-- Returns  {"RELEASED", next_due_at_ms | -1, start} | {"PENDING", next_due_at_ms} | {"LOST"}
+-- Repeat   after a hand-over, RELEASED with the same reservation; otherwise LOST
+-- Keeps    no message falls between "the processor looked" and "the processor left"
+
+local pending_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3]
+local now_ms, lease_id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local owner = redis.call('HMGET', processor_key, 'lease_id', 'starting_by')
+local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2]) or -1
+local near = next_due_at >= 0 and next_due_at <= now_ms + horizon_ms
+if owner[1] ~= lease_id then
+  if owner[2] == start_id then return {'RELEASED', next_due_at, 1} end
+  return {'LOST'}
+end
+if reason == 'idle' and near then return {'PENDING', next_due_at} end
+
+redis.call('HDEL', processor_key, 'lease_id', 'expires_at', 'heartbeat_at', 'wake_at')
+redis.call('DEL', wake_key)
+if not near then return {'RELEASED', next_due_at, 0} end
+redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
+return {'RELEASED', next_due_at, 1}

@@ -1,0 +1,50 @@
+import os
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+from fakeredis import FakeServer, FakeStrictRedis
+
+from lambdas.shared.store.connection import ConnectionSettings, connect
+from tests.support.engine import Engine, monitored
+from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
+
+hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """One strict one-node cluster for all tests of this worker; each test begins with it empty."""
+    server = ValkeyServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def strict(valkey: ValkeyServer) -> Iterator[Engine]:
+    """The engine on the strict cluster. Whatever the test does, no script may touch a key it did not declare."""
+    admin = valkey.admin()
+    admin.flushall()
+    client = connect(ConnectionSettings(valkey.url, answer_timeout_ms=10_000))
+    with monitored(admin) as watch:
+        yield Engine(client, admin, shebang=STRICT_SHEBANG)
+    assert watch.undeclared() == []
+    client.close()
+    admin.close()
+
+
+@pytest.fixture
+def fake() -> Iterator[Engine]:
+    """The engine on fakeredis: quick, and without a server. It is not the judge: see tests/README.md."""
+    client = FakeStrictRedis(server=FakeServer())
+    yield Engine(client, client)
+    client.close()
+
+
+@pytest.fixture(params=["strict", "fake"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """The behavioural suite runs on both."""
+    found: Engine = request.getfixturevalue(request.param)
+    return found

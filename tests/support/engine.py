@@ -1,0 +1,183 @@
+"""The engine under test: a store on some backend, a clock the test owns, and eyes that see every key."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lambdas.shared.message import Message, encode
+from lambdas.shared.rules import Rules
+from lambdas.shared.scripts import LUA_DIRECTORY, load_script
+from lambdas.shared.store.connection import Client, Connection
+from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.store.store import Store, StoreSettings
+
+START_OF_TIME_MS = 1_700_000_000_000
+
+_DUMP_KEY = "{b0}:looked-at-by-the-test"
+# Everything a server holds, in one round trip.
+_DUMP = """
+local all = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key)
+  kind = kind.ok or kind
+  local value
+  if kind == 'hash' then value = redis.call('HGETALL', key)
+  elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'list' then value = redis.call('LRANGE', key, 0, -1)
+  else value = {redis.call('GET', key)} end
+  all[#all + 1] = {key, kind, redis.call('PTTL', key), value}
+end
+return all
+"""
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now_ms = START_OF_TIME_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> int:
+        self.now_ms += ms
+        return self.now_ms
+
+
+class Key:
+    def __init__(self, kind: str, ttl_ms: int, value: list[bytes]) -> None:
+        self.kind, self.ttl_ms, self.value = kind, ttl_ms, value
+
+    @property
+    def pairs(self) -> dict[bytes, bytes]:
+        return dict(zip(self.value[::2], self.value[1::2], strict=True))
+
+
+class Engine:
+    def __init__(
+        self,
+        client: Client,
+        admin: Any,
+        *,
+        settings: StoreSettings | None = None,
+        shebang: str = "",
+        scripts: Path = LUA_DIRECTORY,
+    ) -> None:
+        self.clock = ManualClock()
+        self.admin = admin
+        self.client = client
+        self.store = Store(
+            Connection(lambda: client), settings, clock=self.clock, shebang=shebang, scripts=scripts
+        )
+        self.processor = "lease-1"
+
+    def send(
+        self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
+    ) -> Buffered | Duplicate:
+        return self.store.buffer_message(
+            conversation, message_id, payload=payload(message_id, text), timing=(rules or Rules()).timing
+        )
+
+    def work(self) -> None:
+        """Become the processor, so that claims are allowed."""
+        self.store.acquire_lease(0, self.processor)
+
+    def claim(self) -> list[str]:
+        """What is due now, as the live processor of shard 0."""
+        self.work()
+        claimed = self.store.claim_due(0, self.processor)
+        return [due.conversation for due in claimed.conversations]  # type: ignore[union-attr]
+
+    def keys(self) -> dict[str, Key]:
+        found = self.admin.execute_command("EVAL", _DUMP, 1, _DUMP_KEY)
+        return {key.decode(): Key(kind.decode(), ttl, value) for key, kind, ttl, value in found}
+
+    def settle(self) -> dict[str, tuple[str, list[bytes]]]:
+        """The content of every key, comparable between two moments."""
+        return {
+            name: (key.kind, key.value if key.kind == "list" else sorted(map(bytes, key.value)))
+            for name, key in self.keys().items()
+        }
+
+
+def payload(message_id: str, text: str | None = None) -> bytes:
+    return encode(
+        Message(
+            id=message_id, text=f"text of {message_id}" if text is None else text, platform="generic", received_at=0
+        )
+    )
+
+
+# -- which keys a script really touched ------------------------------------------------------------------------
+
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_EVERY_ARGUMENT_IS_A_KEY = {b"del"}
+_TWO_KEYS = {b"rename", b"lmove"}
+_ONE_KEY = {
+    b"exists", b"hdel", b"hget", b"hincrby", b"hmget", b"hset", b"linsert", b"llen", b"lpush", b"lrange", b"lrem",
+    b"lset", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zrange", b"zrem", b"zremrangebyscore", b"zscore",
+}  # fmt: skip
+
+
+class Watch:
+    """What MONITOR saw: for each script call its declared keys, and each command run inside it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[bytes, set[bytes], list[list[bytes]]]] = []
+
+    def feed(self, line: bytes) -> None:
+        words = _QUOTED.findall(line)
+        command = words[0].lower()
+        if command in {b"evalsha", b"eval"}:
+            count = int(words[2])
+            self.calls.append((words[1], set(words[3 : 3 + count]), []))
+        elif b" lua] " in line.split(b'"', 1)[0]:
+            self.calls[-1][2].append([command, *words[1:]])
+
+    def undeclared(self) -> list[str]:
+        return [
+            f"{command[0].decode()} {key.decode()}"
+            for _, declared, commands in self.calls
+            if declared != {_DUMP_KEY.encode()}
+            for command in commands
+            for key in _keys_of(command)
+            if key not in declared
+        ]
+
+    def commands_of(self, name: str, shebang: str) -> list[list[list[bytes]]]:
+        sha = load_script(name, shebang=shebang).sha.encode()
+        return [commands for called, _, commands in self.calls if called == sha]
+
+
+def _keys_of(command: list[bytes]) -> list[bytes]:
+    name = command[0]
+    if name in _EVERY_ARGUMENT_IS_A_KEY:
+        return command[1:]
+    if name in _TWO_KEYS:
+        return command[1:3]
+    assert name in _ONE_KEY, f"say which arguments of {name!r} are keys"
+    return command[1:2]
+
+
+@contextmanager
+def monitored(admin: Any) -> Iterator[Watch]:
+    """Reads MONITOR while the block runs; everything it saw is there when the block has ended."""
+    connection = admin.connection_pool.get_connection()
+    watch = Watch()
+    connection.send_command("MONITOR")
+    connection.read_response()
+    sock = connection._sock
+    try:
+        yield watch
+    finally:
+        admin.execute_command("ECHO", "end-of-watch")
+        seen = b""
+        sock.settimeout(10)
+        while b"end-of-watch" not in seen:
+            seen += sock.recv(1 << 20)
+        for line in seen.split(b"\r\n"):
+            if line.startswith(b"+") and b'"' in line and b"end-of-watch" not in line:
+                watch.feed(line)
+        connection.disconnect()
+        admin.connection_pool.release(connection)

