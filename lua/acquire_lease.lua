@@ -1,7 +1,8 @@
 -- acquire_lease: become the shard's processor, unless another one is alive.
 --
--- KEYS[1]  {b<shard>}:processor   hash  the shard's lease and start reservation
--- KEYS[2]  {b<shard>}:wake        list  at most one element
+-- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
+-- KEYS[2]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[3]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str   unique to this run of the processor
 -- ARGV[3]  lease_ms               int
@@ -9,16 +10,17 @@
 -- Repeat   renews
 -- Keeps    one owner a shard; a start reservation ends when a processor has come
 
-local processor_key, wake_key = KEYS[1], KEYS[2]
-local now_ms, lease_id, lease_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3]
+local now, now_ms, lease_id, lease_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
-local owner = redis.call('HMGET', processor_key, 'lease_id', 'expires_at')
-local expires_at = tonumber(owner[2]) or 0
-if owner[1] ~= lease_id and expires_at > now_ms then return {'HELD', expires_at} end
+local alive = redis.call('HGET', open_key, '')
+if alive and alive > now and redis.call('HGET', processor_key, 'lease_id') ~= lease_id then
+  return {'HELD', tonumber(string.sub(alive, 1, 13))}
+end
 
 -- A removing command first: when memory is full the server refuses a script whose first write could grow.
 redis.call('DEL', wake_key)
 redis.call('HDEL', processor_key, 'starting_until', 'starting_by')
-expires_at = now_ms + lease_ms
-redis.call('HSET', processor_key, 'lease_id', lease_id, 'expires_at', expires_at, 'heartbeat_at', now_ms, 'wake_at', 0)
-return {'ACQUIRED', expires_at}
+redis.call('HSET', processor_key, 'lease_id', lease_id, 'heartbeat_at', now_ms)
+redis.call('HSET', open_key, '', now_ms + lease_ms .. '0000000000000')
+return {'ACQUIRED', now_ms + lease_ms}

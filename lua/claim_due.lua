@@ -1,7 +1,7 @@
 -- claim_due: move conversations whose wait is over from pending to inflight, and plan the next look.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, never later than the true due time
--- KEYS[2]  {b<shard>}:moved       hash  conversation -> true due_at_ms, where it is later than pending says
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
@@ -16,25 +16,28 @@
 -- Repeat   the same claims again, until the next claim
 -- Keeps    a conversation is in pending or in inflight, never in both
 
-local pending_key, moved_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
+local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
-local now_ms, lease_id, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local claim_ms, look_ms, call_id = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
-local owner = redis.call('HMGET', processor_key, 'lease_id', 'expires_at', 'claimed_by')
-if owner[1] ~= lease_id or tonumber(owner[2]) <= now_ms then return {'LOST'} end
+local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')
+local alive = redis.call('HGET', open_key, '')
+if owner[1] ~= lease_id or alive < now then return {'LOST'} end
 
 local reply = {'CLAIMED', -1}
 local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-if owner[3] == call_id then
+if owner[2] == call_id then
   reply = {'CLAIMED', -1, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
 elseif #found > 0 then
   local conversations = {}
   for i = 1, #found, 2 do conversations[#conversations + 1] = found[i] end
-  local moved = redis.call('HMGET', moved_key, unpack(conversations))
+  local buffers = redis.call('HMGET', open_key, unpack(conversations))
   local claimed, later = {}, {}
   for i, conversation in ipairs(conversations) do
-    local due_at = tonumber(moved[i]) or tonumber(found[2 * i])
+    local due_at, buffer = tonumber(found[2 * i]), buffers[i]
+    -- Later messages moved the timer. (A frozen batch's retry is not moved by what waits behind it.)
+    if buffer and string.sub(buffer, 40, 40) ~= 'f' then due_at = math.max(due_at, tonumber(string.sub(buffer, 27, 39))) end
     local list, score = claimed, now_ms + claim_ms
     if due_at > now_ms then
       list, score = later, due_at
@@ -45,7 +48,6 @@ elseif #found > 0 then
   end
   -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('ZREM', pending_key, unpack(conversations))
-  redis.call('HDEL', moved_key, unpack(conversations))
   if #later > 0 then redis.call('ZADD', pending_key, unpack(later)) end
   if #claimed > 0 then
     redis.call('ZADD', inflight_key, unpack(claimed))
@@ -58,5 +60,5 @@ end
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2])
 reply[2] = next_due_at or -1
 redis.call('DEL', wake_key)
-redis.call('HSET', processor_key, 'wake_at', math.min(next_due_at or now_ms + look_ms, now_ms + look_ms))
+redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. math.min(next_due_at or now_ms + look_ms, now_ms + look_ms))
 return reply

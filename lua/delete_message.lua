@@ -1,9 +1,9 @@
 -- delete_message: take a buffered message out; the last one takes the buffer with it.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
--- KEYS[2]  {b<shard>}:moved       hash  conversation -> later due_at_ms
+-- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>   hash  state of the conversation's open buffer
+-- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
@@ -16,7 +16,7 @@
 -- Repeat   ABSENT
 -- Keeps    a frozen batch; the id stays known, so that a redelivery does not bring the message back
 
-local pending_key, moved_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, seen_key = KEYS[5], KEYS[6], KEYS[7]
 local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
 local limit, seen_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -37,11 +37,14 @@ if not position then
 end
 
 redis.call('LREM', msgs_key, -1, payload)
-local remaining = redis.call('LLEN', msgs_key)
-if remaining == 0 then
-  redis.call('HDEL', moved_key, conversation)
-  redis.call('HDEL', conv_key, 'first_at', 'due_at', 'why')
-  if not redis.call('HGET', conv_key, 'frozen') then
+local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
+local base = string.format('%010d', string.sub(buffer, 41, 50) + 1) -- generation = base + count does not go back
+if remaining > 0 then
+  redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 40) .. base .. string.sub(buffer, 51))
+else
+  redis.call('HDEL', open_key, conversation)
+  redis.call('HSET', conv_key, 'generation', base, 'last_at', string.sub(buffer, 14, 26))
+  if redis.call('HEXISTS', conv_key, 'frozen') == 0 then
     redis.call('ZREM', pending_key, conversation)
     redis.call('ZREM', inflight_key, conversation)
     redis.call('PEXPIRE', conv_key, seen_ms)

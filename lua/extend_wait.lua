@@ -1,8 +1,6 @@
 -- extend_wait: the author is typing; wait a little longer, within the bound.
 --
--- KEYS[1]  {b<shard>}:moved       hash  conversation -> true due_at_ms, where it is later than pending says
--- KEYS[2]  {b<shard>}:conv:<id>   hash  state of the conversation's open buffer
--- KEYS[3]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
+-- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  extend_ms              int
@@ -11,15 +9,15 @@
 -- Repeat   UNMOVED
 -- Keeps    due <= first arrival + max wait; never creates a buffer, never brings a time forward
 
-local moved_key, conv_key, msgs_key = KEYS[1], KEYS[2], KEYS[3]
+local open_key = KEYS[1]
 local now_ms, conversation, extend_ms, max_wait_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-if redis.call('EXISTS', msgs_key) == 0 then return {'EMPTY'} end
-local conv = redis.call('HMGET', conv_key, 'first_at', 'due_at', 'frozen')
-local old_due_at, latest_at = tonumber(conv[2]), tonumber(conv[1]) + max_wait_ms
+local buffer = redis.call('HGET', open_key, conversation)
+if not buffer then return {'EMPTY'} end
+local old_due_at, latest_at = tonumber(string.sub(buffer, 27, 39)), tonumber(string.sub(buffer, 1, 13)) + max_wait_ms
 local due_at = math.min(now_ms + extend_ms, latest_at)
 if old_due_at <= now_ms or due_at <= old_due_at then return {'UNMOVED', old_due_at} end
 
-redis.call('HSET', conv_key, 'due_at', due_at, 'why', due_at == latest_at and 'max_wait' or 'silence')
-if not conv[3] then redis.call('HSET', moved_key, conversation, due_at) end
+local why = due_at == latest_at and 'max_wait' or 'silence'
+redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. string.sub(buffer, 40, 50) .. why)
 return {'EXTENDED', due_at}

@@ -1,7 +1,7 @@
 -- recover_expired: put back what dead executors left behind, and report the shard's health.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, never later than the true due time
--- KEYS[2]  {b<shard>}:moved       hash  conversation -> true due_at_ms, where it is later than pending says
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
@@ -9,44 +9,50 @@
 -- ARGV[2]  limit                  int   at most this many are put back, 1..1000
 -- ARGV[3]  start_id               str   this call, the same again on a retry of it
 -- ARGV[4]  start_ms               int   how long a start reservation stands
--- ARGV[5]  horizon_ms             int   work due later than this is left to the next pass
+-- ARGV[5]  horizon_ms             int   work due later than this is left to the watchdog
 -- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversation...}
 -- Repeat   nothing left to put back; the same start reservation
 -- Keeps    nothing stays in flight without an executor
 
-local pending_key, moved_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now_ms, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
+local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
 if #expired > 0 then
   local back = {}
   for _, conversation in ipairs(expired) do back[#back + 1], back[#back + 2] = now_ms, conversation end
+  -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('ZREM', inflight_key, unpack(expired))
-  redis.call('HDEL', moved_key, unpack(expired))
   redis.call('ZADD', pending_key, unpack(back))
 end
 
--- The oldest by true due time: an entry whose timer was moved looks older in pending than it is.
+-- The oldest by true due time: later messages may have moved a timer without touching pending.
 local due_at = math.huge
 local oldest = redis.call('ZRANGE', pending_key, 0, limit - 1, 'WITHSCORES')
 for i = 1, #oldest, 2 do
   local score = tonumber(oldest[i + 1])
   if score >= due_at then break end
-  due_at = math.min(due_at, tonumber(redis.call('HGET', moved_key, oldest[i])) or score)
+  local buffer = redis.call('HGET', open_key, oldest[i])
+  if buffer and string.sub(buffer, 40, 40) ~= 'f' then score = math.max(score, tonumber(string.sub(buffer, 27, 39))) end
+  due_at = math.min(due_at, score)
 end
 
-local start = 0
+local alive, start = redis.call('HGET', open_key, ''), 0
 -- begin wanted (the same lines in every script that schedules; a test compares them)
-local processor = redis.call('HMGET', processor_key, 'expires_at', 'starting_until', 'starting_by', 'wake_at')
-if (tonumber(processor[1]) or 0) > now_ms then
-  if due_at < (tonumber(processor[4]) or 0) then
-    redis.call('HSET', processor_key, 'wake_at', 0)
+if alive and alive > now then -- it begins with 13 digits, as now does
+  if due_at - string.sub(alive, 14) < 0 then
+    redis.call('DEL', wake_key) -- a removing command first, see recover_expired
     redis.call('LPUSH', wake_key, 1)
+    redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
   end
-elseif due_at <= now_ms + horizon_ms and ((tonumber(processor[2]) or 0) <= now_ms or processor[3] == start_id) then
-  redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-  start = 1
+elseif due_at <= now_ms + horizon_ms then
+  local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
+  if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+    redis.call('HDEL', processor_key, 'starting_by')
+    redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
+    start = 1
+  end
 end
 -- end wanted
 local heartbeat_at = tonumber(redis.call('HGET', processor_key, 'heartbeat_at')) or -1

@@ -1,8 +1,9 @@
 -- release_lease: leave the shard; refused to an idle processor while work is near, handed over otherwise.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
--- KEYS[2]  {b<shard>}:processor   hash  the shard's lease and start reservation
--- KEYS[3]  {b<shard>}:wake        list  at most one element
+-- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
+-- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[4]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
 -- ARGV[3]  reason                 str   'idle': only if nothing is near; 'handover': always, for a successor
@@ -13,7 +14,7 @@
 -- Repeat   after a hand-over, RELEASED with the same reservation; otherwise LOST
 -- Keeps    no message falls between "the processor looked" and "the processor left"
 
-local pending_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3]
+local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now_ms, lease_id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -26,7 +27,9 @@ if owner[1] ~= lease_id then
 end
 if reason == 'idle' and near then return {'PENDING', next_due_at} end
 
-redis.call('HDEL', processor_key, 'lease_id', 'expires_at', 'heartbeat_at', 'wake_at')
+-- A removing command first: when memory is full the server refuses a script whose first write could grow.
+redis.call('HDEL', open_key, '')
+redis.call('HDEL', processor_key, 'lease_id', 'heartbeat_at')
 redis.call('DEL', wake_key)
 if not near then return {'RELEASED', next_due_at, 0} end
 redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)

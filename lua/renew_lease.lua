@@ -1,6 +1,7 @@
 -- renew_lease: prolong the processor's lease and beat its heart.
 --
--- KEYS[1]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
+-- KEYS[2]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
 -- ARGV[3]  lease_ms               int
@@ -8,13 +9,16 @@
 -- Repeat   renews again
 -- Keeps    a lease that ran out is not revived: others may have acted on its end
 
-local processor_key = KEYS[1]
-local now_ms, lease_id, lease_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local open_key, processor_key = KEYS[1], KEYS[2]
+local now, now_ms, lease_id, lease_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
-local owner = redis.call('HMGET', processor_key, 'lease_id', 'expires_at')
-if owner[1] ~= lease_id or tonumber(owner[2]) <= now_ms then return {'LOST'} end
+local alive = redis.call('HGET', open_key, '')
+if redis.call('HGET', processor_key, 'lease_id') ~= lease_id or alive < now then
+  return {'LOST'}
+end
 
 -- A removing command first: when memory is full the server refuses a script whose first write could grow.
 redis.call('HDEL', processor_key, 'heartbeat_at')
-redis.call('HSET', processor_key, 'expires_at', now_ms + lease_ms, 'heartbeat_at', now_ms)
+redis.call('HSET', processor_key, 'heartbeat_at', now_ms)
+redis.call('HSET', open_key, '', now_ms + lease_ms .. string.sub(alive, 14))
 return {'RENEWED', now_ms + lease_ms}

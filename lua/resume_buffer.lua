@@ -1,55 +1,54 @@
 -- resume_buffer: end a hold; what was held is due now.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
--- KEYS[2]  {b<shard>}:moved       hash  conversation -> later due_at_ms
--- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
--- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:conv:<id>   hash  state of the conversation's open buffer
--- KEYS[7]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
+-- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
+-- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[4]  {b<shard>}:wake        list  at most one element
+-- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  start_id               str   this call, the same again on a retry of it
 -- ARGV[4]  start_ms               int   how long a start reservation stands
 -- ARGV[5]  horizon_ms             int   work due later than this is left to the watchdog
--- Returns  {"RESUMED", due_at_ms | -1, count, start} | {"NOT_HELD", due_at_ms | -1, count, start}
+-- Returns  {"RESUMED", due_at_ms | -1, start} | {"NOT_HELD", due_at_ms | -1, start}
 -- Repeat   NOT_HELD, with the same start reservation
 -- Keeps    the order behind a frozen batch
 
-local pending_key, moved_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local conv_key, msgs_key = KEYS[6], KEYS[7]
-local now_ms, conversation = tonumber(ARGV[1]), ARGV[2]
+local pending_key, open_key, processor_key, wake_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
-local conv = redis.call('HMGET', conv_key, 'due_at', 'frozen', 'held_until')
-local count = redis.call('LLEN', msgs_key)
-local word, due_at = 'NOT_HELD', count > 0 and tonumber(conv[1])
-if conv[3] then
+local state = redis.call('HMGET', open_key, conversation, '')
+local buffer, alive, start, word = state[1], state[2], 0, 'NOT_HELD'
+local due_at = buffer and tonumber(string.sub(buffer, 27, 39))
+if redis.call('HDEL', conv_key, 'held_until') == 1 then
   word = 'RESUMED'
-  redis.call('HDEL', conv_key, 'held_until')
-  if due_at and due_at > now_ms then
-    due_at = now_ms
-    redis.call('HSET', conv_key, 'due_at', due_at, 'why', 'resume')
-    if not conv[2] then
-      redis.call('HDEL', moved_key, conversation)
-      if not redis.call('ZSCORE', inflight_key, conversation) then redis.call('ZADD', pending_key, due_at, conversation) end
+  if buffer then
+    local mode, why = string.sub(buffer, 40, 40) == 'f' and 'f' or '-', string.sub(buffer, 51)
+    if due_at > now_ms then
+      due_at, why = now_ms, 'resume'
+      if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end -- XX: or it is in flight
     end
+    redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. mode .. string.sub(buffer, 41, 50) .. why)
   end
 end
 
-local start = 0
 if due_at then
   -- begin wanted (the same lines in every script that schedules; a test compares them)
-  local processor = redis.call('HMGET', processor_key, 'expires_at', 'starting_until', 'starting_by', 'wake_at')
-  if (tonumber(processor[1]) or 0) > now_ms then
-    if due_at < (tonumber(processor[4]) or 0) then
-      redis.call('HSET', processor_key, 'wake_at', 0)
+  if alive and alive > now then -- it begins with 13 digits, as now does
+    if due_at - string.sub(alive, 14) < 0 then
+      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
       redis.call('LPUSH', wake_key, 1)
+      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
     end
-  elseif due_at <= now_ms + horizon_ms and ((tonumber(processor[2]) or 0) <= now_ms or processor[3] == start_id) then
-    redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-    start = 1
+  elseif due_at <= now_ms + horizon_ms then
+    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
+    if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+      redis.call('HDEL', processor_key, 'starting_by')
+      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
+      start = 1
+    end
   end
   -- end wanted
 end
-return {word, due_at or -1, count, start}
+return {word, due_at or -1, start}

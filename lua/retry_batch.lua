@@ -1,7 +1,7 @@
 -- retry_batch: the batch could not be emitted; keep it frozen and try again later.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
--- KEYS[2]  {b<shard>}:moved       hash  conversation -> later due_at_ms
+-- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
@@ -17,31 +17,32 @@
 -- Repeat   RETRIED again, with the same start reservation, until somebody else has taken the batch
 -- Keeps    batch id and content; new messages do not move the retry
 
-local pending_key, moved_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local wake_key, taken_key = KEYS[5], KEYS[6]
-local now_ms, conversation, token, due_at = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local now, now_ms, conversation, token, due_at = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local start_id, start_ms, horizon_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local taken = redis.call('HMGET', taken_key, 'token', 'cancelled')
-if taken[1] ~= token then return {'STALE'} end
-if taken[2] then due_at = now_ms end -- nothing left to wait for: the next take drops it
+if redis.call('HGET', taken_key, 'token') ~= token then return {'STALE'} end
 
 redis.call('ZREM', inflight_key, conversation)
-redis.call('HDEL', moved_key, conversation)
 redis.call('HSET', taken_key, 'token_until', 0)
 redis.call('ZADD', pending_key, due_at, conversation)
 
-local start = 0
+local alive, start = redis.call('HGET', open_key, ''), 0
 -- begin wanted (the same lines in every script that schedules; a test compares them)
-local processor = redis.call('HMGET', processor_key, 'expires_at', 'starting_until', 'starting_by', 'wake_at')
-if (tonumber(processor[1]) or 0) > now_ms then
-  if due_at < (tonumber(processor[4]) or 0) then
-    redis.call('HSET', processor_key, 'wake_at', 0)
+if alive and alive > now then -- it begins with 13 digits, as now does
+  if due_at - string.sub(alive, 14) < 0 then
+    redis.call('DEL', wake_key) -- a removing command first, see recover_expired
     redis.call('LPUSH', wake_key, 1)
+    redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
   end
-elseif due_at <= now_ms + horizon_ms and ((tonumber(processor[2]) or 0) <= now_ms or processor[3] == start_id) then
-  redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-  start = 1
+elseif due_at <= now_ms + horizon_ms then
+  local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
+  if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+    redis.call('HDEL', processor_key, 'starting_by')
+    redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
+    start = 1
+  end
 end
 -- end wanted
 return {'RETRIED', due_at, start}

@@ -1,16 +1,16 @@
 """The errors of the message buffer.
 
-    MessageBufferError
-    ├── InvalidInput                what the caller sent cannot be accepted; sending it again will not help
-    │   ├── InvalidId
-    │   ├── InvalidRules
-    │   ├── MalformedMessage
-    │   └── MessageTooLarge
-    └── StoreError                  Valkey did not do what it was asked to do
-        ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
-        ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses to grow
-        ├── StoreThrottled          (retryable) the cache is at its request limit
-        └── ScriptInvariantBroken   a script failed, or answered what its header does not allow: a bug
+MessageBufferError
+├── InvalidInput                what the caller sent cannot be accepted; sending it again will not help
+│   ├── InvalidId
+│   ├── InvalidRules
+│   ├── MalformedMessage
+│   └── MessageTooLarge
+└── StoreError                  Valkey did not do what it was asked to do
+    ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
+    ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses to grow
+    ├── StoreThrottled          (retryable) the cache is at its request limit
+    └── ScriptInvariantBroken   a script failed, or answered what its header does not allow: a bug
 """
 
 from typing import ClassVar

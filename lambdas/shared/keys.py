@@ -29,7 +29,9 @@ def encode_conversation(conversation: str) -> bytes:
 
 def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -> list[bytes]:
     """The keys of a script, from the kinds its header names (`pending`, `conv:<id>`, …), in the header's order."""
-    return [prefix + conversation if per_conversation else prefix for prefix, per_conversation in _prefixes(kinds, shard)]
+    return [
+        prefix + conversation if per_conversation else prefix for prefix, per_conversation in _prefixes(kinds, shard)
+    ]
 
 
 @cache

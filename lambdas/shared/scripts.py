@@ -23,7 +23,7 @@ class Script(NamedTuple):
     sha: str
     keys: tuple[str, ...]
     args: tuple[str, ...]
-    words: frozenset[str]
+    words: frozenset[bytes]
 
 
 class InvalidHeader(Exception):
@@ -33,7 +33,7 @@ class InvalidHeader(Exception):
 def parse_script(name: str, source: str) -> Script:
     keys: list[str] = []
     args: list[str] = []
-    words: frozenset[str] = frozenset()
+    words: frozenset[bytes] = frozenset()
     lines = source.split("\n")
     if not lines[0].startswith(f"-- {name}: "):
         raise InvalidHeader(f"{name}.lua: the first line must read '-- {name}: what it does'")
@@ -46,7 +46,7 @@ def parse_script(name: str, source: str) -> Script:
                 if int(found[1]) != len(names):
                     raise InvalidHeader(f"{name}.lua: out of order: {line}")
         if line.startswith("-- Returns "):
-            words = frozenset(_WORD.findall(line))
+            words = frozenset(word.encode() for word in _WORD.findall(line))
     if not keys or not args or not words:
         raise InvalidHeader(f"{name}.lua: the header must name KEYS, ARGV and what the script Returns")
     body = source.encode()

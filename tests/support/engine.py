@@ -1,11 +1,13 @@
 """The engine under test: a store on some backend, a clock the test owns, and eyes that see every key."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import urandom
 from pathlib import Path
 from typing import Any
 
+from lambdas.shared.clock import Clock
 from lambdas.shared.message import Message, encode
 from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
@@ -67,10 +69,29 @@ class Engine:
         self.clock = ManualClock()
         self.admin = admin
         self.client = client
-        self.store = Store(
-            Connection(lambda: client), settings, clock=self.clock, shebang=shebang, scripts=scripts
-        )
+        self.shebang = shebang
+        self._scripts = scripts
+        self.store = Store(Connection(lambda: client), settings, clock=self.clock, shebang=shebang, scripts=scripts)
         self.processor = "lease-1"
+
+    def another_store(
+        self,
+        settings: StoreSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        new_call_id: Callable[[], str] | None = None,
+        connection: Connection | None = None,
+    ) -> Store:
+        """A second user of the same server: another host, with its own clock or its own settings."""
+        client = self.client
+        return Store(
+            connection or Connection(lambda: client),
+            settings or self.store.settings,
+            clock=clock or self.clock,
+            shebang=self.shebang,
+            scripts=self._scripts,
+            new_call_id=new_call_id or (lambda: urandom(8).hex()),
+        )
 
     def send(
         self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
@@ -104,19 +125,23 @@ class Engine:
 def payload(message_id: str, text: str | None = None) -> bytes:
     return encode(
         Message(
-            id=message_id, text=f"text of {message_id}" if text is None else text, platform="generic", received_at=0
+            id=message_id,
+            text=f"text of {message_id}" if text is None else text,
+            platform="generic",
+            received_at=0,
         )
     )
 
 
-# -- which keys a script really touched ------------------------------------------------------------------------
+# -- which keys a script really touched ------------------------------------------------------------
 
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _EVERY_ARGUMENT_IS_A_KEY = {b"del"}
 _TWO_KEYS = {b"rename", b"lmove"}
 _ONE_KEY = {
-    b"exists", b"hdel", b"hget", b"hincrby", b"hmget", b"hset", b"linsert", b"llen", b"lpush", b"lrange", b"lrem",
-    b"lset", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zrange", b"zrem", b"zremrangebyscore", b"zscore",
+    b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hset", b"linsert", b"llen", b"lpush",
+    b"lrange", b"lrem", b"lset", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zrange", b"zrem",
+    b"zremrangebyscore", b"zscore",
 }  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """One connection to Valkey, kept across calls, and the one place where its errors become ours."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
     BusyLoadingError,
@@ -33,7 +34,8 @@ from lambdas.shared.errors import (
 )
 from lambdas.shared.scripts import Script
 
-Client = Redis | RedisCluster
+# RedisClusterException does not descend from RedisError.
+_FAILURES = (RedisError, RedisClusterException)
 
 # Passing states of a server or a cluster; a second try may find it well. A lost answer is one of them:
 # every script may be repeated, so nobody needs to know whether the first try arrived.
@@ -41,6 +43,17 @@ _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
     ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
 )  # fmt: skip
+
+
+Argument = str | bytes | int | float
+
+
+class Client(Protocol):
+    """What the store needs of redis-py's clients."""
+
+    def execute_command(self, *args: Argument) -> Any: ...
+
+    def close(self) -> None: ...
 
 
 class ConnectionSettings(NamedTuple):
@@ -53,16 +66,20 @@ class ConnectionSettings(NamedTuple):
     ca_file: str | None = None
 
 
-def connect(settings: ConnectionSettings, credential_provider: Any = None) -> Client:
-    """A client that has not connected yet when standalone; a cluster client has asked for the topology."""
-    url = urlsplit(settings.url)
-    if url.scheme not in ("valkey", "valkeys") or not url.hostname:
-        raise InvalidInput(
-            f"a Valkey URL reads valkey://host:port or valkeys://host:port (TLS), not {url.scheme}://{url.hostname}"
-        )
+def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
+    """A client. A standalone one has not connected yet; a cluster one has asked for the topology."""
+    # Neither the URL nor the parser's words are shown: they may hold a password.
+    refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
+    try:
+        url = urlsplit(settings.url)
+        host, port = url.hostname, url.port or 6379
+    except ValueError:
+        raise refusal from None
+    if host is None or url.scheme not in ("valkey", "valkeys"):
+        raise refusal
     options: dict[str, Any] = {
-        "host": url.hostname,
-        "port": url.port or 6379,
+        "host": host,
+        "port": port,
         "socket_connect_timeout": settings.connect_timeout_ms / 1000,
         "socket_timeout": settings.answer_timeout_ms / 1000,
         "protocol": 2,
@@ -79,9 +96,9 @@ def connect(settings: ConnectionSettings, credential_provider: Any = None) -> Cl
             options["ssl_ca_certs"] = settings.ca_file
     try:
         if parse_qs(url.query).get("cluster") == ["true"]:
-            return RedisCluster(**options)
-        return Redis(**options)
-    except RedisError as error:
+            return cast(Client, RedisCluster(**options))
+        return cast(Client, Redis(**options))
+    except _FAILURES as error:
         raise as_store_error(error, "connect") from error
 
 
@@ -93,28 +110,28 @@ class Connection:
         self._client: Client | None = None
         self._attempts = attempts
 
-    def run(self, script: Script, keys: list[bytes], args: tuple[str | bytes | int | float, ...]) -> list[Any]:
-        for attempt in range(1, self._attempts + 1):
+    def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
+        attempt = 1
+        while True:
             try:
                 return self._run_once(script, keys, args)
-            except RedisError as error:
-                failure = as_store_error(error, script.name)
-                if attempt == self._attempts or not isinstance(failure, StoreUnavailable):
-                    raise failure from error
-            except StoreUnavailable:  # a cluster client could not be made
-                if attempt == self._attempts:
+            except StoreUnavailable:
+                if attempt >= self._attempts:
                     raise
-        raise AssertionError("attempts must be at least 1")
+            attempt += 1
 
-    def _run_once(self, script: Script, keys: list[bytes], args: tuple[str | bytes | int | float, ...]) -> list[Any]:
+    def _run_once(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
         if self._client is None:
             self._client = self._open_client()
         try:
-            reply = self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
-            reply = self._client.execute_command("EVAL", script.source, len(keys), *keys, *args)
-        if not isinstance(reply, list) or not reply or reply[0].decode() not in script.words:
+            try:
+                reply = self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
+                reply = self._client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+        except _FAILURES as error:
+            raise as_store_error(error, script.name) from error
+        if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
         return reply
 
@@ -124,7 +141,7 @@ class Connection:
             self._client = None
 
 
-def as_store_error(error: RedisError, doing: str) -> StoreError:
+def as_store_error(error: Exception, doing: str) -> StoreError:
     text = str(error)
     if isinstance(error, OutOfMemoryError) or "OOM " in text:
         return StoreOutOfMemory(

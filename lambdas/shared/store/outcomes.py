@@ -1,84 +1,97 @@
 """What the scripts' answers mean to a caller. `start_processor` says: you reserved the start, now do it."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Buffered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Buffered:
     due_at_ms: int
     count: int
-    generation: int
     start_processor: bool
 
 
-class Duplicate(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Duplicate:
     """The message was buffered before. Its first sender may have failed to start a processor."""
 
     due_at_ms: int | None
     count: int
-    generation: int
     start_processor: bool
 
 
-class Acquired(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Acquired:
     expires_at_ms: int
 
 
-class Held(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Held:
     """Another processor owns the shard: leave."""
 
     expires_at_ms: int
 
 
-class Renewed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Renewed:
     expires_at_ms: int
 
 
-class Lost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lost:
     """The lease is gone: nothing was changed; acquire again or leave."""
 
 
-class Released(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Released:
     next_due_at_ms: int | None
     start_processor: bool
 
 
-class WorkIsNear(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkIsNear:
     """The lease was not released: stay."""
 
     next_due_at_ms: int
 
 
-class Due(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Due:
     conversation: str
     due_at_ms: int
 
 
-class Claimed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Claimed:
     """An executor must be sent for each. `next_due_at_ms` may be early, never late."""
 
     next_due_at_ms: int | None
     conversations: list[Due]
 
 
-class Returned(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Returned:
     due_at_ms: int
 
 
-class Busy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Busy:
     """An executor holds the batch: leave it alone."""
 
     until_ms: int | None
 
 
-class Stale(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Stale:
     """Somebody else has gone on with this conversation: stop."""
 
 
-class Empty(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Empty:
     """Nothing there."""
 
 
-class Taken(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Taken:
     """Emit it, then complete it; or retry it. A second executor is given the same batch with a higher attempt."""
 
     batch_id: str
@@ -91,18 +104,21 @@ class Taken(NamedTuple):
     payloads: list[bytes]
 
 
-class Completed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Completed:
     next_due_at_ms: int | None
     count: int
     start_processor: bool
 
 
-class Retried(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Retried:
     due_at_ms: int
     start_processor: bool
 
 
-class Recovered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recovered:
     pending: int
     inflight: int
     oldest_due_at_ms: int | None
@@ -111,14 +127,16 @@ class Recovered(NamedTuple):
     conversations: list[str]
 
 
-class Flushed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Flushed:
     due_at_ms: int
     count: int
     start_processor: bool
 
 
-class Cancelled(NamedTuple):
-    """`leaving`: an executor held `frozen` messages at that moment; they may still come out, once."""
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """`leaving`: an executor held the `frozen` messages at that moment; they may still come out, once."""
 
     generation: int
     buffered: int
@@ -126,54 +144,63 @@ class Cancelled(NamedTuple):
     leaving: bool
 
 
-class OnHold(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OnHold:
+    """Until then; a longer hold that was there before goes on."""
+
     held_until_ms: int
-    count: int
 
 
-class Resumed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Resumed:
     due_at_ms: int | None
-    count: int
     start_processor: bool
 
 
-class NotHeld(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NotHeld:
     due_at_ms: int | None
-    count: int
     start_processor: bool
 
 
-class Extended(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Extended:
     due_at_ms: int
 
 
-class Unmoved(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unmoved:
     """Already due, already later than asked for, or at its bound."""
 
     due_at_ms: int
 
 
-class Edited(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Edited:
     position: int
 
 
-class Deleted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Deleted:
     remaining: int
 
 
-class Frozen(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Frozen:
     """Too late: the message is in a batch that is being emitted."""
 
     batch_id: str
 
 
-class Absent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Absent:
     """Not waiting. `known`: it was buffered once, so it has been emitted, cancelled or deleted."""
 
     known: bool
 
 
-class Conversation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Conversation:
     state: str  # IDLE | PENDING | INFLIGHT
     scheduled_at_ms: int | None  # its score: when pending is looked at, or the deadline in flight
     due_at_ms: int | None

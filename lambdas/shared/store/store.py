@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import InvalidId, ScriptInvariantBroken
+from lambdas.shared.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from lambdas.shared.keys import batch_prefix, encode_conversation, script_keys, shard_of
 from lambdas.shared.message import id_line
 from lambdas.shared.rules import Timing
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store import outcomes as o
-from lambdas.shared.store.connection import Connection
+from lambdas.shared.store.connection import Argument, Connection
 
 
 class StoreSettings(NamedTuple):
@@ -57,22 +57,21 @@ class Store:
     # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(
-        self, conversation: str, message_id: str, payload: bytes, timing: Timing
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        s = self.settings
-        word, due_at_ms, count, generation, start = self._run(
+        word, due_at_ms, count, start = self._run(
             "buffer_message", conversation, self._clock(), conversation, encode_message_id(message_id), payload,
-            *timing, s.seen_ms, self._new_call_id(), s.start_ms, s.horizon_ms,
+            *timing, *self._start(),
         )  # fmt: skip
         if word == b"BUFFERED":
-            return o.Buffered(due_at_ms, count, generation, bool(start))
-        return o.Duplicate(_or_none(due_at_ms), count, generation, bool(start))
+            return o.Buffered(due_at_ms, count, bool(start))
+        return o.Duplicate(_or_none(due_at_ms), count, bool(start))
 
-    def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Empty | o.Stale:
+    def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
         reply = self._run(
             "take_batch", conversation, self._clock(), conversation, token, s.executor_ms,
-            batch_prefix(conversation), s.max_batch, s.seen_ms,
+            batch_prefix(conversation), s.max_batch,
         )  # fmt: skip
         match reply[0]:
             case b"TAKEN":
@@ -82,8 +81,6 @@ class Store:
                 )
             case b"BUSY":
                 return o.Busy(reply[1])
-            case b"EMPTY":
-                return o.Empty()
             case _:
                 return o.Stale()
 
@@ -96,9 +93,7 @@ class Store:
         return o.Completed(_or_none(reply[1]), reply[2], bool(reply[3]))
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
-        reply = self._run(
-            "retry_batch", conversation, self._clock(), conversation, token, retry_at_ms, *self._start()
-        )
+        reply = self._run("retry_batch", conversation, self._clock(), conversation, token, retry_at_ms, *self._start())
         return o.Stale() if reply[0] == b"STALE" else o.Retried(reply[1], bool(reply[2]))
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
@@ -114,18 +109,18 @@ class Store:
         return o.Cancelled(generation, buffered, frozen, bool(leaving))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        now_ms = self._clock()
-        _, held_until_ms, count = self._run(
-            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, self.settings.seen_ms
+        if not 0 < hold_ms <= self.settings.seen_ms:
+            # An idle conversation is remembered no longer than that, and its hold with it.
+            raise InvalidInput(f"a hold lasts 1 to {self.settings.seen_ms} ms, not {hold_ms}")
+        _, held_until_ms = self._run(
+            "hold_buffer", conversation, conversation, self._clock() + hold_ms, self.settings.seen_ms
         )
-        return o.OnHold(held_until_ms, count)
+        return o.OnHold(held_until_ms)
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotHeld:
-        word, due_at_ms, count, start = self._run(
-            "resume_buffer", conversation, self._clock(), conversation, *self._start()
-        )
+        word, due_at_ms, start = self._run("resume_buffer", conversation, self._clock(), conversation, *self._start())
         outcome = o.Resumed if word == b"RESUMED" else o.NotHeld
-        return outcome(_or_none(due_at_ms), count, bool(start))
+        return outcome(_or_none(due_at_ms), bool(start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         reply = self._run("extend_wait", conversation, self._clock(), conversation, extend_ms, max_wait_ms)
@@ -137,7 +132,7 @@ class Store:
             case _:
                 return o.Empty()
 
-    def edit_message(self, conversation: str, message_id: str, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
         reply = self._run(
             "edit_message", conversation, encode_message_id(message_id), id_line(message_id), payload,
             self.settings.max_search,
@@ -152,8 +147,8 @@ class Store:
         return o.Deleted(reply[1]) if reply[0] == b"DELETED" else _not_waiting(reply)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
-        word, scheduled, due, why, count, first, last, generation, held, batch_id, attempt, frozen, *payloads = self._run(
-            "peek_conversation", conversation, conversation, limit
+        word, scheduled, due, why, count, first, last, generation, held, batch_id, attempt, frozen, *payloads = (
+            self._run("peek_conversation", conversation, conversation, limit)
         )
         return o.Conversation(
             word.decode(), _or_none(scheduled), _or_none(due), why.decode() or None, count, _or_none(first),
@@ -188,7 +183,9 @@ class Store:
 
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
         s = self.settings
-        reply = self._run_shard("claim_due", shard, self._clock(), lease_id, limit, s.claim_ms, s.look_ms, self._new_call_id())
+        reply = self._run_shard(
+            "claim_due", shard, self._clock(), lease_id, limit, s.claim_ms, s.look_ms, self._new_call_id()
+        )
         if reply[0] == b"LOST":
             return o.Lost()
         pairs = zip(reply[2::2], reply[3::2], strict=True)  # a repeat answers the times as strings
@@ -222,13 +219,13 @@ class Store:
     def _start(self) -> tuple[str, int, int]:
         return self._new_call_id(), self.settings.start_ms, self.settings.horizon_ms
 
-    def _run(self, name: str, conversation: str, *args: str | bytes | int | float) -> list[Any]:
+    def _run(self, name: str, conversation: str, *args: Argument) -> list[Any]:
         return self._call(name, shard_of(conversation, self.settings.shards), encode_conversation(conversation), args)
 
-    def _run_shard(self, name: str, shard: int, *args: str | bytes | int | float) -> list[Any]:
+    def _run_shard(self, name: str, shard: int, *args: Argument) -> list[Any]:
         return self._call(name, shard, b"", args)
 
-    def _call(self, name: str, shard: int, conversation: bytes, args: tuple[str | bytes | int | float, ...]) -> list[Any]:
+    def _call(self, name: str, shard: int, conversation: bytes, args: tuple[Argument, ...]) -> list[Any]:
         script = load_script(name, self._scripts, self._shebang)
         if len(args) != len(script.args):
             raise ScriptInvariantBroken(f"{name} takes {len(script.args)} arguments, not {len(args)}")

@@ -1,0 +1,81 @@
+# Every target may be run again at any time; the ones that need .venv set it up first.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+UV ?= $(shell command -v uv 2>/dev/null)
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(wildcard lambdas tests bench infra local app.py)
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+# Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
+BASE_PYTHON := $(shell $(PYTHON) -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))' 2>/dev/null)
+# The stamp is named after what .venv depends on: the Python, the lock and the place (a venv cannot be moved).
+MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("requirements.txt").read())).encode()).hexdigest()[:12])' 2>/dev/null)
+READY := $(VENV)/made-from-$(MADE_FROM)
+
+.PHONY: help setup test check format-check lint types imports format nightly lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) PYTEST_ARGS='tests/unit -k name'"
+
+setup: $(READY) ## make .venv, if it is missing or out of date
+
+$(READY):
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "Cannot find '$(PYTHON)'. Install Python 3.11 or newer, or name one: make PYTHON=python3.13"; exit 1; } >&2
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name one: make PYTHON=python3.13"; exit 1; } >&2
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "'$(PYTHON)' lacks the modules venv and ensurepip (on Debian and Ubuntu: apt install python3-venv)."; exit 1; } >&2
+	@echo "Setting up $(VENV) (first time: about a minute)…"
+	@rm -rf $(VENV)
+	@$(BASE_PYTHON) -m venv $(VENV)
+	@if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(BIN)/python -r requirements.txt; \
+	  else $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -r requirements.txt; fi
+	@touch $@
+
+test: $(READY) ## run all tests
+	@$(PYTEST) $(PYTEST_ARGS)
+
+check: format-check lint types imports test ## everything CI checks: format, lint, types, import rules, tests
+
+format-check: $(READY) ## is everything formatted?
+	@echo "== format"
+	@$(BIN)/python -m ruff format --check . || { echo "make format does it."; exit 1; } >&2
+
+lint: $(READY) ## ruff
+	@echo "== lint"
+	@$(BIN)/python -m ruff check --quiet .
+
+types: $(READY) ## mypy, strict
+	@echo "== types"
+	@$(BIN)/python -m mypy $(SOURCES)
+
+imports: $(READY) ## which module may import which
+	@echo "== imports"
+	@$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## format, and fix what ruff can fix
+	@$(BIN)/python -m ruff check --quiet --fix-only .
+	@$(BIN)/python -m ruff format .
+
+nightly: $(READY) ## all tests, with many more examples for the property tests
+	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
+
+lock: ## pin everything again, from requirements.in (needs uv)
+	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2
+	@"$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header requirements.in -o requirements.txt
+	@"$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header -c requirements.txt \
+	  lambdas/requirements.in -o lambdas/requirements.txt
+
+clean: ## remove .venv, caches and build output
+	@rm -rf $(VENV) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,259 @@
+"""Who is measured, and with which traffic.
+
+Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a
+wave every conversation sends five fragments, then its batch is taken away. Waves lie six hours apart, so that
+in the long run four waves of ids are remembered and one is forgotten each time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench.measure import Cost, Meter
+from bench.wire import Wire, Word, encode
+from lambdas.shared.keys import script_keys
+from lambdas.shared.rules import Rules, Timing
+from lambdas.shared.scripts import LUA_DIRECTORY, Script, load_script
+from lambdas.shared.store.connection import Connection
+from lambdas.shared.store.outcomes import Claimed, Completed, Taken
+from lambdas.shared.store.store import Store, StoreSettings
+
+FRAGMENTS = 5
+PAYLOAD_BYTES = 200
+START_MS = 1_700_000_000_000
+GAP_MS = 700
+WAVE_MS = 6 * 3_600_000
+WARM_UP_WAVES = 4
+TIMING = Rules().timing
+
+
+def conversation_id(number: int) -> str:
+    return f"whatsapp:109876543210987:acme-support:{4917000000000 + number}"
+
+
+def message_id(conversation: int, number: int) -> str:
+    return f"wamid.HBgNNDkxNzYxMjM0NTY3OBUCABIYFjNFQjA{conversation:08X}{number:010X}A="
+
+
+def payload(conversation: int, number: int) -> bytes:
+    head = f'"{message_id(conversation, number)}"\n{{"v":1,"text":"'.encode()
+    tail = b'","type":"text","receivedAt":1700000000000,"platform":"whatsapp"}'
+    return head + b"x" * (PAYLOAD_BYTES - len(head) - len(tail)) + tail
+
+
+class Contestant(Protocol):
+    name: str
+
+    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        """One wave of traffic: what its messages cost, by kind."""
+
+
+class Recorder(Connection):
+    """Stands where the store's connection would: keeps the request that the store wanted to send."""
+
+    def __init__(self) -> None:
+        self.request = b""
+
+    def run(self, script: Script, keys: list[bytes], args: tuple[Word, ...]) -> list[Any]:
+        self.request = encode("EVALSHA", script.sha, len(keys), *keys, *args)
+        return [b"DUPLICATE", 0, 0, 0]
+
+
+class Sender(Recorder):
+    """Sends it too, for what happens between the measurements."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def run(self, script: Script, keys: list[bytes], args: tuple[Word, ...]) -> list[Any]:
+        super().run(script, keys, args)
+        reply: list[Any] = self._wire.ask(self.request)
+        return reply
+
+
+class Ours:
+    """buffer_message as the store sends it, a processor alive, batches claimed, taken and completed."""
+
+    def __init__(self, wire: Wire, *, name: str = "ours", scripts: Path = LUA_DIRECTORY, offset: int = 0) -> None:
+        self.name = name
+        self._wire = wire
+        self._offset = offset
+        self.now_ms = START_MS
+        self._waves = 0
+        settings = StoreSettings(lease_ms=10**12)
+        self._recorder = Recorder()
+        self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms, scripts=scripts)
+        self._processor = Store(Sender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
+        for path in sorted(scripts.glob("*.lua")):
+            wire.call("SCRIPT", "LOAD", load_script(path.stem, scripts).source)
+        self._processor.acquire_lease(0, "lease")
+
+    def request(self, conversation: int, number: int, timing: Timing = TIMING) -> bytes:
+        conversation += self._offset
+        self._ingest.buffer_message(
+            conversation_id(conversation),
+            message_id(conversation, number),
+            payload=payload(conversation, number),
+            timing=timing,
+        )
+        return self._recorder.request
+
+    def claim(self, *, limit: int = 500) -> list[str]:
+        claimed = self._processor.claim_due(0, "lease", limit=limit)
+        assert isinstance(claimed, Claimed)
+        return [due.conversation for due in claimed.conversations]
+
+    def take_and_complete(self, conversation: str) -> None:
+        token = f"token-{self.now_ms}"
+        taken = self._processor.take_batch(conversation, token)
+        assert isinstance(taken, Taken)
+        completed = self._processor.complete_batch(conversation, token)
+        assert isinstance(completed, Completed)
+
+    def finish_what_is_due(self) -> None:
+        while claimed := self.claim():
+            for conversation in claimed:
+                self.take_and_complete(conversation)
+
+    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        costs: dict[str, Cost] = {}
+        self._waves += 1
+        number = self._waves * 10
+        for fragment in range(FRAGMENTS):
+            requests = [self.request(each, number + fragment) for each in range(conversations)]
+            with meter.costs_of(conversations) as cost:
+                self._wire.ask_all(requests)
+            kind = "next" if fragment else "first"
+            costs[kind] = costs.get(kind, Cost()) + cost
+            self.now_ms += GAP_MS // 2
+            assert not self.claim()  # it looks every half second; nothing is due yet
+            self.now_ms += GAP_MS // 2
+        flush = TIMING._replace(flush_reason="flush_word")
+        requests = [self.request(each, number) for each in range(conversations)]
+        with meter.costs_of(conversations) as costs["duplicate"]:
+            self._wire.ask_all(requests)
+        requests = [self.request(each, number + FRAGMENTS, flush) for each in range(conversations)]
+        with meter.costs_of(conversations) as costs["ending"]:
+            self._wire.ask_all(requests)
+        self.finish_what_is_due()
+        self.now_ms += WAVE_MS
+        return costs | {"mix": costs["first"] + costs["next"]}
+
+
+# The design that samples and blog posts show: one string key for each fact about a conversation, a list of
+# messages, a sorted set of conversations that wait. Written fairly: one script, twelve commands, all keys in
+# one slot. It does not drop redeliveries, nor know whether somebody works: it asks for the processor's lease
+# and heartbeat, two more round trips a message.
+NAIVE = b"""
+local last, first = redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])
+local now, silence = tonumber(ARGV[1]), tonumber(ARGV[4])
+redis.call('SET', KEYS[2], ARGV[1], 'EX', ARGV[6])
+redis.call('SET', KEYS[3], ARGV[1], 'NX')
+if last and now - tonumber(last) < tonumber(ARGV[5]) then silence = tonumber(ARGV[5]) end
+local due = math.min(now + silence, (tonumber(first) or now) + tonumber(ARGV[7]))
+redis.call('INCR', KEYS[4])
+redis.call('SET', KEYS[5], due, 'EX', ARGV[6])
+redis.call('LPUSH', KEYS[1], ARGV[3])
+redis.call('EXPIRE', KEYS[1], ARGV[6])
+redis.call('EXPIRE', KEYS[3], ARGV[6])
+redis.call('EXPIRE', KEYS[4], ARGV[6])
+local count = redis.call('LLEN', KEYS[1])
+redis.call('ZADD', KEYS[6], due, ARGV[2])
+return {due, count}
+"""
+NAIVE_KINDS = ("n-msgs:<id>", "n-last:<id>", "n-first:<id>", "n-count:<id>", "n-due:<id>", "n-pending")
+
+# The least that keeps a message and a time.
+BARE = b"""
+redis.call('RPUSH', KEYS[1], ARGV[2])
+redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
+return 1
+"""
+BARE_KINDS = ("m-msgs:<id>", "m-pending")
+
+
+class Naive:
+    name = "naive"
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._sha = wire.call("SCRIPT", "LOAD", NAIVE)
+        lease, heartbeat = script_keys(("n-lease", "n-heartbeat"), 0)
+        wire.call("SET", lease, "0123456789abcdef", "EX", 3600)
+        wire.call("SET", heartbeat, START_MS, "EX", 3600)
+        self._checks = [encode("GET", lease), encode("GET", heartbeat)]
+        self.now_ms = START_MS
+        self._sent = 0
+
+    def request(self, conversation: int, number: int, timing: Timing = TIMING) -> bytes:
+        name = conversation_id(conversation)
+        keys = script_keys(NAIVE_KINDS, 0, name.encode())
+        return encode(
+            "EVALSHA", self._sha, len(keys), *keys, self.now_ms, name, payload(conversation, number),
+            timing.silence_ms, timing.typing_ms, 3600, timing.max_wait_ms,
+        )  # fmt: skip
+
+    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        costs: dict[str, Cost] = {}
+        for fragment in range(FRAGMENTS):
+            self._sent += 1
+            requests = [self.request(each, self._sent) for each in range(conversations)]
+            with meter.costs_of(conversations, requests=3 * conversations) as cost:
+                self._wire.ask_all(each for request in requests for each in (request, *self._checks))
+            kind = "next" if fragment else "first"
+            costs[kind] = costs.get(kind, Cost()) + cost
+            self.now_ms += GAP_MS
+        self._wire.pipe(forget(NAIVE_KINDS, conversations))
+        self.now_ms += WAVE_MS
+        return costs | {"mix": costs["first"] + costs["next"]}
+
+
+class Bare:
+    name = "bare"
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._sha = wire.call("SCRIPT", "LOAD", BARE)
+        self.now_ms = START_MS
+        self._sent = 0
+
+    def request(self, conversation: int, number: int) -> bytes:
+        name = conversation_id(conversation)
+        keys = script_keys(BARE_KINDS, 0, name.encode())
+        due_at_ms = self.now_ms + TIMING.silence_ms
+        return encode("EVALSHA", self._sha, len(keys), *keys, name, payload(conversation, number), due_at_ms)
+
+    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        mix = Cost()
+        for _ in range(FRAGMENTS):
+            self._sent += 1
+            requests = [self.request(each, self._sent) for each in range(conversations)]
+            with meter.costs_of(conversations) as cost:
+                self._wire.ask_all(requests)
+            mix += cost
+            self.now_ms += GAP_MS
+        self._wire.pipe(forget(BARE_KINDS, conversations))
+        self.now_ms += WAVE_MS
+        return {"mix": mix}
+
+
+class Ping:
+    """A round trip and nothing else."""
+
+    name = "ping"
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        requests = [encode("PING")] * conversations * FRAGMENTS
+        with meter.costs_of(len(requests)) as cost:
+            self._wire.ask_all(requests)
+        return {"mix": cost}
+
+
+def forget(kinds: tuple[str, ...], conversations: int) -> Iterator[bytes]:
+    """What takes a wave's batches away from a contestant that has no executor."""
+    for conversation in range(conversations):
+        yield encode("DEL", *script_keys(kinds, 0, conversation_id(conversation).encode()))

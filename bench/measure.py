@@ -1,0 +1,133 @@
+"""What a stretch of work cost the server, and what may be said of figures that differ from round to round."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.wire import Wire, encode
+
+_STATS = encode("INFO", "commandstats")
+_RESET = encode("CONFIG", "RESETSTAT")
+_CPU = encode("INFO", "cpu")
+_STAT = re.compile(rb"cmdstat_([^:]+):calls=(\d+),usec=(\d+)")
+
+# Beyond this part of the median, the middle half of the rounds does not agree enough to name a figure.
+NOISY_ABOVE = 0.15
+
+
+@dataclass
+class Cost:
+    """What some messages cost, summed over the stretches in which they were sent."""
+
+    messages: int = 0
+    requests: int = 0
+    cpu_ns: int = 0
+    script_us: int = 0
+    commands: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.messages + other.messages,
+            self.requests + other.requests,
+            self.cpu_ns + other.cpu_ns,
+            self.script_us + other.script_us,
+            self.commands + other.commands,
+        )
+
+    @property
+    def cpu_us_per_message(self) -> float:
+        """The server process as a whole: its sockets, its parser, the script."""
+        return self.cpu_ns / 1000 / self.messages
+
+    @property
+    def script_us_per_message(self) -> float:
+        """The EVALSHA alone, as the server counts it."""
+        return self.script_us / self.messages
+
+    @property
+    def redis_calls_per_message(self) -> float:
+        """Commands run inside scripts."""
+        return (self.commands - self.requests) / self.messages
+
+    @property
+    def round_trips_per_message(self) -> float:
+        return self.requests / self.messages
+
+
+class Meter:
+    """Reads one server's counters. Its own requests use another connection, before and after the stretch."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        self._wire = Wire(port)
+        self._pid = pid
+
+    def close(self) -> None:
+        self._wire.close()
+
+    @contextmanager
+    def costs_of(self, messages: int, requests: int | None = None) -> Iterator[Cost]:
+        cost = Cost(messages, requests or messages)
+        self._wire.ask(_RESET)
+        before = self.cpu_ns()
+        yield cost
+        cost.cpu_ns = self.cpu_ns() - before
+        for name, calls, usec in _STAT.findall(self._wire.ask(_STATS)):
+            if name == b"evalsha":
+                cost.script_us = int(usec)
+            if name not in {b"config|resetstat", b"info"}:
+                cost.commands += int(calls)
+
+    def cpu_ns(self) -> int:
+        """User and system time of the server process, all threads."""
+        tasks = list(Path(f"/proc/{self._pid}/task").glob("*/schedstat"))
+        if tasks:
+            # utime and stime of /proc/<pid>/stat before they are rounded to clock ticks of 10 ms.
+            return sum(int(task.read_text("ascii").split()[0]) for task in tasks)
+        seconds = re.findall(rb"used_cpu_(?:sys|user):([\d.]+)", self._wire.ask(_CPU))
+        return int(sum(map(float, seconds)) * 1e9)
+
+    def used_memory(self) -> int:
+        found = re.search(rb"used_memory:(\d+)", self._wire.call("INFO", "memory"))
+        assert found
+        return int(found[1])
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The median of the rounds, and how far the middle half of them spreads."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @property
+    def spread(self) -> float:
+        return (self.high - self.low) / self.median if self.median else 0.0
+
+    @property
+    def too_noisy(self) -> bool:
+        return self.spread > NOISY_ABOVE
+
+    def __str__(self) -> str:
+        half = f"[{self.low:.2f}-{self.high:.2f}]"
+        return f"too noisy {half}" if self.too_noisy else f"{self.median:.2f} {half}"
+
+    def as_json(self) -> dict[str, Any]:
+        found = {"q1": round(self.low, 3), "q3": round(self.high, 3), "rounds": self.rounds}
+        return found | ({"too_noisy": True} if self.too_noisy else {"median": round(self.median, 3)})
+
+
+def figure(values: list[float]) -> Figure:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return Figure(median(ordered), median(ordered[: half or 1]), median(ordered[-half or -1 :]), len(ordered))
+
+
+def ratio(of: list[float], to: list[float]) -> Figure:
+    """Divided round by round, where both met the same disturbances."""
+    return figure([a / b for a, b in zip(of, to, strict=True)])

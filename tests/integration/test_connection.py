@@ -1,0 +1,245 @@
+"""What callers get when Valkey is away, slow, forgetful, or somebody else's."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis import Redis
+
+from lambdas.shared.errors import InvalidInput, ScriptInvariantBroken, StoreUnavailable
+from lambdas.shared.rules import Rules
+from lambdas.shared.scripts import LUA_DIRECTORY, load_script
+from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.store.store import Store
+from tests.support.bad_servers import black_hole, hanging_up
+from tests.support.emission import Bus, run_until_idle
+from tests.support.engine import Engine, payload
+from tests.support.proxy import behind_proxy
+from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServer, free_port
+
+TIMING = Rules().timing
+MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone", "cluster"])
+
+
+def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
+    url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
+    settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150, attempts=attempts)
+    return Store(Connection(lambda: connect(settings), settings.attempts), shebang=STRICT_SHEBANG)
+
+
+def send(store: Store, message_id: str = "m1") -> Buffered | Duplicate:
+    return store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING)
+
+
+def within(seconds: float, act: Callable[[], object]) -> None:
+    began = time.monotonic()
+    act()
+    assert time.monotonic() - began < seconds
+
+
+def refused(store: Store) -> Callable[[], object]:
+    def call() -> None:
+        with pytest.raises(StoreUnavailable, match="cannot be reached or did not answer in time") as refusal:
+            send(store)
+        assert refusal.value.retryable
+
+    return call
+
+
+# -- away ------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_refused_connection_is_an_unavailable_store(cluster: str) -> None:
+    within(5, refused(store_at(free_port(), cluster=cluster)))
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_a_server_that_hangs_up_is_tried_as_often_as_said(attempts: int) -> None:
+    with hanging_up() as server:
+        refused(store_at(server.port, attempts=attempts))()
+        assert server.connections == attempts
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_server_that_never_answers_is_left_after_the_time_and_the_attempts_said(attempts: int) -> None:
+    with black_hole() as server:
+        within(attempts * 0.15 * 5 + 2, refused(store_at(server.port, attempts=attempts)))
+        assert server.connections == attempts
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_cluster_that_never_answers_costs_no_more_than_twice_that(attempts: int) -> None:
+    with black_hole() as server:
+        within(attempts * 0.15 * 5 + 2, refused(store_at(server.port, cluster="true", attempts=attempts)))
+        assert attempts <= server.connections <= 2 * attempts
+
+
+def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_attempts(
+    unwatched: Engine, valkey: ValkeyServer
+) -> None:
+    with behind_proxy(valkey.port, unwatched.admin) as proxy:
+        store = store_at(proxy.port, cluster="true", user=f"app:{APP_PASSWORD}@")
+        assert isinstance(send(store), Buffered)
+        before = proxy.connections
+        proxy.fall_silent()
+        within(5, refused(store))
+        assert proxy.connections - before <= 6
+        store._connection.close()
+
+
+def test_a_dropped_connection_is_made_again_within_the_call(unwatched: Engine, valkey: ValkeyServer) -> None:
+    with behind_proxy(valkey.port, unwatched.admin) as proxy:
+        store = store_at(proxy.port, cluster="true", user=f"app:{APP_PASSWORD}@")
+        send(store, "m1")
+        proxy.drop_connections()
+        assert isinstance(send(store, "m2"), Buffered)
+        store._connection.close()
+
+
+@MODES
+def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer, cluster: str) -> None:
+    with behind_proxy(valkey.port, unwatched.admin) as proxy:
+        store = store_at(proxy.port, cluster=cluster, user=f"app:{APP_PASSWORD}@")
+        send(store, "m0")
+        before = proxy.connections
+        for n in range(1, 100):
+            assert send(store, f"m{n}").count == n + 1
+        assert proxy.connections == before <= 2
+        store._connection.close()
+
+
+def test_threads_may_share_a_store(unwatched: Engine) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        outcomes = list(pool.map(lambda n: unwatched.send("c", f"m{n}"), range(300)))
+    assert sorted(outcome.count for outcome in outcomes) == list(range(1, 301))
+
+
+@pytest.fixture
+def mortal() -> Iterator[ValkeyServer]:
+    server = ValkeyServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_unavailable_and_used_again_once_it_is_back(
+    valkey: ValkeyServer, mortal: ValkeyServer
+) -> None:
+    store = store_at(mortal.port, cluster="true", user=f"app:{APP_PASSWORD}@")
+    assert isinstance(send(store), Buffered)
+    mortal.kill()
+    within(5, refused(store))
+    mortal.start()
+    assert isinstance(send(store), Buffered), "no connection, no script, no data: it begins again"
+    assert isinstance(send(store), Duplicate)
+    store._connection.close()
+
+
+# -- forgetful -------------------------------------------------------------------------------------
+
+
+def test_a_server_that_forgot_its_scripts_is_taught_them_again(unwatched: Engine) -> None:
+    bus = Bus()
+    for n in range(3):
+        unwatched.admin.script_flush()
+        unwatched.send("c", f"m{n}")
+    unwatched.admin.script_flush()
+    run_until_idle(unwatched, bus)
+    assert bus.ids("c") == ["m0", "m1", "m2"]
+    shas = [load_script(path.stem, shebang=STRICT_SHEBANG).sha for path in LUA_DIRECTORY.glob("*.lua")]
+    assert sum(unwatched.admin.script_exists(*shas)) >= 5
+
+
+def test_a_script_is_sent_once_and_named_by_its_hash_from_then_on(unwatched: Engine) -> None:
+    unwatched.admin.script_flush()
+    unwatched.admin.config_resetstat()
+    for n in range(10):
+        unwatched.send("c", f"m{n}")
+    calls = unwatched.admin.info("commandstats")
+    assert calls["cmdstat_eval"]["calls"] == 1
+    assert calls["cmdstat_evalsha"]["calls"] == 10
+
+
+# -- not ours --------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("user", ["app:wrong-password@", "nobody:app-password@"])
+def test_a_wrong_password_is_an_unavailable_store_and_is_not_repeated_in_the_error(
+    valkey: ValkeyServer, cluster: str, user: str
+) -> None:
+    with pytest.raises(StoreUnavailable) as refusal:
+        send(store_at(valkey.port, cluster=cluster, user=user))
+    assert "password" not in str(refusal.value).replace("username-password", "")
+
+
+def test_a_user_without_the_right_to_run_scripts_is_a_bug_in_the_deployment_not_a_passing_state(
+    unwatched: Engine, valkey: ValkeyServer
+) -> None:
+    unwatched.admin.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">r", "~*", "+get", "+cluster")
+    with pytest.raises(ScriptInvariantBroken, match=r"buffer_message: .*permission"):
+        send(store_at(valkey.port, user="reader:r@"))
+    unwatched.admin.execute_command("ACL", "DELUSER", "reader")
+
+
+def test_user_and_password_may_hold_any_character(unwatched: Engine, valkey: ValkeyServer) -> None:
+    unwatched.admin.execute_command("ACL", "SETUSER", "a:b", "reset", "on", ">p@ss/w?rd#%", "~*", "+@all")
+    assert isinstance(send(store_at(valkey.port, user="a%3Ab:p%40ss%2Fw%3Frd%23%25@")), Buffered)
+    unwatched.admin.execute_command("ACL", "DELUSER", "a:b")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:6379",
+        "127.0.0.1:6379",
+        "valkey://",
+        "valkey:///0",
+        "",
+        "http://127.0.0.1",
+        "valkey://127.0.0.1:port",
+        "valkey://127.0.0.1:99999",
+        "valkey://[::1",
+    ],
+)
+def test_a_url_that_leads_nowhere_is_refused_and_shown_without_its_password(url: str) -> None:
+    secret = url.replace("://", "://app:s3cret@")
+    with pytest.raises(InvalidInput, match="a Valkey URL reads valkey://host:port") as refusal:
+        connect(ConnectionSettings(secret))
+    assert "s3cret" not in str(refusal.value)
+
+
+def test_a_password_with_an_unescaped_slash_is_not_shown_as_a_bad_port() -> None:
+    url = "valkey://app:s3cret/word@127.0.0.1:6379"
+    with pytest.raises(InvalidInput, match="a Valkey URL reads valkey://host:port") as refusal:
+        connect(ConnectionSettings(url))
+    assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
+
+
+def test_without_a_port_it_is_valkeys_own() -> None:
+    client = connect(ConnectionSettings("valkey://127.0.0.1"))
+    assert isinstance(client, Redis)
+    assert client.connection_pool.connection_kwargs["port"] == 6379
+    client.close()
+
+
+# -- standalone ------------------------------------------------------------------------------------
+
+
+def test_a_standalone_server_serves_as_well(valkey: ValkeyServer) -> None:
+    server = ValkeyServer(cluster=False).start()
+    try:
+        client = connect(ConnectionSettings(server.url))
+        engine, bus = Engine(client, server.admin()), Bus()
+        for n in range(5):
+            engine.send("c", f"m{n}")
+        run_until_idle(engine, bus)
+        assert bus.ids("c") == [f"m{n}" for n in range(5)]
+        client.close()
+        engine.admin.close()
+    finally:
+        server.stop()

@@ -1,0 +1,133 @@
+"""Where fakeredis and the real server part. tests/README.md lists these, by the names of the tests."""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakeredis import FakeServer, FakeStrictRedis
+from redis.exceptions import RedisError, ResponseError
+
+from tests.support.engine import Engine
+from tests.support.valkey_server import ValkeyServer
+
+KEY, KEY_OF_ANOTHER_SHARD = "{b0}:k", "{b1}:k"
+
+
+@pytest.fixture
+def real(valkey: ValkeyServer) -> Iterator[Any]:
+    admin = valkey.admin()
+    admin.flushall()
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def imitation() -> Iterator[Any]:
+    """One of its own each: a script may break it for those that follow."""
+    client = FakeStrictRedis(server=FakeServer())
+    yield client
+    client.close()
+
+
+def run(client: Any, script: str, *keys: str) -> Any:
+    return client.execute_command("EVAL", script, len(keys or (KEY,)), *(keys or (KEY,)))
+
+
+def test_only_the_server_knows_the_shebang(real: Any, imitation: Any) -> None:
+    assert run(real, "#!lua\nreturn 1") == 1
+    with pytest.raises(ResponseError, match="Error running script"):
+        run(imitation, "#!lua\nreturn 1")
+
+
+def test_only_the_server_refuses_a_key_of_another_slot_that_was_not_declared(real: Any, imitation: Any) -> None:
+    script = f"return redis.call('SET', '{KEY_OF_ANOTHER_SHARD}', 1)"
+    with pytest.raises(ResponseError, match="do not hash to the same slot"):
+        run(real, f"#!lua\n{script}")
+    assert run(imitation, script) == b"OK"
+
+
+def test_only_the_server_refuses_keys_of_two_slots_in_one_call(real: Any, imitation: Any) -> None:
+    with pytest.raises(ResponseError, match="hash to the same slot"):
+        run(real, "return 1", KEY, KEY_OF_ANOTHER_SHARD)
+    assert run(imitation, "return 1", KEY, KEY_OF_ANOTHER_SHARD) == 1
+
+
+def test_only_the_server_runs_out_of_memory(real: Any, imitation: Any) -> None:
+    script = "return redis.call('RPUSH', KEYS[1], 'x')"
+    real.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ResponseError, match="maxmemory"):
+            run(real, script)
+    finally:
+        real.config_set("maxmemory", 0)
+    imitation.config_set("maxmemory", 1)
+    assert run(imitation, script) == 1
+
+
+def test_only_the_server_catches_a_misspelt_name(real: Any, imitation: Any) -> None:
+    script = "return tostring(conversatoin)"
+    with pytest.raises(ResponseError, match="nonexistent global variable 'conversatoin'"):
+        run(real, script)
+    assert run(imitation, script) == b"nil"
+
+
+def test_only_the_server_shuts_the_script_in(real: Any, imitation: Any) -> None:
+    script = "return type(io) .. type(require)"
+    with pytest.raises(ResponseError, match="nonexistent global variable"):
+        run(real, script)
+    assert run(imitation, script) == b"tablefunction"
+
+
+def test_in_fakeredis_a_script_that_sets_a_global_breaks_every_later_script(real: Any, imitation: Any) -> None:
+    for client in (real, imitation):
+        with pytest.raises(ResponseError):
+            run(client, "due_at = 1")
+    assert run(real, "return 1") == 1
+    with pytest.raises(ResponseError, match="global variables: due_at"):
+        run(imitation, "return 1")
+
+
+def test_an_empty_table_is_an_array_in_the_json_of_fakeredis(real: Any, imitation: Any) -> None:
+    assert run(real, "return cjson.encode({})") == b"{}"
+    assert run(imitation, "return cjson.encode({})") == b"[]"
+
+
+@pytest.mark.parametrize("library", ["cmsgpack", "bit", "struct", "server"])
+def test_fakeredis_lacks_libraries(real: Any, imitation: Any, library: str) -> None:
+    script = f"return type({library})"
+    assert run(real, script) == b"table"
+    assert run(imitation, script) == b"nil"
+
+
+def test_fakeredis_cannot_answer_infinity(real: Any, imitation: Any) -> None:
+    assert run(real, "return math.huge") == -(2**63)
+    with pytest.raises(OverflowError):
+        run(imitation, "return math.huge")
+
+
+def test_fakeredis_shows_no_monitor_and_counts_nothing(real: Any, imitation: Any) -> None:
+    for command in ("MONITOR", "INFO", "CLUSTER INFO"):
+        with pytest.raises(RedisError, match="unknown command"):
+            imitation.execute_command(*command.split())
+    assert real.info("commandstats")
+
+
+def test_the_engine_runs_on_both_all_the_same(engine: Engine) -> None:
+    engine.send("c", "m1")
+    engine.clock.advance(1000)
+    assert engine.claim() == ["c"]
+
+
+def test_the_readme_lists_these_differences_and_no_others() -> None:
+    module = sys.modules[__name__]
+    tested = {name for name, _ in inspect.getmembers(module, inspect.isfunction) if name.startswith("test_")}
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    listed = set(re.findall(r"^\| `(test_\w+)` \|", readme, re.MULTILINE))
+    assert listed == tested - {
+        test_the_engine_runs_on_both_all_the_same.__name__,
+        test_the_readme_lists_these_differences_and_no_others.__name__,
+    }

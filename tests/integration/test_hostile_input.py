@@ -1,0 +1,211 @@
+"""Ids and payloads nobody should send: a clear error or correct behaviour, no wrong slot, no loss."""
+
+import pytest
+from redis.crc import key_slot
+
+from lambdas.shared.errors import InvalidId
+from lambdas.shared.keys import MAX_CONVERSATION_BYTES
+from lambdas.shared.rules import Rules
+from lambdas.shared.store.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
+from lambdas.shared.store.store import StoreSettings
+from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
+from tests.support.engine import Engine, payload
+from tests.support.invariants import assert_invariants, assert_nothing_left_behind
+from tests.support.outcomes import same
+
+TIMING = Rules().timing
+
+IDS = {
+    "spaces": " a  b ",
+    "braces": "{a}{b}",
+    "an open brace": "{",
+    "empty braces": "{}",
+    "another shard's tag": "{b0}",
+    "another shard's key": "{b1}:pending",
+    "its own key": "{b0}:msgs:c",
+    "closing first": "}{",
+    "a line end": "a\nb",
+    "CR LF": "a\r\nb\r\n",
+    "NUL": "a\x00b",
+    "only NUL": "\x00",
+    "emoji": "👩‍👩‍👧‍👦",
+    "right to left": "\u202eabc",
+    "quotes": "\"'`\\",
+    "Lua": "]]..redis.call('FLUSHALL')..[[",
+    "glob": "*?[a-z]",
+    "a number": "1e309",
+    "minus infinity": "-inf",
+    "the longest": "é" * (MAX_CONVERSATION_BYTES // 2),
+    "colons": "::",
+    "RESP": "$3\r\nfoo\r\n",
+}
+
+hostile = pytest.mark.parametrize("name", IDS.values(), ids=IDS.keys())
+
+
+@hostile
+def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, name: str) -> None:
+    bus = Bus()
+    engine.send("neighbour", "m1")
+    for message_id in ("m1", "m2", "m3", "m4"):
+        assert isinstance(engine.send(name, message_id), Buffered)
+    assert isinstance(engine.send(name, "m1"), Duplicate)
+    assert same(engine.store.edit_message(name, "m2", payload=payload("m2", "new")), Edited(1))
+    assert same(engine.store.delete_message(name, "m3"), Deleted(3))
+    engine.store.extend_wait(name, extend_ms=5000, max_wait_ms=30_000)
+    engine.store.hold_buffer(name, hold_ms=10_000)
+    engine.store.resume_buffer(name)
+    engine.store.flush_buffer(name)
+    assert_invariants(engine)
+    taken = claim_and_take(engine, name, "t1")
+    assert ids_of(taken.payloads) == ["m1", "m2", "m4"]
+    engine.store.retry_batch(name, "t1", retry_at_ms=engine.clock.now_ms)
+    run_until_idle(engine, bus)
+    assert (bus.ids(name), bus.ids("neighbour")) == (["m1", "m2", "m4"], ["m1"])
+    assert engine.store.cancel_buffer(name).buffered == 0
+    assert_nothing_left_behind(engine)
+
+
+@hostile
+def test_a_hostile_conversation_id_stays_in_its_shards_slot(engine: Engine, name: str) -> None:
+    engine.store = engine.another_store(StoreSettings(shards=5))
+    shard = engine.store.shard_of(name)
+    engine.send(name, "m1")
+    engine.store.flush_buffer(name)
+    assert {key_slot(key.encode()) for key in engine.settle()} == {key_slot(b"{b%d}" % shard)}
+    engine.store.acquire_lease(shard, "lease")
+    claimed = engine.store.claim_due(shard, "lease")
+    assert [due.conversation for due in claimed.conversations] == [name]  # type: ignore[union-attr]
+
+
+@hostile
+def test_a_hostile_message_id_is_one_message(engine: Engine, name: str) -> None:
+    engine.send("c", "m1")
+    assert isinstance(engine.send("c", name), Buffered)
+    assert isinstance(engine.send("c", name), Duplicate)
+    assert same(engine.store.edit_message("c", name, payload=payload(name, "new")), Edited(1))
+    assert same(engine.store.edit_message("c", name + "x", payload=payload(name, "new")), Absent(known=False))
+    engine.clock.advance(3000)
+    assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", name]
+
+
+def test_hostile_ids_do_not_meet_each_other(engine: Engine) -> None:
+    for name in IDS.values():
+        engine.send(name, "m1", name)
+    bus = Bus()
+    run_until_idle(engine, bus)
+    assert len({event.batch_id for event in bus.events}) == len(IDS)
+
+
+@pytest.mark.parametrize("name", ["", "a" * 1025, "é" * 513, "a" * 4096])
+def test_a_conversation_id_of_no_or_too_many_bytes_is_refused_before_anything_is_sent(
+    engine: Engine, name: str
+) -> None:
+    with pytest.raises(InvalidId, match="1 to 1024 bytes"):
+        engine.store.buffer_message(name, "m1", payload=b"x", timing=TIMING)
+    assert engine.keys() == {}
+
+
+LONE = ["\ud800", "a\udfffb", "\udc80"]
+
+
+@pytest.mark.parametrize("lone", LONE)
+def test_a_lone_surrogate_is_refused_before_anything_is_sent(engine: Engine, lone: str) -> None:
+    with pytest.raises(InvalidId, match="lone surrogate"):
+        engine.store.buffer_message(lone, "m1", payload=b"x", timing=TIMING)
+    with pytest.raises(InvalidId, match="lone surrogate"):
+        engine.store.buffer_message("c", lone, payload=b"x", timing=TIMING)
+    with pytest.raises(InvalidId, match="lone surrogate"):
+        engine.store.delete_message("c", lone)
+    assert engine.keys() == {}
+
+
+def test_a_message_id_of_four_kilobytes_is_one_message(engine: Engine) -> None:
+    long, longer = "i" * 4096, "i" * 4097
+    engine.store.buffer_message("c", long, payload=b"one", timing=TIMING)
+    assert isinstance(engine.store.buffer_message("c", longer, payload=b"other", timing=TIMING), Buffered)
+    assert isinstance(engine.store.buffer_message("c", long, payload=b"one", timing=TIMING), Duplicate)
+    engine.clock.advance(3000)
+    assert claim_and_take(engine, "c").payloads == [b"one", b"other"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00", b"\n", bytes(range(256)), b"\xff\xfe", b"-1", b"false", b"{b0}"], ids=repr
+)
+def test_a_payload_is_opaque(engine: Engine, content: bytes) -> None:
+    engine.store.buffer_message("c", "m1", payload=content, timing=TIMING)
+    engine.store.buffer_message("c", "m2", payload=content, timing=TIMING)
+    engine.clock.advance(3000)
+    assert claim_and_take(engine, "c").payloads == [content, content]
+
+
+def test_a_payload_of_one_megabyte_comes_out_as_it_went_in(engine: Engine) -> None:
+    content = bytes(n * n % 251 for n in range(1000)) * 1049
+    engine.store.buffer_message("c", "m1", payload=content, timing=TIMING)
+    engine.clock.advance(1000)
+    assert claim_and_take(engine, "c").payloads == [content]
+
+
+def test_ten_thousand_messages_in_one_conversation_come_in_order_in_batches_of_the_limit(
+    unwatched: Engine,
+) -> None:
+    engine, bus, limit = unwatched, Bus(), StoreSettings().max_batch
+    for n in range(10_000):
+        buffered = engine.store.buffer_message("c", f"m{n}", payload=b'"m%d"\n{}' % n, timing=TIMING)
+        assert buffered.count == n + 1
+    generations = []
+    while emit_due(engine, bus):
+        generations.append(engine.store.peek_conversation("c").generation)
+    assert bus.ids("c") == [f"m{n}" for n in range(10_000)]
+    assert [len(ids) for ids in bus.batches("c")] == [limit] * (10_000 // limit)
+    assert len({event.batch_id for event in bus.events}) == 10_000 // limit
+    assert bus.events[0].reason == "max_messages"
+    assert_nothing_left_behind(engine)
+
+
+@pytest.mark.parametrize(("sent", "sizes"), [(4, [2, 2]), (5, [2, 2, 1]), (2, [2]), (1, [1])])
+def test_leftovers_are_due_at_once_under_an_id_and_a_generation_of_their_own(
+    engine: Engine, sent: int, sizes: list[int]
+) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch=2))
+    for n in range(sent):
+        engine.send("c", f"m{n}")
+    engine.clock.advance(3000)
+    seen = []
+    for n, size in enumerate(sizes):
+        taken = claim_and_take(engine, "c", f"t{n}")
+        assert taken == engine.store.take_batch("c", f"t{n}"), "a repeat gives the same part"
+        assert len(taken.payloads) == size
+        seen.append(taken)
+        assert_invariants(engine)
+        engine.store.complete_batch("c", f"t{n}")
+    assert [message_id for taken in seen for message_id in ids_of(taken.payloads)] == [f"m{n}" for n in range(sent)]
+    assert len({taken.batch_id for taken in seen}) == len(sizes)
+    assert sorted({taken.generation for taken in seen}) == [taken.generation for taken in seen]
+    assert engine.claim() == []
+
+
+def test_a_message_that_comes_behind_leftovers_stays_behind_them(engine: Engine) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch=2))
+    bus = Bus()
+    for n in range(3):
+        engine.send("c", f"m{n}")
+    engine.clock.advance(3000)
+    claim_and_take(engine, "c", "t1")
+    engine.send("c", "m3")
+    engine.send("c", "m4")
+    engine.store.complete_batch("c", "t1")
+    run_until_idle(engine, bus)
+    assert bus.batches("c") == [["m2", "m3"], ["m4"]]
+
+
+def test_a_thousand_conversations_fall_due_in_the_same_millisecond(engine: Engine) -> None:
+    for n in range(1000):
+        engine.store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n{}', timing=TIMING)
+    engine.clock.advance(1000)
+    engine.work()
+    claimed = engine.store.claim_due(0, engine.processor, limit=1000)
+    assert len(claimed.conversations) == 1000  # type: ignore[union-attr]
+    engine.clock.advance(StoreSettings().claim_ms)
+    assert len(engine.store.recover_expired(0, limit=1000).conversations) == 1000
+    assert_invariants(engine)

@@ -1,0 +1,86 @@
+"""What a message costs in round trips and commands: what no machine's speed changes."""
+
+from collections import Counter
+
+from lambdas.shared.rules import Rules
+from tests.support.engine import Engine, monitored
+from tests.support.valkey_server import STRICT_SHEBANG
+
+# What the looking itself costs the server.
+OBSERVER = {"config|resetstat", "info"}
+
+PROMISED_CALLS = 6
+ORDINARY_CALLS = 4
+FIRST_CALLS = 8
+DUPLICATE_CALLS = 3
+ENDING_CALLS = 5  # it also brings the time forward in pending
+WAKING_CALLS = 3  # once until the processor has looked again
+ADAPTIVE_CALLS = 2
+STARTING_CALLS = 3
+
+
+def redis_calls(engine: Engine, message_id: str, *, rules: Rules | None = None) -> int:
+    """How many commands run inside the script; that its EVALSHA is all a client sends is asserted here."""
+    with monitored(engine.admin) as watch:
+        engine.admin.config_resetstat()
+        engine.send("customer-1", message_id, rules=rules)
+        stats = engine.admin.info("commandstats")
+    [commands] = watch.commands_of("buffer_message", STRICT_SHEBANG)
+    inside = Counter(command[0].decode() for command in commands)
+    ran = {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
+    assert {name: calls for name, calls in ran.items() if name not in OBSERVER} == {"evalsha": 1, **inside}
+    return inside.total()
+
+
+def with_a_processor(engine: Engine) -> None:
+    """It has looked, and knows when it will look again."""
+    engine.send("customer-1", "teaches the server its scripts")
+    engine.store.cancel_buffer("customer-1")
+    assert engine.claim() == []
+
+
+def test_an_ordinary_message_is_one_round_trip_and_at_most_six_calls(strict: Engine) -> None:
+    with_a_processor(strict)
+    strict.send("customer-1", "m1")
+    for number in range(2, 6):
+        strict.clock.advance(300)
+        assert redis_calls(strict, f"m{number}") == ORDINARY_CALLS <= PROMISED_CALLS
+
+
+def test_a_first_message_also_schedules(strict: Engine) -> None:
+    with_a_processor(strict)
+    assert redis_calls(strict, "m1") == FIRST_CALLS
+
+
+def test_a_duplicate_is_cheaper_than_a_message(strict: Engine) -> None:
+    with_a_processor(strict)
+    strict.send("customer-1", "m1")
+    assert redis_calls(strict, "m1") == DUPLICATE_CALLS
+
+
+def test_a_message_that_ends_the_wait_brings_the_time_forward_and_wakes_the_processor_once(
+    strict: Engine,
+) -> None:
+    with_a_processor(strict)
+    two_are_enough = Rules(max_messages=2)
+    strict.send("customer-1", "m1")
+    assert redis_calls(strict, "m2", rules=two_are_enough) == ENDING_CALLS + WAKING_CALLS
+    strict.store.cancel_buffer("customer-1")
+    strict.send("customer-1", "m3")
+    assert redis_calls(strict, "m4", rules=two_are_enough) == ENDING_CALLS
+
+
+def test_the_adaptive_wait_writes_the_authors_rhythm(strict: Engine) -> None:
+    with_a_processor(strict)
+    adaptive = Rules(adaptive=True)
+    strict.send("customer-1", "m1", rules=adaptive)
+    strict.clock.advance(300)
+    assert redis_calls(strict, "m2", rules=adaptive) == ORDINARY_CALLS + ADAPTIVE_CALLS
+
+
+def test_without_a_processor_a_message_reserves_its_start_once(strict: Engine) -> None:
+    with_a_processor(strict)
+    strict.clock.advance(strict.store.settings.lease_ms)
+    assert redis_calls(strict, "m1") == FIRST_CALLS + STARTING_CALLS
+    strict.clock.advance(300)
+    assert redis_calls(strict, "m2") <= PROMISED_CALLS

@@ -1,0 +1,30 @@
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from lambdas.shared.scripts import LUA_DIRECTORY
+from lambdas.shared.store.connection import ConnectionSettings, connect
+from tests.support.engine import Engine
+from tests.support.machine import SETTINGS, EngineMachine
+from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
+
+
+def machine_on(server: ValkeyServer, scripts: Path = LUA_DIRECTORY) -> type[EngineMachine]:
+    client, admin = connect(ConnectionSettings(server.url, answer_timeout_ms=10_000)), server.admin()
+
+    class OnStrictCluster(EngineMachine):
+        def open_engine(self) -> Engine:
+            admin.flushall()
+            return Engine(client, admin, settings=SETTINGS, shebang=STRICT_SHEBANG, scripts=scripts)
+
+    return OnStrictCluster
+
+
+def test_any_interleaving_keeps_every_promise(valkey: ValkeyServer) -> None:
+    run_state_machine_as_test(
+        machine_on(valkey),
+        settings=settings(
+            stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+        ),
+    )

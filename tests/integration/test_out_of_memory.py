@@ -1,0 +1,173 @@
+"""At its storage limit the cache takes no new message, lets all it holds go out, and loses none of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from lambdas.shared.errors import StoreOutOfMemory
+from lambdas.shared.rules import Rules
+from lambdas.shared.store.connection import ConnectionSettings, connect
+from lambdas.shared.store.outcomes import (
+    Acquired,
+    Buffered,
+    Completed,
+    Recovered,
+    Released,
+    Renewed,
+    Retried,
+    Returned,
+)
+from lambdas.shared.store.store import StoreSettings
+from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
+from tests.support.engine import Engine
+from tests.support.invariants import assert_invariants
+from tests.support.valkey_server import ValkeyServer
+
+SETTINGS = StoreSettings()
+NOW = Rules(priority="vip")
+ROOM = 3_000_000
+
+
+@pytest.fixture
+def tight(valkey: ValkeyServer) -> Iterator[Engine]:
+    """As in production: scripts go as they are, and what has a time to live may be evicted."""
+    admin = valkey.admin()
+    admin.flushall()
+    client = connect(ConnectionSettings(valkey.url))
+    admin.config_set("maxmemory-policy", "volatile-lru")
+    yield Engine(client, admin)
+    admin.config_set("maxmemory", 0)
+    admin.flushall()
+    client.close()
+    admin.close()
+
+
+def limit_memory(engine: Engine, room: int) -> None:
+    engine.admin.config_set("maxmemory", engine.admin.info("memory")["used_memory"] + room)
+
+
+def fill(engine: Engine, *, rules: Rules = NOW) -> list[str]:
+    """Sends until no message is taken any more; answers the conversations whose message was."""
+    taken: list[str] = []
+    big = b"x" * 50_000
+    for n in range(1000):
+        try:
+            engine.store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n' + big, timing=rules.timing)
+        except StoreOutOfMemory:
+            return taken
+        taken.append(f"c{n}")
+    raise AssertionError("the limit was never reached")
+
+
+def exhaust(engine: Engine) -> None:
+    """Not one byte more: whatever a script wants to grow is refused."""
+    engine.admin.config_set("maxmemory", 1)
+
+
+def test_a_full_cache_refuses_the_message_and_keeps_no_half_of_it(tight: Engine) -> None:
+    limit_memory(tight, ROOM)
+    fill(tight)
+    before = tight.settle()
+    with pytest.raises(StoreOutOfMemory, match=r"buffer_message: .*storage limit"):
+        tight.send("late", "m1", "x" * 50_000)
+    assert tight.settle() == before
+    assert_invariants(tight)
+
+
+def test_a_full_cache_drains_and_takes_messages_again(tight: Engine) -> None:
+    limit_memory(tight, ROOM)
+    accepted, bus = fill(tight), Bus()
+    run_until_idle(tight, bus)
+    assert sorted(event.conversation for event in bus.events) == sorted(accepted)
+    assert isinstance(tight.send("late", "m1"), Buffered)
+
+
+def test_memories_are_evicted_and_messages_are_not(tight: Engine) -> None:
+    for n in range(300):
+        tight.store.buffer_message(f"idle{n}", "m" * 10_000, payload=b'"m"\n{}', timing=NOW.timing)
+    run_until_idle(tight, Bus())
+    limit_memory(tight, ROOM)
+    accepted, bus = fill(tight), Bus()
+    assert tight.admin.info("stats")["evicted_keys"] > 0
+    assert_invariants(tight)
+    run_until_idle(tight, bus)
+    assert sorted(event.conversation for event in bus.events) == sorted(accepted)
+
+
+def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> None:
+    for message_id in ("m1", "m2"):
+        tight.send("c", message_id)
+    tight.send("d", "m1")
+    tight.clock.advance(3000)
+    exhaust(tight)
+    assert isinstance(tight.store.acquire_lease(0, tight.processor), Acquired)
+    assert isinstance(tight.store.renew_lease(0, tight.processor), Renewed)
+    assert tight.claim() == ["c", "d"] or tight.claim() == []
+    assert isinstance(tight.store.return_claim("d", tight.processor, due_at_ms=tight.clock.now_ms), Returned)
+    assert ids_of(take(tight, "c", "t1").payloads) == ["m1", "m2"]
+    assert isinstance(tight.store.retry_batch("c", "t1", retry_at_ms=tight.clock.now_ms), Retried)
+    assert isinstance(tight.store.hand_over(0, tight.processor), Released)
+    tight.processor = "lease-2"
+    assert sorted(tight.claim()) == ["c", "d"]
+    take(tight, "c", "t2")
+    tight.clock.advance(SETTINGS.executor_ms)
+    recovered = tight.store.recover_expired(0)
+    assert sorted(recovered.conversations) == ["c", "d"]
+    again = claim_and_take(tight, "c", "t3")
+    assert (ids_of(again.payloads), again.attempt) == (["m1", "m2"], 3)
+    assert isinstance(tight.store.complete_batch("c", "t3"), Completed)
+    assert_invariants(tight)
+
+
+def test_with_no_byte_left_a_batch_larger_than_the_limit_still_goes_in_parts(tight: Engine) -> None:
+    bus = Bus()
+    tight.store = tight.another_store(SETTINGS._replace(max_batch=2))
+    for n in range(5):
+        tight.send("c", f"m{n}")
+    tight.clock.advance(3000)
+    exhaust(tight)
+    run_until_idle(tight, bus)
+    assert bus.batches("c") == [["m0", "m1"], ["m2", "m3"], ["m4"]]
+
+
+def test_with_no_byte_left_the_watchdog_still_starts_a_processor(tight: Engine) -> None:
+    tight.send("c", "m1")
+    tight.clock.advance(SETTINGS.start_ms)
+    exhaust(tight)
+    recovered = tight.store.recover_expired(0)
+    assert isinstance(recovered, Recovered)
+    assert recovered.start_processor
+
+
+def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) -> None:
+    store = tight.another_store(new_call_id=lambda: "this call")
+    tight.send("c", "m1", rules=NOW)
+    claim_and_take(tight, "c", "t1")
+    tight.send("c", "m2")
+    tight.store.hand_over(0, tight.processor)
+    tight.clock.advance(SETTINGS.start_ms)
+    exhaust(tight)
+    first = store.complete_batch("c", "t1")
+    assert isinstance(first, Completed)
+    assert first.start_processor
+    assert store.complete_batch("c", "t1") == first
+
+
+@pytest.mark.parametrize("act", ["flush", "cancel", "resume", "delete"])
+def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str) -> None:
+    tight.send("c", "m1")
+    tight.store.hold_buffer("h", hold_ms=60_000)
+    tight.send("h", "m1")
+    exhaust(tight)
+    match act:
+        case "flush":
+            tight.store.flush_buffer("c")
+            assert tight.claim() == ["c"]
+        case "cancel":
+            assert tight.store.cancel_buffer("c").buffered == 1
+        case "resume":
+            tight.store.resume_buffer("h")
+            assert tight.claim() == ["h"]
+        case _:
+            tight.store.delete_message("c", "m1")
+            assert tight.store.peek_conversation("c").count == 0

@@ -1,0 +1,95 @@
+"""Any call may be made twice: its answer got lost, or the service that invoked the caller did so twice."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from lambdas.shared.scripts import LUA_DIRECTORY, load_script
+from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.store import Store
+from tests.support.engine import Engine
+from tests.support.outcomes import same
+from tests.support.proxy import behind_proxy
+from tests.support.scenes import SCENES, Scene
+from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
+
+Content = dict[str, tuple[str, list[bytes]]]
+
+every_scene = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+
+
+def repeatable(engine: Engine, connection: Connection | None = None) -> Store:
+    """Makes every call under the same call id."""
+    return engine.another_store(new_call_id=lambda: "this call", connection=connection)
+
+
+def bring_about(scene: Scene, engine: Engine) -> None:
+    """The scene's state, down to the ids of the calls that led to it."""
+    numbers = count(1)
+    engine.store = engine.another_store(new_call_id=lambda: f"call {next(numbers)}")
+    scene.state(engine)
+
+
+def content(engine: Engine, scene: Scene) -> Content:
+    """All keys, without what the scene's script may change again."""
+    found = engine.settle()
+    for name, key in engine.keys().items():
+        if key.kind == "hash" and scene.may_change:
+            kept = {field: value for field, value in key.pairs.items() if field.decode() not in scene.may_change}
+            found[name] = ("hash", sorted(part for pair in kept.items() for part in pair))
+    return found
+
+
+def lifetimes(engine: Engine) -> dict[str, bool]:
+    return {name: key.ttl_ms > 0 for name, key in engine.keys().items()}
+
+
+def test_every_script_has_a_scene() -> None:
+    assert {scene.script for scene in SCENES} == {path.stem for path in LUA_DIRECTORY.glob("*.lua")}
+
+
+@every_scene
+def test_a_repeated_call_changes_nothing_more_and_answers_as_its_header_says(engine: Engine, scene: Scene) -> None:
+    scene.state(engine)
+    store = repeatable(engine)
+    first = scene.call(store, engine)
+    once, kept_once = content(engine, scene), lifetimes(engine)
+    second = scene.call(store, engine)
+    assert same(second, scene.again(first))
+    assert content(engine, scene) == once
+    assert lifetimes(engine) == kept_once
+
+
+@pytest.fixture(scope="module")
+def lossy_line(valkey: ValkeyServer) -> Any:
+    admin = valkey.admin()
+    with behind_proxy(valkey.port, admin) as proxy:
+        for path in LUA_DIRECTORY.glob("*.lua"):
+            admin.script_load(load_script(path.stem, shebang=STRICT_SHEBANG).source)
+        yield proxy
+    admin.close()
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+@every_scene
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled(
+    unwatched: Engine, valkey: ValkeyServer, lossy_line: Any, scene: Scene, lost: int
+) -> None:
+    engine = unwatched
+    bring_about(scene, engine)
+    first = scene.call(repeatable(engine), engine)
+    once = content(engine, scene)
+
+    engine.admin.flushall()
+    other = Engine(engine.client, engine.admin, shebang=STRICT_SHEBANG)
+    bring_about(scene, other)
+    url = valkey.url.replace(str(valkey.port), str(lossy_line.port))
+    connection = Connection(lambda: connect(ConnectionSettings(url)), attempts=lost + 1)
+    lossy_line.lose_answers(lost)
+    answer = scene.call(repeatable(other, connection), other)
+    connection.close()
+    assert lossy_line.lost == lost
+    assert content(other, scene) == once
+    if lost == 1:
+        assert same(answer, scene.again(first))

@@ -1,0 +1,203 @@
+"""The model test must be able to fail: each bug below, planted into a copy of the scripts, is found by it.
+
+They are the mistakes that other systems of this kind were caught with, and those that a later change to a script is most
+likely to make.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from lambdas.shared.scripts import LUA_DIRECTORY
+from tests.integration.test_model import machine_on
+from tests.support.valkey_server import ValkeyServer
+
+
+@dataclass(frozen=True)
+class Bug:
+    title: str
+    script: str
+    good: str
+    bad: str
+
+
+BUGS = (
+    Bug(
+        "a processor without the lease may claim", "claim_due",
+        "if owner[1] ~= lease_id or alive < now then return {'LOST'} end", "alive = alive or '0'",
+    ),
+    Bug(
+        "a lease that ran out still fences", "claim_due",
+        "if owner[1] ~= lease_id or alive < now then", "if owner[1] ~= lease_id then",
+    ),
+    Bug(
+        "a lease that ran out is revived", "renew_lease",
+        " or alive < now then", " then",
+    ),
+    Bug(
+        "two processors own one shard", "acquire_lease",
+        "if alive and alive > now and", "if false and",
+    ),
+    Bug(
+        "read the list, then delete it", "take_batch",
+        "redis.call('RENAME', msgs_key, batch_key)",
+        "for _, p in ipairs(redis.call('LRANGE', msgs_key, 0, 1)) do redis.call('RPUSH', batch_key, p) end "
+        "redis.call('DEL', msgs_key)",
+    ),
+    Bug(
+        "claimed conversations leave pending and go nowhere", "claim_due",
+        "redis.call('ZADD', inflight_key, unpack(claimed))", "",
+    ),
+    Bug(
+        "a claim whose answer was lost is not given again", "claim_due",
+        "if owner[2] == call_id then", "if false then",
+    ),
+    Bug(
+        "a moved timer is forgotten by the claim", "claim_due",
+        "if buffer and string.sub(buffer, 40, 40) ~= 'f' then", "if false then",
+    ),
+    Bug(
+        "what came meanwhile is not scheduled again", "complete_batch",
+        "redis.call('ZADD', pending_key, due_at, conversation)", "",
+    ),
+    Bug(
+        "an old executor's completion removes the newer batch", "complete_batch",
+        "local first_call = redis.call('HGET', taken_key, 'token') == token", "local first_call = true",
+    ),
+    Bug(
+        "a completed conversation stays in flight", "complete_batch",
+        "redis.call('ZREM', inflight_key, conversation)", "",
+    ),
+    Bug(
+        "a second executor takes a batch that is held", "take_batch",
+        "if owner ~= token and token_until > now_ms then", "if false then",
+    ),
+    Bug(
+        "a retry renames the batch", "take_batch",
+        "return {'TAKEN', batch_id,", "return {'TAKEN', batch_prefix .. '-' .. first_at .. '-' .. generation .. '-' .. attempt,",
+    ),
+    Bug(
+        "an edit changes the order", "edit_message",
+        "redis.call('LSET', msgs_key, position, payload)",
+        "redis.call('LREM', msgs_key, 1, redis.call('LINDEX', msgs_key, position)) redis.call('RPUSH', msgs_key, payload)",
+    ),
+    Bug(
+        "a retry takes in what came since", "take_batch",
+        "if owner ~= token then attempt = attempt + 1 end\n",
+        "if owner ~= token then attempt = attempt + 1 end\n"
+        "for _, p in ipairs(redis.call('LRANGE', msgs_key, 0, -1)) do redis.call('RPUSH', batch_key, p) end\n",
+    ),
+    Bug(
+        "left-over messages keep the batch's generation", "take_batch",
+        "generation + 1 - (count - limit)", "generation - (count - limit)",
+    ),
+    Bug(
+        "anybody may send a batch to its retry", "retry_batch",
+        "if redis.call('HGET', taken_key, 'token') ~= token then return {'STALE'} end", "",
+    ),
+    Bug(
+        "a retry keeps the token alive", "retry_batch",
+        "redis.call('HSET', taken_key, 'token_until', 0)", "",
+    ),
+    Bug(
+        "new messages postpone a frozen batch's retry", "buffer_message",
+        "if mode ~= 'f' then", "if true then",
+    ),
+    Bug(
+        "a hold can expire", "buffer_message",
+        "if conv[4] then call('PERSIST', conv_key) end", "",
+    ),
+    Bug(
+        "waiting messages can expire", "buffer_message",
+        "call('PERSIST', seen_key)", "call('PERSIST', seen_key) call('PEXPIRE', msgs_key, 60000)",
+    ),
+    Bug(
+        "message ids of a waiting message can expire", "buffer_message",
+        "call('PERSIST', seen_key)", "call('PEXPIRE', seen_key, 60000)",
+    ),
+    Bug(
+        "a duplicate is buffered again", "buffer_message",
+        "if call('ZADD', seen_key, 'NX', now, message_id) == 0 then", "if false then",
+    ),
+    Bug(
+        "the longest wait has no bound", "buffer_message",
+        "if count - min_messages < 0 or due_at >= latest_at then", "if count - min_messages < 0 then",
+    ),
+    Bug(
+        "off by one at the count limit", "buffer_message",
+        "if count - max_messages >= 0 and", "if count - max_messages > 0 and",
+    ),
+    Bug(
+        "a message that ends the wait does not wake the sleeping processor", "buffer_message",
+        "if due_at - string.sub(alive, 14) < 0 then", "if false then",
+    ),
+    Bug(
+        "nobody is asked to start a processor", "complete_batch",
+        "redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)", "",
+    ),
+    Bug(
+        "an idle processor leaves while work is near", "release_lease",
+        "if reason == 'idle' and near then", "if false then",
+    ),
+    Bug(
+        "expired claims are not put back", "recover_expired",
+        "redis.call('ZADD', pending_key, unpack(back))", "",
+    ),
+    Bug(
+        "claims are put back before their deadline", "recover_expired",
+        "redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE'",
+        "redis.call('ZRANGE', inflight_key, '-inf', now_ms + 20000, 'BYSCORE'",
+    ),
+    Bug(
+        "a cancelled batch is tried again", "cancel_buffer",
+        "redis.call('DEL', msgs_key, batch_key, taken_key)", "redis.call('DEL', msgs_key)",
+    ),
+    Bug(
+        "a cancel leaves what was claimed in flight", "cancel_buffer",
+        "redis.call('ZREM', inflight_key, conversation)", "",
+    ),
+    Bug(
+        "a hold does not stop what was claimed", "hold_buffer",
+        "redis.call('ZREM', inflight_key, conversation)", "",
+    ),
+    Bug(
+        "an edit reaches into a frozen batch", "edit_message",
+        "if find(batch_key) then return", "local at = find(batch_key) if at then redis.call('LSET', batch_key, at, payload) return",
+    ),
+    Bug(
+        "deleting the last message leaves an empty buffer scheduled", "delete_message",
+        "redis.call('ZREM', pending_key, conversation)", "",
+    ),
+    Bug(
+        "a returned claim takes the batch from a living executor", "return_claim",
+        "if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then return {'BUSY'} end", "",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.script}: {bug.title}")
+def test_the_model_finds(bug: Bug, valkey: ValkeyServer, tmp_path: Path) -> None:
+    scripts = tmp_path / "lua"
+    shutil.copytree(LUA_DIRECTORY, scripts)
+    path = scripts / f"{bug.script}.lua"
+    source = path.read_text("utf-8")
+    assert source.count(bug.good) == 1, "the line this bug replaces has changed: plant it anew"
+    path.write_text(source.replace(bug.good, bug.bad), "utf-8")
+
+    with pytest.raises(Exception):  # noqa: B017, PT011 - any finding will do, whatever it looks like
+        run_state_machine_as_test(
+            machine_on(valkey, scripts),
+            settings=settings(
+                max_examples=3000,
+                stateful_step_count=60,
+                database=None,
+                derandomize=True,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

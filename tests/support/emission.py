@@ -1,0 +1,110 @@
+"""The processor's and the executor's steps, one at a time, and the bus they emit to."""
+
+import json
+from itertools import count
+from typing import NamedTuple
+
+from lambdas.shared.store.outcomes import Claimed, Completed, Taken
+from tests.support.engine import Engine
+
+WATCHDOG_PASS_MS = 30_000
+
+_tokens = count(1)
+
+
+def new_token() -> str:
+    return f"token-{next(_tokens)}"
+
+
+def ids_of(payloads: list[bytes]) -> list[str]:
+    return [json.loads(payload.partition(b"\n")[0]) for payload in payloads]
+
+
+class Emitted(NamedTuple):
+    conversation: str
+    batch_id: str
+    attempt: int
+    reason: str
+    ids: list[str]
+    at_ms: int
+
+
+class Bus:
+    """What consumers got. It refuses what they could not live with."""
+
+    def __init__(self) -> None:
+        self.events: list[Emitted] = []
+        self._content: dict[str, list[bytes]] = {}
+        self._batch_of: dict[tuple[str, str], str] = {}
+
+    def emit(self, engine: Engine, conversation: str, taken: Taken) -> Emitted:
+        content = self._content.setdefault(taken.batch_id, taken.payloads)
+        assert content == taken.payloads, f"batch {taken.batch_id} came again with another content"
+        ids = ids_of(taken.payloads)
+        for message_id in ids:
+            known = self._batch_of.setdefault((conversation, message_id), taken.batch_id)
+            assert known == taken.batch_id, f"{message_id} is in batch {known} and in batch {taken.batch_id}"
+        event = Emitted(conversation, taken.batch_id, taken.attempt, taken.flush_reason, ids, engine.clock.now_ms)
+        self.events.append(event)
+        return event
+
+    def ids(self, conversation: str) -> list[str]:
+        """All messages a deduplicating consumer saw, in order."""
+        seen: dict[str, list[str]] = {}
+        for event in self.events:
+            if event.conversation == conversation:
+                seen.setdefault(event.batch_id, event.ids)
+        return [message_id for ids in seen.values() for message_id in ids]
+
+    def batches(self, conversation: str) -> list[list[str]]:
+        return [event.ids for event in self.events if event.conversation == conversation]
+
+
+def take(engine: Engine, conversation: str, token: str | None = None) -> Taken:
+    taken = engine.store.take_batch(conversation, token or new_token())
+    assert isinstance(taken, Taken), taken
+    return taken
+
+
+def claim_and_take(engine: Engine, conversation: str, token: str | None = None) -> Taken:
+    assert conversation in engine.claim()
+    return take(engine, conversation, token)
+
+
+def emit_one(engine: Engine, bus: Bus, conversation: str) -> Completed | None:
+    """An executor's whole run, for a conversation that was claimed."""
+    token = new_token()
+    taken = engine.store.take_batch(conversation, token)
+    if not isinstance(taken, Taken):
+        return None
+    bus.emit(engine, conversation, taken)
+    completed = engine.store.complete_batch(conversation, token)
+    assert isinstance(completed, Completed)
+    return completed
+
+
+def emit_due(engine: Engine, bus: Bus) -> list[str]:
+    """One pass of the processor, all its executors included."""
+    claimed = engine.claim()
+    for conversation in claimed:
+        emit_one(engine, bus, conversation)
+    return claimed
+
+
+def run_until_idle(engine: Engine, bus: Bus) -> int:
+    """Processor and watchdog until nothing is left; answers how long that took on the engine's clock."""
+    began_ms = engine.clock.now_ms
+    for _ in range(10_000):
+        emit_due(engine, bus)
+        claimed = engine.store.claim_due(0, engine.processor, limit=1)
+        assert isinstance(claimed, Claimed)
+        for due in claimed.conversations:
+            emit_one(engine, bus, due.conversation)
+        recovered = engine.store.recover_expired(0)
+        if recovered.pending == recovered.inflight == 0:
+            return engine.clock.now_ms - began_ms
+        if recovered.pending == 0:
+            engine.clock.advance(WATCHDOG_PASS_MS)
+        elif claimed.next_due_at_ms is not None:
+            engine.clock.now_ms = max(engine.clock.now_ms, claimed.next_due_at_ms)
+    raise AssertionError("the engine does not come to rest")

@@ -1,0 +1,155 @@
+"""A small model of one conversation: what the scripts must have made of it, written without looking at them.
+
+Times are the caller's. The model knows nothing of keys, laziness or words; it says what is waiting, what is frozen,
+when the conversation is due and who may act on it.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from lambdas.shared.rules import Timing
+
+
+@dataclass
+class FrozenBatch:
+    batch_id: str
+    messages: list[tuple[str, bytes]]
+    attempt: int = 0
+    token: str | None = None
+    token_until: int = 0
+
+
+@dataclass
+class ConversationModel:
+    waiting: list[tuple[str, bytes]] = field(default_factory=list)
+    frozen: FrozenBatch | None = None
+    state: str = "IDLE"
+    scheduled_at: int = 0  # when pending is claimed, or the deadline in flight
+    not_before: int = 0  # a time a later message cannot undercut: put back by a watchdog, or for a retry
+    due_at: int | None = None
+    first_at: int | None = None
+    last_at: int | None = None
+    held_until: int = 0
+    generation: int = 0
+    gap_mean: float | None = None
+    gap_dev: float = 0.0
+    seen: set[str] = field(default_factory=set)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and self.frozen is None
+
+    def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
+        self.seen.add(message_id)
+        self.generation += 1
+        arrived = now if self.last_at is None else max(now, self.last_at)
+        gap = None if self.last_at is None else arrived - self.last_at
+        self.last_at = arrived
+        self._learn(gap, timing)
+        old_due = self.due_at if self.waiting else None
+        if not self.waiting:
+            self.first_at = arrived
+        self.waiting.append((message_id, payload))
+        if old_due is None or old_due > now:
+            self.due_at = self._due(arrived, gap, timing, now)
+            if self.frozen is None and self.state != "INFLIGHT":
+                if old_due is None or self.due_at < old_due:
+                    self.back_to_pending(self.due_at)
+                self.scheduled_at = max(self.not_before, self.due_at)
+
+    def _learn(self, gap: int | None, timing: Timing) -> None:
+        if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
+            return
+        if self.gap_mean is None:
+            mean, dev = float(gap), gap / 2
+        else:
+            mean = 0.875 * self.gap_mean + 0.125 * gap
+            dev = 0.75 * self.gap_dev + 0.25 * abs(self.gap_mean - gap)
+        self._exact = (mean, dev)
+        self.gap_mean, self.gap_dev = float(f"{mean:.1f}"), float(f"{dev:.1f}")
+
+    def _due(self, arrived: int, gap: int | None, timing: Timing, now: int) -> int:
+        assert self.first_at is not None
+        count = len(self.waiting)
+        wait = timing.silence_ms
+        if timing.adaptive and self.gap_mean is not None:
+            k, floor, ceiling = map(float, timing.adaptive.split())
+            mean, dev = self._exact if gap is not None and gap <= ceiling else (self.gap_mean, self.gap_dev)
+            wait = int(max(floor, min(ceiling, math.ceil(mean + k * dev))))
+        elif count > 1 and gap is not None and gap < timing.typing_ms:
+            wait = max(wait, timing.typing_ms)
+        latest = self.first_at + timing.max_wait_ms
+        due = latest if count < timing.min_messages else min(arrived + wait, latest)
+        if count >= timing.max_messages or timing.flush_reason:
+            due = min(due, now)
+        return max(due, self.held_until) if self.held_until > now else due
+
+    def claim(self, deadline: int) -> None:
+        self.state, self.scheduled_at = "INFLIGHT", deadline
+
+    def back_to_pending(self, at: int) -> None:
+        self.state, self.scheduled_at, self.not_before = "PENDING", at, at
+        if self.frozen is None and self.due_at is not None:
+            self.scheduled_at = max(at, self.due_at)
+
+    def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
+        self.frozen = FrozenBatch(batch_id, self.waiting[:limit])
+        self.waiting = self.waiting[limit:]
+        if self.waiting:
+            self.generation += 1
+            self.due_at = now
+        return self.frozen
+
+    def completed(self) -> None:
+        self.frozen = None
+        if self.waiting:
+            assert self.due_at is not None
+            self.back_to_pending(self.due_at)
+        else:
+            self.state = "IDLE"
+
+    def flush(self, now: int) -> None:
+        if self.waiting:
+            assert self.due_at is not None
+            self.due_at = min(self.due_at, now)
+        if self.state == "PENDING" and self.scheduled_at > now:
+            self.back_to_pending(now)
+
+    def cancel(self) -> None:
+        self.generation += 1
+        self.waiting, self.frozen, self.state = [], None, "IDLE"
+
+    def hold(self, until: int) -> None:
+        until = self.held_until = max(until, self.held_until)
+        if self.waiting and self.due_at is not None and self.due_at < until:
+            self.due_at = until
+            if self.frozen is None:
+                self.back_to_pending(until)
+
+    def resume(self, now: int) -> None:
+        if not self.held_until:
+            return
+        self.held_until = 0
+        if self.waiting and self.due_at is not None and self.due_at > now:
+            self.due_at = now
+            if self.frozen is None and self.state == "PENDING":
+                self.back_to_pending(now)
+
+    def extend(self, extend_ms: int, max_wait_ms: int, now: int) -> None:
+        if not self.waiting:
+            return
+        assert self.due_at is not None and self.first_at is not None
+        due = min(now + extend_ms, self.first_at + max_wait_ms)
+        if self.due_at > now and due > self.due_at:
+            self.due_at = due
+            if self.frozen is None and self.state == "PENDING":
+                self.scheduled_at = max(self.not_before, due)
+
+    def edit(self, message_id: str, payload: bytes) -> None:
+        self.waiting = [(known, payload if known == message_id else old) for known, old in self.waiting]
+
+    def delete(self, message_id: str) -> None:
+        had = bool(self.waiting)
+        self.waiting = [(known, old) for known, old in self.waiting if known != message_id]
+        if had and self.is_idle:
+            self.state = "IDLE"

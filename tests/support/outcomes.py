@@ -1,0 +1,18 @@
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def same(got: object, expected: object) -> bool:
+    """By type and by value: as tuples, `Held(5)` and `Acquired(5)` would be equal."""
+    return type(got) is type(expected) and got == expected
+
+
+def parts(outcome: Any) -> dict[str, Any]:
+    names = [field.name for field in fields(outcome)] if is_dataclass(outcome) else outcome._fields
+    return {name: getattr(outcome, name) for name in names}
+
+
+def changed(outcome: T, **changes: Any) -> T:
+    return type(outcome)(**parts(outcome) | changes)

@@ -1,0 +1,110 @@
+"""A TCP proxy before a server: it can lose answers, and it can speak TLS for a server that cannot."""
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class Proxy:
+    """Forwards bytes. Once told to lose n answers, the next n script calls reach the server unanswered."""
+
+    def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._server_port = server_port
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._to_lose = 0
+        self.lost = 0
+        self.connections = 0
+        self._silent = threading.Event()
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_answers(self, count: int) -> None:
+        with self._lock:
+            self._to_lose, self.lost = count, 0
+
+    def fall_silent(self) -> None:
+        """From now on nothing reaches the server, on old connections and on new ones."""
+        self._silent.set()
+
+    def drop_connections(self) -> None:
+        for sock in list(self._open):
+            _close(sock)
+
+    def close(self) -> None:
+        # Only a shutdown wakes the thread that waits in accept.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            if self._tls:
+                client = self._tls.wrap_socket(client, server_side=True)
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+        except OSError:  # a client that does not trust the certificate hangs up
+            client.close()
+            return
+        self._open |= {client, server}
+        losing = threading.Event()
+        back = threading.Thread(target=self._answers, args=(server, client, losing), daemon=True)
+        back.start()
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                if b"\r\nEVAL" in data and self._shall_lose():
+                    losing.set()
+                if not self._silent.is_set():
+                    server.sendall(data)
+        _close(server)
+        back.join()
+        _close(client)
+        self._open -= {client, server}
+
+    def _shall_lose(self) -> bool:
+        with self._lock:
+            if not self._to_lose:
+                return False
+            self._to_lose -= 1
+            return True
+
+    def _answers(self, server: socket.socket, client: socket.socket, losing: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(1 << 16):
+                if losing.is_set():
+                    self.lost += 1
+                    break
+                client.sendall(data)
+        _close(client)
+
+
+def _close(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+
+
+@contextlib.contextmanager
+def behind_proxy(server_port: int, admin: Any, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+    """A proxy before a cluster node, which tells its clients to come back by the same way."""
+    proxy = Proxy(server_port, tls)
+    admin.config_set("cluster-announce-port", proxy.port)
+    try:
+        yield proxy
+    finally:
+        admin.config_set("cluster-announce-port", 0)
+        proxy.close()

@@ -1,0 +1,264 @@
+"""Every script in the states that matter, as a call that can be made once, twice, or over a bad line."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lambdas.shared.rules import Rules
+from lambdas.shared.store import outcomes as o
+from lambdas.shared.store.store import Store, StoreSettings
+from tests.support.engine import Engine, payload
+from tests.support.outcomes import changed, parts
+
+SETTINGS = StoreSettings()
+NOW = Rules(priority="vip")
+ADAPTIVE = Rules(adaptive=True)
+
+Answer = object
+# What a repeat answers, given the first answer.
+Again = Callable[[Answer], Answer]
+
+
+def the_same(first: Answer) -> Answer:
+    return first
+
+
+def as_duplicate(first: Answer) -> Answer:
+    assert isinstance(first, o.Buffered)
+    return o.Duplicate(**parts(first))
+
+
+def always(answer: Answer) -> Again:
+    return lambda _: answer
+
+
+def nothing_more_recovered(first: Answer) -> Answer:
+    assert isinstance(first, o.Recovered)
+    return changed(first, conversations=[])
+
+
+def nothing_more_dropped(first: Answer) -> Answer:
+    assert isinstance(first, o.Cancelled)
+    return o.Cancelled(first.generation + 1, 0, 0, leaving=False)
+
+
+def not_held_any_more(first: Answer) -> Answer:
+    assert isinstance(first, o.Resumed)
+    return o.NotHeld(**parts(first))
+
+
+def unmoved(first: Answer) -> Answer:
+    assert isinstance(first, o.Extended)
+    return o.Unmoved(**parts(first))
+
+
+class Scene(NamedTuple):
+    script: str
+    state: Callable[[Engine], object]
+    call: Callable[[Store, Engine], Answer]
+    again: Again = the_same
+    may_change: tuple[str, ...] = ()
+    """Fields that the header allows a repeat to change."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.script}: {self.state.__name__.replace('_', ' ')}"
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def idle(engine: Engine) -> None:
+    pass
+
+
+def open_buffer(engine: Engine) -> None:
+    engine.send("c", "m1", rules=ADAPTIVE)
+    engine.clock.advance(600)
+    engine.send("c", "m2", rules=ADAPTIVE)
+    engine.clock.advance(600)
+
+
+def due(engine: Engine) -> None:
+    open_buffer(engine)
+    engine.clock.advance(10_000)
+
+
+def due_with_a_processor(engine: Engine) -> None:
+    due(engine)
+    engine.send("d", "m1")
+    engine.clock.advance(1)
+    engine.work()
+
+
+def moved_with_a_processor(engine: Engine) -> None:
+    engine.send("c", "m1")
+    engine.clock.advance(999)
+    engine.send("c", "m2")
+    engine.clock.advance(1)
+    engine.work()
+
+
+def claimed(engine: Engine) -> None:
+    due(engine)
+    assert engine.claim() == ["c"]
+
+
+def taken(engine: Engine) -> None:
+    claimed(engine)
+    engine.store.take_batch("c", "t1")
+    engine.clock.advance(10)
+
+
+def taken_and_more(engine: Engine) -> None:
+    taken(engine)
+    engine.send("c", "m3")
+    engine.clock.advance(10)
+
+
+def taken_and_abandoned(engine: Engine) -> None:
+    taken_and_more(engine)
+    engine.store.hand_over(0, engine.processor)
+    engine.clock.advance(SETTINGS.executor_ms)
+
+
+def completed(engine: Engine) -> None:
+    taken(engine)
+    engine.store.complete_batch("c", "t1")
+
+
+def waiting_for_retry(engine: Engine) -> None:
+    taken_and_more(engine)
+    engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 5000)
+
+
+def held(engine: Engine) -> None:
+    engine.store.hold_buffer("c", hold_ms=300_000)
+    open_buffer(engine)
+
+
+def processor_with_nothing_to_do(engine: Engine) -> None:
+    engine.work()
+
+
+def processor_with_work(engine: Engine) -> None:
+    open_buffer(engine)
+    engine.work()
+
+
+def processor_that_sleeps(engine: Engine) -> None:
+    engine.work()
+    engine.store.claim_due(0, engine.processor)
+
+
+# -- scenes ----------------------------------------------------------------------------------------
+
+
+def send(rules: Rules) -> Callable[[Store, Engine], Answer]:
+    return lambda store, engine: store.buffer_message("c", "new", payload=payload("new"), timing=rules.timing)
+
+
+def complete(store: Store, engine: Engine) -> Answer:
+    return store.complete_batch("c", "t1")
+
+
+def retry(store: Store, engine: Engine) -> Answer:
+    return store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 700)
+
+
+def take(store: Store, engine: Engine) -> Answer:
+    return store.take_batch("c", "t2")
+
+
+def claim(store: Store, engine: Engine) -> Answer:
+    return store.claim_due(0, engine.processor)
+
+
+def recover(store: Store, engine: Engine) -> Answer:
+    return store.recover_expired(0)
+
+
+SCENES = [
+    *(
+        Scene("buffer_message", state, send(rules), as_duplicate)
+        for state in (idle, open_buffer, due, claimed, taken, taken_and_more, completed, waiting_for_retry,
+                      held, processor_that_sleeps)
+        for rules in (ADAPTIVE, NOW)
+    ),
+    *(
+        Scene("acquire_lease", state, lambda store, engine: store.acquire_lease(0, engine.processor))
+        for state in (idle, open_buffer, processor_that_sleeps)
+    ),
+    Scene("acquire_lease", processor_with_work, lambda store, engine: store.acquire_lease(0, "another")),
+    Scene("renew_lease", processor_that_sleeps, lambda store, engine: store.renew_lease(0, engine.processor)),
+    Scene("renew_lease", idle, lambda store, engine: store.renew_lease(0, engine.processor)),
+    Scene("release_lease", processor_with_work,
+          lambda store, engine: store.leave_if_idle(0, engine.processor)),
+    Scene("release_lease", processor_with_nothing_to_do,
+          lambda store, engine: store.leave_if_idle(0, engine.processor), always(o.Lost())),
+    Scene("release_lease", processor_with_nothing_to_do,
+          lambda store, engine: store.hand_over(0, engine.processor), always(o.Lost())),
+    Scene("release_lease", processor_with_work, lambda store, engine: store.hand_over(0, engine.processor)),
+    *(
+        Scene("claim_due", state, claim)
+        for state in (due_with_a_processor, moved_with_a_processor, processor_with_nothing_to_do, idle)
+    ),
+    Scene("return_claim", claimed,
+          lambda store, engine: store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms + 9),
+          always(o.Stale())),
+    Scene("return_claim", taken,
+          lambda store, engine: store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms)),
+    *(
+        Scene("take_batch", state, take)
+        for state in (claimed, taken, idle, open_buffer)
+    ),
+    Scene("take_batch", taken_and_more, lambda store, engine: store.take_batch("c", "t1")),
+    *(
+        Scene("complete_batch", state, complete)
+        for state in (taken, taken_and_more, taken_and_abandoned, waiting_for_retry, completed, open_buffer)
+    ),
+    *(
+        Scene("retry_batch", state, retry)
+        for state in (taken, taken_and_more, taken_and_abandoned, completed)
+    ),
+    *(
+        Scene("recover_expired", state, recover, nothing_more_recovered)
+        for state in (taken_and_abandoned, due, waiting_for_retry, idle)
+    ),
+    *(
+        Scene("flush_buffer", state, lambda store, engine: store.flush_buffer("c"))
+        for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held,
+                      taken_and_abandoned)
+    ),
+    *(
+        Scene("cancel_buffer", state, lambda store, engine: store.cancel_buffer("c"), nothing_more_dropped,
+              ("generation",))
+        for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
+    ),
+    *(
+        Scene("hold_buffer", state, lambda store, engine: store.hold_buffer("c", hold_ms=90_000))
+        for state in (idle, open_buffer, claimed, taken_and_more, held)
+    ),
+    Scene("resume_buffer", held, lambda store, engine: store.resume_buffer("c"), not_held_any_more),
+    Scene("resume_buffer", open_buffer, lambda store, engine: store.resume_buffer("c")),
+    *(
+        Scene("extend_wait", state,
+              lambda store, engine: store.extend_wait("c", extend_ms=20_000, max_wait_ms=30_000), unmoved)
+        for state in (open_buffer, taken_and_more)
+    ),
+    Scene("extend_wait", idle,
+          lambda store, engine: store.extend_wait("c", extend_ms=20_000, max_wait_ms=30_000)),
+    *(
+        Scene("edit_message", state,
+              lambda store, engine: store.edit_message("c", "m2", payload=payload("m2", "new")))
+        for state in (open_buffer, taken, completed, idle)
+    ),
+    *(
+        Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"),
+              always(o.Absent(known=True)))
+        for state in (open_buffer, claimed, held)
+    ),
+    Scene("delete_message", taken_and_more, lambda store, engine: store.delete_message("c", "m3"),
+          always(o.Absent(known=True))),
+    Scene("delete_message", taken, lambda store, engine: store.delete_message("c", "m2")),
+    Scene("peek_conversation", taken_and_more, lambda store, engine: store.peek_conversation("c", limit=9)),
+]  # fmt: skip

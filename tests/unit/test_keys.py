@@ -1,0 +1,141 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+
+from lambdas.shared.errors import InvalidId
+from lambdas.shared.keys import (
+    MAX_CONVERSATION_BYTES,
+    batch_prefix,
+    encode_conversation,
+    script_keys,
+    shard_of,
+    wake_key,
+)
+from lambdas.shared.scripts import LUA_DIRECTORY, load_script
+from lambdas.shared.store.store import encode_message_id
+
+SCRIPTS = [load_script(path.stem) for path in sorted(LUA_DIRECTORY.glob("*.lua"))]
+
+conversations = st.text(min_size=1, max_size=200).filter(
+    lambda text: 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_CONVERSATION_BYTES
+)
+valid_conversations = conversations.filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
+
+
+# -- shards ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("conversation", "of_2", "of_3", "of_16", "of_64"),
+    [
+        ("c", 1, 0, 15, 47),
+        ("acme:whatsapp:+15550100:+15550199", 0, 0, 4, 36),
+        ("ünï", 0, 1, 10, 42),
+        ("👩‍👩‍👧‍👦", 1, 1, 7, 39),
+        ("{b0}", 1, 1, 13, 61),
+    ],
+)
+def test_a_conversation_stays_on_its_shard_for_ever(
+    conversation: str, of_2: int, of_3: int, of_16: int, of_64: int
+) -> None:
+    """Literal values: if they ever change, a deploy would look for open buffers on other shards."""
+    assert [shard_of(conversation, shards) for shards in (1, 2, 3, 16, 64)] == [0, of_2, of_3, of_16, of_64]
+
+
+@pytest.mark.parametrize("shards", [2, 3, 16, 100])
+def test_conversations_spread_evenly_over_the_shards(shards: int) -> None:
+    total = 20_000
+    counts = Counter(shard_of(f"acme:whatsapp:+15550100:+1555{n:07}", shards) for n in range(total))
+    assert counts.keys() == set(range(shards))
+    assert max(counts.values()) < 1.35 * total / shards
+    assert min(counts.values()) > 0.65 * total / shards
+
+
+def test_the_shards_of_a_large_stage_lie_in_different_slots() -> None:
+    assert len({key_slot(wake_key(shard)) for shard in range(100)}) == 100
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+def test_keys_read_as_the_headers_spell_them() -> None:
+    assert script_keys(("pending", "conv:<id>", "wake"), 3, b"ana") == [
+        b"{b3}:pending",
+        b"{b3}:conv:ana",
+        b"{b3}:wake",
+    ]
+    assert wake_key(12) == b"{b12}:wake"
+
+
+@given(conversation=valid_conversations, shard=st.integers(0, 999))
+def test_all_keys_of_a_call_lie_in_the_shards_slot_whatever_the_conversation_is_called(
+    conversation: str, shard: int
+) -> None:
+    slot = key_slot(b"{b%d}" % shard)
+    for script in SCRIPTS:
+        assert {key_slot(key) for key in script_keys(script.keys, shard, encode_conversation(conversation))} == {slot}
+
+
+@pytest.mark.parametrize("conversation", ["{", "}", "{}", "{b1}", "}{", "{b0}:pending", "{}{b1}", "{{b1}}", ":"])
+def test_braces_in_a_conversation_id_do_not_move_its_keys(conversation: str) -> None:
+    for key in script_keys(("conv:<id>", "msgs:<id>"), 0, encode_conversation(conversation)):
+        assert key_slot(key) == key_slot(b"{b0}")
+        assert key.endswith(b":" + conversation.encode())
+
+
+@given(one=valid_conversations, other=valid_conversations)
+def test_two_conversations_share_no_key(one: str, other: str) -> None:
+    """Not even `a` with `batch:a`: each kind of key ends with its first colon, and no kind holds one."""
+    kinds = tuple(sorted({kind for script in SCRIPTS for kind in script.keys}))
+    assert all(":" not in kind.removesuffix(":<id>") for kind in kinds)
+    of_one = set(script_keys(tuple(kind for kind in kinds if "<id>" in kind), 0, encode_conversation(one)))
+    of_other = set(script_keys(kinds, 0, encode_conversation(other)))
+    assert (of_one & of_other == set()) == (one != other)
+
+
+# -- ids -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conversation", ["a", "a" * 1024, "é" * 512, "\x00", " ", "👀" * 256])
+def test_an_id_of_one_to_1024_bytes_is_kept_as_it_is(conversation: str) -> None:
+    assert encode_conversation(conversation).decode() == conversation
+
+
+@pytest.mark.parametrize(("conversation", "size"), [("", 0), ("a" * 1025, 1025), ("é" * 513, 1026), ("👀" * 257, 1028)])
+def test_an_id_of_no_or_too_many_bytes_is_refused(conversation: str, size: int) -> None:
+    for function in (encode_conversation, batch_prefix, lambda text: shard_of(text, 4)):
+        with pytest.raises(InvalidId, match=f"1 to 1024 bytes; this one has {size}$"):
+            function(conversation)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udc00", "\udfff" * 5])
+def test_a_lone_surrogate_is_refused(text: str) -> None:
+    with pytest.raises(InvalidId, match="a conversation id must be valid Unicode"):
+        encode_conversation(text)
+    with pytest.raises(InvalidId, match="a message id must be valid Unicode"):
+        encode_message_id(text)
+
+
+def test_ids_that_look_alike_stay_apart() -> None:
+    """No normalisation: what the platform tells apart, we do."""
+    composed, decomposed = "é", "e\u0301"
+    assert encode_conversation(composed) != encode_conversation(decomposed)
+    assert batch_prefix(composed) != batch_prefix(decomposed)
+
+
+# -- the first part of batch ids -------------------------------------------------------------------
+
+
+def test_a_batch_prefix_is_stable_and_short() -> None:
+    assert batch_prefix("c") == "ac9c7280fd44ed4ae64bd9f0"
+    assert {len(batch_prefix(conversation)) for conversation in ("a", "b" * 1024, "👀")} == {24}
+
+
+def test_batch_prefixes_tell_conversations_apart_and_do_not_tell_who_they_are() -> None:
+    names = [f"acme:whatsapp:+15550100:+1555{n:07}" for n in range(20_000)]
+    prefixes = {batch_prefix(name) for name in names}
+    assert len(prefixes) == len(names)
+    assert all(set(prefix) <= set("0123456789abcdef") for prefix in prefixes)

@@ -1,0 +1,324 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from lambdas.shared.errors import MalformedMessage, MessageTooLarge
+from lambdas.shared.message import (
+    MAX_ID_BYTES,
+    MAX_MESSAGE_BYTES,
+    Attachment,
+    Message,
+    decode,
+    encode,
+    id_line,
+)
+
+# Version 1 as it was written first. Buffers hold such bytes: they are never edited, only added to.
+SMALLEST_V1 = b'"m1"\n{"v":1,"type":"text","receivedAt":1700000000123,"platform":"whatsapp"}'
+FULL_V1 = (
+    b'"wamid.\\n\\u0000{b0}\xf0\x9f\x98\x80\\"\\\\"\n'
+    b'{"v":1,"text":"Gr\xc3\xbc\xc3\x9fe \xf0\x9f\x98\x80\\nzweite Zeile","type":"image",'
+    b'"author":"4917012345678","attachments":[{"type":"image","url":"https://example.com/a","id":"media-1",'
+    b'"mimeType":"image/jpeg","name":"a.jpg","sizeBytes":0,"caption":null}],"replyTo":"m0","sentAt":0,"receivedAt":1700000000123,'
+    b'"platform":"whatsapp","mood":["new",{"a":null}]}'
+)
+FULL = Message.model_validate(
+    {
+        "id": 'wamid.\n\0{b0}😀"\\',
+        "text": "Grüße 😀\nzweite Zeile",
+        "type": "image",
+        "author": "4917012345678",
+        "attachments": [
+            {
+                "type": "image",
+                "url": "https://example.com/a",
+                "id": "media-1",
+                "mimeType": "image/jpeg",
+                "name": "a.jpg",
+                "sizeBytes": 0,
+                "caption": None,
+            }
+        ],
+        "replyTo": "m0",
+        "sentAt": 0,
+        "receivedAt": 1700000000123,
+        "platform": "whatsapp",
+        "mood": ["new", {"a": None}],
+    }
+)
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=50)
+any_id = any_text.filter(bool)
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=8,
+)
+unknown_fields = st.dictionaries(any_text.map("x-".__add__), any_json, max_size=3)
+times = st.integers(0, 253_402_300_799_999)
+
+
+@st.composite
+def attachments(draw: st.DrawFn) -> dict[str, Any]:
+    known = st.fixed_dictionaries(
+        {"type": any_text},
+        optional={
+            "url": any_text,
+            "id": any_text,
+            "mimeType": any_text,
+            "name": any_text,
+            "sizeBytes": st.integers(0, 10**12),
+        },
+    )
+    return draw(unknown_fields) | draw(known)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, Any]:
+    known = st.fixed_dictionaries(
+        {"id": any_id, "receivedAt": times, "platform": any_id},
+        optional={
+            "text": any_text,
+            "type": any_text,
+            "author": any_text | st.none(),
+            "attachments": st.lists(attachments(), max_size=2),
+            "replyTo": any_id | st.none(),
+            "sentAt": times | st.none(),
+        },
+    )
+    return draw(unknown_fields) | draw(known)
+
+
+def message(**fields: Any) -> Message:
+    return Message.model_validate({"id": "m1", "receivedAt": 1, "platform": "sms", **fields})
+
+
+# The model
+
+
+def test_a_message_is_read_by_wire_name_and_by_python_name_and_emits_wire_names() -> None:
+    by_name = Message(id="m1", received_at=5, platform="sms", reply_to="m0", sent_at=4)
+    assert message(receivedAt=5, replyTo="m0", sentAt=4) == by_name
+    assert by_name.model_dump() == {
+        "id": "m1",
+        "text": "",
+        "type": "text",
+        "author": None,
+        "attachments": [],
+        "replyTo": "m0",
+        "sentAt": 4,
+        "receivedAt": 5,
+        "platform": "sms",
+    }
+
+
+def test_a_message_does_not_change() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        message().text = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": ""},
+        {"id": "é" * (MAX_ID_BYTES // 2) + "x"},
+        {"id": 5},
+        {"text": None},
+        {"receivedAt": "1"},
+        {"receivedAt": 1.0},
+        {"receivedAt": True},
+        {"receivedAt": -1},
+        {"sentAt": 10**18},
+        {"platform": ""},
+        {"replyTo": ""},
+        {"attachments": [{"url": "https://example.com/a"}]},
+        {"attachments": [{"type": "image", "sizeBytes": -1}]},
+        {"v": 1},
+    ],
+)
+def test_what_is_no_message_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        message(**fields)
+
+
+def test_the_longest_id_is_accepted() -> None:
+    longest = message(id="é" * (MAX_ID_BYTES // 2))
+    assert decode(encode(longest)) == longest
+
+
+def test_a_refusal_does_not_quote_what_people_wrote() -> None:
+    with pytest.raises(ValidationError) as refused:
+        message(text=["my password is hunter2"], attachments=[{"url": "hunter2"}])
+    assert "attachments" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_half_of_a_surrogate_pair_in_a_text_is_replaced() -> None:
+    mended = message(
+        text="cut \ud83d",
+        author="\udfff",
+        attachments=[{"type": "image", "name": "\ud800.jpg", "c\ud800": 1}],
+        extra={"k\ud800": ["\ud83d"]},
+    )
+    assert mended.text == "cut \ufffd"
+    assert mended.author == "\ufffd"
+    assert mended.attachments[0].name == "\ufffd.jpg"
+    assert mended.attachments[0].model_extra == {"c\ufffd": 1}
+    assert mended.model_extra == {"extra": {"k\ufffd": ["\ufffd"]}}
+
+
+def test_two_halves_of_a_surrogate_pair_become_the_character() -> None:
+    assert message(text="\ud83d\ude00").text == "😀"
+
+
+def test_ids_that_differ_in_half_a_surrogate_pair_stay_different() -> None:
+    ids = [message(id=given_id).id for given_id in ("a\ud800", "a\ud801", "a\ufffd")]
+    assert ids == ["a\\ud800", "a\\ud801", "a\ufffd"]
+    assert message(replyTo="a\ud800").reply_to == ids[0]
+
+
+# The wire form
+
+
+def test_version_1_is_written_as_it_always_was() -> None:
+    assert encode(Message(id="m1", received_at=1700000000123, platform="whatsapp")) == SMALLEST_V1
+    assert encode(FULL) == FULL_V1
+
+
+def test_version_1_is_read_as_it_always_was() -> None:
+    assert decode(SMALLEST_V1) == Message(id="m1", received_at=1700000000123, platform="whatsapp")
+    assert decode(FULL_V1) == FULL
+
+
+@given(messages())
+def test_any_message_survives_the_wire(fields: dict[str, Any]) -> None:
+    sent = Message.model_validate(fields)
+    received = decode(encode(sent))
+    assert received == sent
+    assert received.model_dump() == sent.model_dump()
+    assert encode(received) == encode(sent)
+
+
+@given(messages())
+def test_a_wire_form_is_an_id_line_and_a_line_of_plain_json(fields: dict[str, Any]) -> None:
+    sent = Message.model_validate(fields)
+    wire = encode(sent)
+    assert wire.startswith(id_line(fields["id"]))
+    assert wire.startswith(id_line(sent.id))
+    head, body = wire.decode("utf-8").split("\n")
+    assert json.loads(head) == sent.id
+    assert json.loads(body)["v"] == 1
+
+
+@given(any_id, any_id)
+def test_an_id_line_begins_no_other_messages_wire_form(one: str, other: str) -> None:
+    wire = encode(message(id=other))
+    assert wire.startswith(id_line(one)) == (message(id=one).id == message(id=other).id)
+
+
+@pytest.mark.parametrize(
+    ("message_id", "line"),
+    [
+        ("m1", b'"m1"\n'),
+        ("a\nb\r\t\0\x7f", b'"a\\nb\\r\\t\\u0000\x7f"\n'),
+        ('"\\/', b'"\\"\\\\/"\n'),
+        ("é\u2028😀", b'"\xc3\xa9\xe2\x80\xa8\xf0\x9f\x98\x80"\n'),
+        ("\ud800", b'"\\\\ud800"\n'),
+    ],
+)
+def test_the_bytes_of_an_id_line_are_fixed(message_id: str, line: bytes) -> None:
+    assert id_line(message_id) == line
+
+
+def test_unknown_fields_survive_a_round_trip_as_they_are() -> None:
+    wire = b'"m1"\n{"v":1,"type":"text","receivedAt":1,"platform":"sms","a":null,"b":"","c":[],"d":{"e":1.5}}'
+    assert decode(wire).model_extra == {"a": None, "b": "", "c": [], "d": {"e": 1.5}}
+    assert encode(decode(wire)) == wire
+
+
+def test_a_later_version_of_the_same_shape_is_read() -> None:
+    later = decode(SMALLEST_V1.replace(b'"v":1', b'"v":2,"mood":"new"'))
+    assert later.model_extra == {"mood": "new"}
+    assert encode(later).startswith(b'"m1"\n{"v":1,')
+
+
+def test_escaped_surrogates_on_the_wire_are_mended() -> None:
+    wire = SMALLEST_V1.replace(b'"v":1', rb'"v":1,"text":"\ud83d","mood":"\ud83d"')
+    assert decode(wire).text == "\ufffd"
+    assert decode(wire).model_extra == {"mood": "\ufffd"}
+
+
+def test_a_number_that_json_lacks_becomes_null() -> None:
+    wire = encode(message(score=float("nan"), odds=[float("inf")]))
+    assert decode(wire).model_extra == {"score": None, "odds": [None]}
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"",
+        b"\n",
+        b'"m1"',
+        b'"m1"\n',
+        b"m1\n{}",
+        b'5\n{"v":1,"receivedAt":1,"platform":"sms"}',
+        b'""\n{"v":1,"receivedAt":1,"platform":"sms"}',
+        b'"m1"\n[]',
+        b'"m1"\n{"v":1',
+        b'"m1"\n{"v":1}',
+        b'"m1"\n{"receivedAt":1,"platform":"sms"}',
+        b'"m1"\n{"v":0,"receivedAt":1,"platform":"sms"}',
+        b'"m1"\n{"v":true,"receivedAt":1,"platform":"sms"}',
+        b'"m1"\n{"v":"1","receivedAt":1,"platform":"sms"}',
+        b'"m1"\n{"v":1,"receivedAt":"1","platform":"sms"}',
+        b'"\xff"\n{"v":1,"receivedAt":1,"platform":"sms"}',
+        b'"m1"\n{"v":1,"receivedAt":1,"platform":"\xff"}',
+        b'"m1"\n' + b"[" * 100_000,
+        b'"m1"\n{"v":1,"receivedAt":1,"platform":"sms","x":' + b"[" * 700 + b"]" * 700 + b"}",
+        b'"m1"\n{"v":1,"receivedAt":' + b"1" * 5000 + b',"platform":"sms"}',
+    ],
+)
+def test_malformed_bytes_are_refused(wire: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(wire)
+
+
+@given(st.binary() | st.binary().map(b'"m1"\n'.__add__))
+def test_random_bytes_are_no_message(wire: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(wire)
+
+
+def test_a_refused_wire_form_is_described_but_not_quoted() -> None:
+    with pytest.raises(MalformedMessage, match="receivedAt, platform") as refused:
+        decode(b'"m1"\n{"v":1,"text":"hunter2","receivedAt":"hunter2"}')
+    assert "hunter2" not in f"{refused.value} {refused.value.__cause__}"
+
+
+def test_what_json_cannot_express_is_refused() -> None:
+    with pytest.raises(MalformedMessage):
+        encode(message(unknown=object()))
+
+
+def test_a_message_at_the_size_limit_is_encoded_and_one_byte_more_is_refused() -> None:
+    room = MAX_MESSAGE_BYTES - len(encode(message(text="x"))) + 1
+    assert len(encode(message(text="x" * room))) == MAX_MESSAGE_BYTES == 65536
+    with pytest.raises(MessageTooLarge, match="takes 65537 bytes on the wire, the limit is 65536"):
+        encode(message(text="x" * (room + 1)))
+
+
+def test_the_size_limit_counts_bytes_on_the_wire() -> None:
+    text = "😀" * 20
+    size = len(encode(message(text=text)))
+    assert len(encode(message(text=text), max_bytes=size)) == size
+    with pytest.raises(MessageTooLarge, match=f"takes {size} bytes on the wire, the limit is {size - 1}"):
+        encode(message(text=text), max_bytes=size - 1)
+
+
+def test_case_21_every_attachment_is_there_whole() -> None:
+    files = [Attachment(type="image", url=f"https://example.com/{n}", size_bytes=n) for n in range(50)]
+    assert decode(encode(message(text="", attachments=files))).attachments == files

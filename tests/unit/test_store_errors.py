@@ -1,0 +1,133 @@
+"""Whatever the client library raises, callers get one of four errors, and know whether to come again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import exceptions as theirs
+from redis.exceptions import RedisClusterException, ResponseError, SlotNotCoveredError
+
+from lambdas.shared.errors import (
+    MessageBufferError,
+    ScriptInvariantBroken,
+    StoreError,
+    StoreOutOfMemory,
+    StoreThrottled,
+    StoreUnavailable,
+)
+from lambdas.shared.scripts import load_script
+from lambdas.shared.store.connection import Connection
+
+SCRIPT = load_script("renew_lease")
+KEYS = [b"{b0}:processor"]
+
+
+class Client:
+    """Does what it is told to, one thing a call."""
+
+    def __init__(self, *does: Any) -> None:
+        self.does = list(does)
+        self.commands: list[str] = []
+
+    def execute_command(self, command: str, *args: Any) -> Any:
+        self.commands.append(command)
+        doing = self.does.pop(0)
+        if isinstance(doing, Exception):
+            raise doing
+        return doing
+
+
+def run(client: Client, attempts: int = 2) -> Any:
+    return Connection(opening(client), attempts).run(SCRIPT, KEYS, (1, "l", 2))
+
+
+def opening(*does: Any) -> Callable[[], Any]:
+    left = list(does)
+
+    def open_client() -> Any:
+        doing = left.pop(0)
+        if isinstance(doing, Exception):
+            raise doing
+        return doing
+
+    return open_client
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (theirs.ConnectionError("Connection reset by peer"), StoreUnavailable),
+        (theirs.TimeoutError("Timeout reading from socket"), StoreUnavailable),
+        (theirs.AuthenticationError("invalid username-password pair"), StoreUnavailable),
+        (theirs.BusyLoadingError("loading the dataset"), StoreUnavailable),
+        (theirs.ReadOnlyError("You can't write against a read only replica."), StoreUnavailable),
+        (theirs.TryAgainError("Multiple keys request during rehashing of slot"), StoreUnavailable),
+        (theirs.ClusterDownError("The cluster is down"), StoreUnavailable),
+        (theirs.ClusterError("TTL exhausted."), StoreUnavailable),
+        (theirs.MaxConnectionsError("Too many connections"), StoreUnavailable),
+        (RedisClusterException("Redis Cluster cannot be connected."), StoreUnavailable),
+        (SlotNotCoveredError("Slot 5 not covered by the cluster."), StoreUnavailable),
+        (theirs.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), StoreOutOfMemory),
+        (ResponseError("OOM command not allowed when used memory > 'maxmemory'."), StoreOutOfMemory),
+        (ResponseError("Request was THROTTLED"), StoreThrottled),
+        (ResponseError("ERR Lua scripts without any input keys are not supported."), ScriptInvariantBroken),
+        (theirs.NoPermissionError("NOPERM this user has no permissions"), ScriptInvariantBroken),
+        (theirs.ClusterCrossSlotError("Keys in request don't hash to the same slot"), ScriptInvariantBroken),
+        (theirs.DataError("Invalid input of type: 'dict'."), ScriptInvariantBroken),
+        (ResponseError("user_script:3: attempt to index a nil value"), ScriptInvariantBroken),
+    ],
+    ids=lambda value: f"{type(value).__name__}: {value}" if isinstance(value, Exception) else value.__name__,
+)
+def test_an_error_of_the_client_library_becomes_one_of_ours(error: Exception, ours: type[StoreError]) -> None:
+    with pytest.raises(StoreError) as raised:
+        run(Client(error, error))
+    assert type(raised.value) is ours
+    assert raised.value.__cause__ is error
+    assert str(raised.value).startswith("renew_lease: ")
+    assert ours.retryable == (ours is not ScriptInvariantBroken)
+
+
+def test_every_error_tells_whether_to_come_again() -> None:
+    def tree(error: type[MessageBufferError]) -> list[type[MessageBufferError]]:
+        return [error, *(deeper for child in error.__subclasses__() for deeper in tree(child))]
+
+    assert {error.__name__ for error in tree(MessageBufferError) if error.retryable} == {
+        "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled",
+    }  # fmt: skip
+
+
+def test_a_passing_fault_is_tried_again_within_the_call() -> None:
+    client = Client(theirs.ConnectionError("reset"), [b"RENEWED", 5])
+    assert run(client) == [b"RENEWED", 5]
+    assert client.commands == ["EVALSHA", "EVALSHA"]
+
+
+@pytest.mark.parametrize("error", [theirs.OutOfMemoryError("full"), ResponseError("throttled"), ResponseError("a bug")])
+def test_what_will_not_pass_in_a_moment_is_not_tried_again(error: Exception) -> None:
+    client = Client(error, [b"RENEWED", 5])
+    with pytest.raises(StoreError):
+        run(client)
+    assert len(client.commands) == 1
+
+
+def test_a_forgotten_script_is_sent_and_its_failure_is_tried_again_too() -> None:
+    client = Client(theirs.NoScriptError("No matching script."), theirs.TimeoutError("late"), [b"LOST"])
+    assert run(client) == [b"LOST"]
+    assert client.commands == ["EVALSHA", "EVAL", "EVALSHA"]
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_a_client_that_cannot_be_made_is_tried_as_often_as_said(attempts: int) -> None:
+    does = [StoreUnavailable("connect")] * attempts
+    connection = Connection(opening(*does, Client([b"LOST"])), attempts)
+    with pytest.raises(StoreUnavailable):
+        connection.run(SCRIPT, KEYS, (1, "l", 2))
+    assert connection.run(SCRIPT, KEYS, (1, "l", 2)) == [b"LOST"], "and is made by the next call"
+
+
+@pytest.mark.parametrize(
+    "answer", [[b"SURPRISE"], [], None, b"RENEWED", 1, [1], [None], [[b"RENEWED"]], [b"\xff"]], ids=repr
+)
+def test_an_answer_its_header_does_not_name_is_a_bug_with_a_name(answer: Any) -> None:
+    with pytest.raises(ScriptInvariantBroken, match="renew_lease answered something its header does not name"):
+        run(Client(answer))
