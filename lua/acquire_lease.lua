@@ -15,12 +15,13 @@ local now, now_ms, lease_id, lease_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ton
 
 local alive = redis.call('HGET', open_key, '')
 if alive and alive > now and redis.call('HGET', processor_key, 'lease_id') ~= lease_id then
-  return {'HELD', tonumber(string.sub(alive, 1, 13))}
+  return {'HELD', string.sub(alive, 1, 13) + 1}
 end
 
 -- A removing command first: when memory is full the server refuses a script whose first write could grow.
 redis.call('DEL', wake_key)
 redis.call('HDEL', processor_key, 'starting_until', 'starting_by')
 redis.call('HSET', processor_key, 'lease_id', lease_id, 'heartbeat_at', now_ms)
-redis.call('HSET', open_key, '', now_ms + lease_ms .. '0000000000000')
-return {'ACQUIRED', now_ms + lease_ms}
+local expires_at = now_ms + lease_ms
+redis.call('HSET', open_key, '', expires_at - 1 .. '0000000000000') -- its last millisecond; it is awake
+return {'ACQUIRED', expires_at}

@@ -20,5 +20,6 @@ end
 -- A removing command first: when memory is full the server refuses a script whose first write could grow.
 redis.call('HDEL', processor_key, 'heartbeat_at')
 redis.call('HSET', processor_key, 'heartbeat_at', now_ms)
-redis.call('HSET', open_key, '', now_ms + lease_ms .. string.sub(alive, 14))
-return {'RENEWED', now_ms + lease_ms}
+local expires_at = now_ms + lease_ms
+redis.call('HSET', open_key, '', expires_at - 1 .. string.sub(alive, 14))
+return {'RENEWED', expires_at}

@@ -35,7 +35,7 @@ end
 
 if due_at then
   -- begin wanted (the same lines in every script that schedules; a test compares them)
-  if alive and alive > now then -- it begins with 13 digits, as now does
+  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
     if due_at - string.sub(alive, 14) < 0 then
       redis.call('DEL', wake_key) -- a removing command first, see recover_expired
       redis.call('LPUSH', wake_key, 1)

@@ -170,12 +170,12 @@ class EngineMachine(RuleBasedStateMachine):
     # -- processors --------------------------------------------------------------------------------------------
 
     def _owns(self, processor: str, now: int) -> bool:
-        return self.lease is not None and self.lease[0] == processor and self.lease[1] >= now
+        return self.lease is not None and self.lease[0] == processor and self.lease[1] > now
 
     @rule(processor=processors, skew=skews, twice=seldom)
     def acquire(self, processor: str, skew: int, twice: bool) -> None:
         outcome, now = self.call(skew, twice, "acquire_lease", 0, processor), self.now(skew)
-        if self.lease and self.lease[0] != processor and self.lease[1] >= now:
+        if self.lease and self.lease[0] != processor and self.lease[1] > now:
             assert outcome == Held(self.lease[1])
         else:
             assert outcome == Acquired(now + SETTINGS.lease_ms)
@@ -300,10 +300,14 @@ class EngineMachine(RuleBasedStateMachine):
         """Onto the bus, or after many attempts into the dead-letter queue: for the engine it is the same."""
         open_ones = [executor for executor in self.executors if not executor.done]
         executor = open_ones[which % len(open_ones)]
-        self.emitted.append((executor.conversation, executor.batch_id, executor.messages))
-        executor.done = True
+        self._emit(executor)
         if crash:
             self.executors.remove(executor)
+
+    def _emit(self, executor: Executor) -> None:
+        if not executor.done:
+            self.emitted.append((executor.conversation, executor.batch_id, executor.messages))
+            executor.done = True
 
     @precondition(lambda self: any(executor.done for executor in self.executors))
     @rule(which=pick, skew=skews, twice=seldom)
@@ -329,7 +333,10 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.executors)
     @rule(which=pick, delay=st.integers(0, 5000), skew=skews, twice=seldom)
     def emitting_fails(self, which: int, delay: int, skew: int, twice: bool) -> None:
-        executor, now = self.executors[which % len(self.executors)], self.now(skew)
+        self._fail(self.executors[which % len(self.executors)], delay, skew, twice)
+
+    def _fail(self, executor: Executor, delay: int, skew: int, twice: bool) -> None:
+        now = self.now(skew)
         self.executors.remove(executor)
         model = self.model[executor.conversation]
         retry_at = now + delay
@@ -343,20 +350,40 @@ class EngineMachine(RuleBasedStateMachine):
         assert outcome.due_at_ms == model.scheduled_at
         self.must_be_picked_up(model.scheduled_at, now)
 
-    @precondition(lambda self: self.executors)
-    @rule(which=pick, processor=processors, goes_on=st.booleans())
-    def executor_stalls(self, which: int, processor: str, goes_on: bool) -> None:
+    @rule(which=pick, processor=processors, then=st.sampled_from(("dies", "completes", "fails")))
+    def executor_stalls(self, which: int, processor: str, then: str) -> None:
         """Slow, not dead: its batch is given to another, and then it goes on."""
+        self._take_all(processor)
+        if not self.executors:
+            return
         executor = self.executors[which % len(self.executors)]
         self.engine.clock.advance(SETTINGS.executor_ms + 1)
         self.watchdog(0, False)
-        self.works(processor, 100, 0, 0, False, False)
-        while self.invocations:
-            self.take(0, False, False, 0, False)
-        if goes_on:
-            executor.done = True
-            self.emitted.append((executor.conversation, executor.batch_id, executor.messages))
+        self._take_all(processor)
+        if then == "completes":
+            self._emit(executor)
             self._complete(executor, 0, False)
+        elif then == "fails":
+            self._fail(executor, 100, 0, False)
+        else:
+            self.executors.remove(executor)
+
+    def _take_all(self, processor: str, skew: int = 0) -> None:
+        self.works(processor, 100, 0, skew, False, False)
+        while self.invocations:
+            self.take(0, False, False, skew, False)
+
+    @rule(processor=processors, failures=st.integers(0, 2), delay=st.integers(0, 5000), skew=skews)
+    def batches_go_out(self, processor: str, failures: int, delay: int, skew: int) -> None:
+        """The ordinary course: what is due is claimed, taken and, after some failures, emitted and completed."""
+        for attempt in range(failures + 1):
+            self._take_all(processor, skew)
+            for executor in list(self.executors):
+                if attempt < failures:
+                    self._fail(executor, delay, skew, False)
+                else:
+                    self._emit(executor)
+                    self._complete(executor, skew, False)
 
     @precondition(lambda self: self.executors)
     @rule(which=pick)

@@ -286,7 +286,7 @@ def test_case_18_min_messages_always_come_with_a_bound() -> None:
 
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
-    assert rules.timing == (1, 2, 30, 4, 3, "", 0.0, 500, 10000)
+    assert tuple(rules.timing) == (1, 2, 30, 4, 3, "", "")
     assert Timing._fields == (
         "silence_ms",
         "typing_ms",
@@ -294,27 +294,30 @@ def test_timing_has_the_order_of_the_scripts_arguments() -> None:
         "max_messages",
         "min_messages",
         "flush_reason",
-        "adaptive_k",
-        "adaptive_floor_ms",
-        "adaptive_ceiling_ms",
+        "adaptive",
     )
 
 
 def test_adaptive_rules_carry_their_deviations() -> None:
-    assert Rules(adaptive_k=2.5).timing.adaptive_k == 0
-    assert Rules(adaptive=True, adaptive_k=2.5).timing.adaptive_k == 2.5
+    assert Rules(adaptive_k=2.5).timing.adaptive == ""
+    assert Rules(adaptive=True, adaptive_k=2.5).timing.adaptive == "2.5 500 10000"
+
+
+def test_typing_inference_that_would_not_lengthen_the_wait_is_left_out() -> None:
+    assert Rules(silence_ms=3000, typing_inference_ms=3000).timing.typing_ms == 0
+    assert Rules(silence_ms=2999, typing_inference_ms=3000).timing.typing_ms == 3000
 
 
 def test_a_vip_is_sent_at_once_by_default() -> None:
     timing = Rules(priority="vip", adaptive=True).timing
     assert timing.flush_reason == "priority"
-    assert (timing.silence_ms, timing.typing_ms, timing.adaptive_k) == (0, 0, 0)
+    assert (timing.silence_ms, timing.typing_ms, timing.adaptive) == (0, 0, "")
 
 
 def test_a_vips_own_silence_replaces_silence_typing_and_adaptive() -> None:
     timing = Rules(priority="vip", vip_silence_ms=250, adaptive=True).timing
     assert timing.flush_reason == ""
-    assert (timing.silence_ms, timing.typing_ms, timing.adaptive_k) == (250, 0, 0)
+    assert (timing.silence_ms, timing.typing_ms, timing.adaptive) == (250, 0, "")
 
 
 def test_timing_follows_a_changed_copy() -> None:

