@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
+from queue import Empty
 from typing import Any
 
 from lambdas.shared.clock import system_clock
@@ -78,7 +79,7 @@ def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
     while not stop.is_set():
         try:
             name = claims.get(timeout=0.05)
-        except Exception:  # noqa: BLE001 - queue.Empty; nothing else matters here
+        except Empty:
             continue
         runs += 1
         token, fate = f"executor-{place.seed}-{runs}", chance.random()

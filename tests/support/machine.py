@@ -224,12 +224,19 @@ class EngineMachine(RuleBasedStateMachine):
             self.invocations += claimed
 
     @precondition(lambda self: self.invocations)
-    @rule(which=pick, processor=processors, delay=st.integers(0, 500), lost=st.booleans(), skew=skews, twice=seldom)
-    def invocation_fails(self, which: int, processor: str, delay: int, lost: bool, skew: int, twice: bool) -> None:
-        """The invocation seems to have failed. If only its answer was lost, an executor comes all the same."""
+    @rule(
+        which=pick, processor=processors, delay=st.integers(0, 500), fate=st.sampled_from(("lost", "late", "arrived")),
+        skew=skews, twice=seldom,
+    )  # fmt: skip
+    def invocation_fails(self, which: int, processor: str, delay: int, fate: str, skew: int, twice: bool) -> None:
+        """The invocation seems to have failed. If only its answer was lost, an executor has come or comes later."""
         name, now = self.invocations[which % len(self.invocations)], self.now(skew)
-        if lost:
+        self.acquire(processor, skew, False)
+        if fate != "late":
             self.invocations.remove(name)
+        if fate == "arrived":
+            self.tokens += 1
+            self._take(name, f"token-{self.tokens}", now, skew, False, crash=False)
         model = self.model[name]
         outcome = self.call(skew, twice, "return_claim", name, processor, due_at_ms=now + delay)
         if not self._owns(processor, now):
@@ -373,11 +380,21 @@ class EngineMachine(RuleBasedStateMachine):
         while self.invocations:
             self.take(0, False, False, skew, False)
 
-    @rule(processor=processors, failures=st.integers(0, 2), delay=st.integers(0, 5000), skew=skews)
-    def batches_go_out(self, processor: str, failures: int, delay: int, skew: int) -> None:
-        """The ordinary course: what is due is claimed, taken and, after some failures, emitted and completed."""
+    @rule(
+        processor=processors, failures=st.integers(0, 2), delay=st.integers(0, 5000),
+        slow_ms=st.sampled_from((0, 20_000)), skew=skews,
+    )  # fmt: skip
+    def batches_go_out(self, processor: str, failures: int, delay: int, slow_ms: int, skew: int) -> None:
+        """The ordinary course: what is due is claimed, taken and, after some failures, emitted and completed.
+
+        When that is slow, authors go on writing and the processor dies meanwhile.
+        """
         for attempt in range(failures + 1):
             self._take_all(processor, skew)
+            if slow_ms:
+                for name in sorted({executor.conversation for executor in self.executors}):
+                    self.burst(name, RULES[0], 1, skew, False)
+                self.engine.clock.advance(slow_ms)
             for executor in list(self.executors):
                 if attempt < failures:
                     self._fail(executor, delay, skew, False)
@@ -460,9 +477,11 @@ class EngineMachine(RuleBasedStateMachine):
             assert isinstance(outcome, Extended) == (model.due_at != before)
 
     @precondition(lambda self: self.sent)
-    @rule(name=conversations, which=pick, deletes=st.booleans(), twice=seldom)
-    def edit_or_delete(self, name: str, which: int, deletes: bool, twice: bool) -> None:
-        message_id, model = f"m{which % self.sent + 1}", self.model[name]
+    @rule(name=conversations, which=pick, any_message=seldom, deletes=st.booleans(), twice=seldom)
+    def edit_or_delete(self, name: str, which: int, any_message: bool, deletes: bool, twice: bool) -> None:
+        model = self.model[name]
+        here = [*model.waiting, *(model.frozen.messages if model.frozen else [])]
+        message_id = f"m{which % self.sent + 1}" if any_message or not here else here[which % len(here)][0]
         waiting = message_id in dict(model.waiting)
         frozen = model.frozen is not None and message_id in dict(model.frozen.messages)
         text = payload(message_id, "edited")

@@ -138,7 +138,8 @@ class ConversationModel:
     def extend(self, extend_ms: int, max_wait_ms: int, now: int) -> None:
         if not self.waiting:
             return
-        assert self.due_at is not None and self.first_at is not None
+        assert self.due_at is not None
+        assert self.first_at is not None
         due = min(now + extend_ms, self.first_at + max_wait_ms)
         if self.due_at > now and due > self.due_at:
             self.due_at = due
