@@ -1,6 +1,6 @@
 -- buffer_message: keep one message, move its conversation's timer, say whether a processor must be started.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element

@@ -1,6 +1,6 @@
 -- cancel_buffer: drop what the conversation holds; nothing older than this call is waiting any more.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm

@@ -1,6 +1,6 @@
 -- resume_buffer: end a hold; what was held is due now.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
@@ -21,11 +21,13 @@ local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_HELD'
 local due_at = buffer and tonumber(string.sub(buffer, 27, 39))
-if redis.call('HDEL', conv_key, 'held_until') == 1 then
-  word = 'RESUMED'
+local held_until = tonumber(redis.call('HGET', conv_key, 'held_until'))
+if held_until then
+  redis.call('HDEL', conv_key, 'held_until')
+  if held_until > now_ms then word = 'RESUMED' end -- otherwise the hold had run out by itself
   if buffer then
     local mode, why = string.sub(buffer, 40, 40) == 'f' and 'f' or '-', string.sub(buffer, 51)
-    if due_at > now_ms then
+    if word == 'RESUMED' and due_at > now_ms then
       due_at, why = now_ms, 'resume'
       if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end -- XX: or it is in flight
     end

@@ -31,7 +31,7 @@ if not batch_id then
   local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
   first_at, last_at, due_at = string.sub(buffer, 1, 13), string.sub(buffer, 14, 26), string.sub(buffer, 27, 39)
   generation, why = string.sub(buffer, 41, 50) + count, string.sub(buffer, 51)
-  batch_id = batch_prefix .. '-' .. first_at .. '-' .. generation
+  batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('HDEL', open_key, conversation)
   if count <= limit then

@@ -26,8 +26,8 @@ MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone",
 
 def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
     url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
-    settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150, attempts=attempts)
-    return Store(Connection(lambda: connect(settings), settings.attempts), shebang=STRICT_SHEBANG)
+    settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
+    return Store(Connection(lambda: connect(settings), attempts), shebang=STRICT_SHEBANG)
 
 
 def send(store: Store, message_id: str = "m1") -> Buffered | Duplicate:

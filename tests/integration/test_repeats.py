@@ -85,7 +85,7 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_doubled(
     other = Engine(engine.client, engine.admin, shebang=STRICT_SHEBANG)
     bring_about(scene, other)
     url = valkey.url.replace(str(valkey.port), str(lossy_line.port))
-    connection = Connection(lambda: connect(ConnectionSettings(url)), attempts=lost + 1)
+    connection = Connection(lambda: connect(ConnectionSettings(url, answer_timeout_ms=10_000)), attempts=lost + 1)
     lossy_line.lose_answers(lost)
     answer = scene.call(repeatable(other, connection), other)
     connection.close()

@@ -460,7 +460,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(name=conversations, skew=skews, twice=seldom)
     def resume(self, name: str, skew: int, twice: bool) -> None:
         outcome, now, model = self.call(skew, twice, "resume_buffer", name), self.now(skew), self.model[name]
-        assert isinstance(outcome, Resumed) == bool(model.held_until)
+        assert isinstance(outcome, Resumed) == (model.held_until > now)
         model.resume(now)
         if model.state == "PENDING" and model.frozen is None:
             self.must_be_picked_up(model.scheduled_at, now)

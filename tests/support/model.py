@@ -127,9 +127,9 @@ class ConversationModel:
                 self.back_to_pending(until)
 
     def resume(self, now: int) -> None:
-        if not self.held_until:
+        ran_out, self.held_until = self.held_until <= now, 0
+        if ran_out:
             return
-        self.held_until = 0
         if self.waiting and self.due_at is not None and self.due_at > now:
             self.due_at = now
             if self.frozen is None and self.state == "PENDING":

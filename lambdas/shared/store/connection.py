@@ -58,12 +58,11 @@ class Client(Protocol):
 
 
 class ConnectionSettings(NamedTuple):
-    """Where Valkey is and how long to wait for it: the product of the last three bounds a call."""
+    """Where Valkey is, and how long one try may wait for it."""
 
     url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
     connect_timeout_ms: int = 400
     answer_timeout_ms: int = 800
-    attempts: int = 2
     ca_file: str | None = None
 
 

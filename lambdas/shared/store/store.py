@@ -29,7 +29,7 @@ class StoreSettings(NamedTuple):
     claim_ms: int = 30_000  # from claim to take
     executor_ms: int = 60_000  # from take to complete; above the executor's own time-out
     seen_ms: int = 86_400_000  # message ids and statistics of an idle conversation
-    max_batch: int = 500  # messages in one batch; the rest makes the next one
+    max_batch: int = 1000  # messages in one batch; the rest makes the next one
     max_search: int = 1000  # messages looked through for an edit or a delete
 
 
