@@ -55,9 +55,12 @@ else
     call('PERSIST', seen_key)
     if conv[4] then call('PERSIST', conv_key) end
   end
-  -- Hosts' clocks differ; inside one conversation time never runs back.
+  -- Hosts' clocks differ a little: inside one conversation time does not run back. A clock that is a minute off is wrong.
   local arrived_at, gap_ms = now, last_at and now_ms - last_at
-  if gap_ms and gap_ms < 0 then arrived_at, gap_ms = last_at, 0 end
+  if gap_ms and gap_ms < 0 then
+    if gap_ms >= -60000 then arrived_at = last_at end
+    gap_ms = 0
+  end
   if not buffer then first_at = arrived_at end
 
   local wait_ms, rhythm = silence_ms, nil
@@ -113,7 +116,8 @@ if due_at then
     end
   elseif due_at <= now_ms + horizon_ms then
     local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
+    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
       redis.call('HDEL', processor_key, 'starting_by')
       redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
       start = 1

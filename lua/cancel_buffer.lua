@@ -10,16 +10,22 @@
 -- KEYS[8]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  seen_ms                int   how long an idle conversation is remembered
--- Returns  {"CANCELLED", generation, buffered, frozen, leaving}
--- Repeat   drops nothing more; the generation is bumped again
+-- ARGV[3]  cancel_id              str   this call, or the message that asked for it; the same again on a retry
+-- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
+-- Returns  {"CANCELLED", generation, buffered, frozen, leaving} | {"REPEATED", generation}
+-- Repeat   REPEATED, however late: what came since is not dropped
 -- Keeps    a batch that an executor holds cannot be called back (leaving = 1): it may come out once, but is not tried again
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local now_ms, conversation, seen_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local now_ms, conversation, cancel_id, seen_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local buffer = redis.call('HGET', open_key, conversation)
+if redis.call('ZSCORE', seen_key, cancel_id) then
+  local generation = tonumber(redis.call('HGET', conv_key, 'generation')) or 0
+  if buffer then generation = string.sub(buffer, 41, 50) + redis.call('LLEN', msgs_key) end
+  return {'REPEATED', generation}
+end
 local buffered, frozen = redis.call('LLEN', msgs_key), redis.call('LLEN', batch_key)
 local leaving = (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms
 redis.call('DEL', msgs_key, batch_key, taken_key)
@@ -33,6 +39,7 @@ if buffer then
   redis.call('HSET', conv_key, 'last_at', string.sub(buffer, 14, 26))
 end
 redis.call('HSET', conv_key, 'generation', string.format('%010d', generation))
+redis.call('ZADD', seen_key, now_ms, cancel_id)
 redis.call('PEXPIRE', conv_key, seen_ms)
 redis.call('PEXPIRE', seen_key, seen_ms)
 return {'CANCELLED', generation, buffered, frozen, leaving and 1 or 0}

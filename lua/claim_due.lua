@@ -18,7 +18,7 @@
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
-local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], math.min(tonumber(ARGV[3]), 1000)
 local claim_ms, look_ms, call_id = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')

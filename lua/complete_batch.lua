@@ -37,7 +37,6 @@ if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
   redis.call('ZREM', pending_key, conversation) -- recovered meanwhile: the executor was slow, not dead
-  redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', now_ms - seen_ms)
   redis.call('HDEL', conv_key, 'frozen')
   redis.call('HSET', conv_key, 'completed_by', token)
   if buffer then
@@ -45,6 +44,7 @@ if first_call then
     redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 39) .. mode .. string.sub(buffer, 41))
     redis.call('ZADD', pending_key, due_at, conversation)
   else
+    redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', now_ms - seen_ms)
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)
   end
@@ -60,7 +60,8 @@ if due_at then
     end
   elseif due_at <= now_ms + horizon_ms then
     local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
+    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
       redis.call('HDEL', processor_key, 'starting_by')
       redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
       start = 1

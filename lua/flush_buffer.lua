@@ -48,7 +48,8 @@ if alive and alive > now then -- it begins with the 13 digits of the lease's las
   end
 elseif due_at <= now_ms + horizon_ms then
   local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-  if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+  local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
+  if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
     redis.call('HDEL', processor_key, 'starting_by')
     redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
     start = 1

@@ -3,21 +3,31 @@
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
--- ARGV[1]  conversation           str
--- ARGV[2]  held_until_ms          int   the ceiling: held no longer than this, at most seen_ms from now
--- ARGV[3]  seen_ms                int   how long an idle conversation is remembered
--- Returns  {"HELD", held_until_ms}
+-- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[5]  {b<shard>}:wake        list  at most one element
+-- KEYS[6]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- ARGV[1]  now_ms                 int
+-- ARGV[2]  conversation           str
+-- ARGV[3]  held_until_ms          int   the ceiling: held no longer than this, at most seen_ms from now
+-- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
+-- ARGV[5]  start_id               str   this call, the same again on a retry of it
+-- ARGV[6]  start_ms               int   how long a start reservation stands
+-- ARGV[7]  horizon_ms             int   work due later than this is left to the watchdog
+-- Returns  {"HELD", held_until_ms, start}
 -- Repeat   the same hold
 -- Keeps    a frozen batch goes its way; what was claimed but not taken comes back; a longer hold is not shortened
 
-local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conversation, held_until, seen_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
+local processor_key, wake_key, conv_key = KEYS[4], KEYS[5], KEYS[6]
+local now, now_ms, conversation, held_until, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local start_id, start_ms, horizon_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local conv = redis.call('HMGET', conv_key, 'held_until', 'frozen')
 held_until = math.max(held_until, tonumber(conv[1]) or 0)
 redis.call('HSET', conv_key, 'held_until', held_until)
-local buffer = redis.call('HGET', open_key, conversation)
+local state = redis.call('HMGET', open_key, conversation, '')
+local buffer, alive, start = state[1], state[2], 0
+if buffer or conv[2] then redis.call('PERSIST', conv_key) else redis.call('PEXPIRE', conv_key, seen_ms) end
 if buffer then
   local due_at, mode, why = tonumber(string.sub(buffer, 27, 39)), conv[2] and 'f' or 'h', string.sub(buffer, 51)
   if due_at < held_until then
@@ -28,6 +38,22 @@ if buffer then
     end
   end
   redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. mode .. string.sub(buffer, 41, 50) .. why)
+  -- begin wanted (the same lines in every script that schedules; a test compares them)
+  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
+    if due_at - string.sub(alive, 14) < 0 then
+      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
+      redis.call('LPUSH', wake_key, 1)
+      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
+    end
+  elseif due_at <= now_ms + horizon_ms then
+    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
+    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
+    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
+      redis.call('HDEL', processor_key, 'starting_by')
+      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
+      start = 1
+    end
+  end
+  -- end wanted
 end
-if buffer or conv[2] then redis.call('PERSIST', conv_key) else redis.call('PEXPIRE', conv_key, seen_ms) end
-return {'HELD', held_until}
+return {'HELD', held_until, start}

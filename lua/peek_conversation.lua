@@ -15,7 +15,7 @@
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key = KEYS[5], KEYS[6], KEYS[7]
-local conversation, limit = ARGV[1], tonumber(ARGV[2])
+local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
 
 local word, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
 if not scheduled_at then

@@ -15,7 +15,7 @@
 -- Keeps    nothing stays in flight without an executor
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
@@ -27,13 +27,14 @@ if #expired > 0 then
   redis.call('ZADD', pending_key, unpack(back))
 end
 
--- The oldest by true due time: later messages may have moved a timer without touching pending.
+-- The oldest by true due time: later messages may have moved a timer without touching pending. What lies behind the
+-- entries looked at is due no earlier than the last of them says.
 local due_at = math.huge
-local oldest = redis.call('ZRANGE', pending_key, 0, limit - 1, 'WITHSCORES')
+local oldest = redis.call('ZRANGE', pending_key, 0, limit, 'WITHSCORES')
 for i = 1, #oldest, 2 do
   local score = tonumber(oldest[i + 1])
   if score >= due_at then break end
-  local buffer = redis.call('HGET', open_key, oldest[i])
+  local buffer = i < 2 * limit and redis.call('HGET', open_key, oldest[i])
   if buffer and string.sub(buffer, 40, 40) ~= 'f' then score = math.max(score, tonumber(string.sub(buffer, 27, 39))) end
   due_at = math.min(due_at, score)
 end
@@ -48,7 +49,8 @@ if alive and alive > now then -- it begins with the 13 digits of the lease's las
   end
 elseif due_at <= now_ms + horizon_ms then
   local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-  if (tonumber(starting[1]) or 0) <= now_ms or starting[2] == start_id then
+  local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
+  if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
     redis.call('HDEL', processor_key, 'starting_by')
     redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
     start = 1

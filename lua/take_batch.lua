@@ -18,7 +18,7 @@
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local now_ms, conversation, token, executor_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local batch_prefix, limit = ARGV[5], tonumber(ARGV[6])
+local batch_prefix, limit = ARGV[5], math.min(tonumber(ARGV[6]), 1000)
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key,

@@ -243,7 +243,7 @@ class Rules(_RuleFields):
             typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
             max_wait_ms=self.max_wait_ms,
             max_messages=self.max_messages,
-            min_messages=self.min_messages,
+            min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=f"{self.adaptive_k} {self.adaptive_floor_ms} {self.adaptive_ceiling_ms}"
             if self.adaptive and not vip

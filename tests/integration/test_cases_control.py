@@ -45,7 +45,7 @@ def test_case_23_after_a_cancel_nothing_older_is_emitted_and_newer_is(
 ) -> None:
     bus = Bus()
     state(engine)
-    cancelled = engine.store.cancel_buffer("c")
+    cancelled = engine.cancel("c")
     assert not cancelled.leaving
     assert cancelled.buffered + cancelled.frozen >= 1
     assert_invariants(engine)
@@ -63,7 +63,7 @@ def test_case_23_a_cancel_during_the_emission_says_so_and_the_batch_is_not_tried
     claimed(engine)
     take(engine, "c", "t1")
     engine.send("c", "old too")
-    cancelled = engine.store.cancel_buffer("c")
+    cancelled = engine.cancel("c")
     assert (cancelled.leaving, cancelled.frozen, cancelled.buffered) == (True, 1, 1)
     engine.send("c", "newer")
     assert same(engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms), Stale())
@@ -78,7 +78,7 @@ def test_case_23_after_a_cancel_the_executor_that_held_the_batch_has_nothing_to_
     bus = Bus()
     claimed(engine)
     take(engine, "c", "t1")
-    engine.store.cancel_buffer("c")
+    engine.cancel("c")
     engine.send("c", "newer")
     before = engine.settle()
     assert same(engine.store.take_batch("c", "t1"), Stale())
@@ -93,7 +93,7 @@ def leave_cancelled_batch_behind(engine: Engine, newer: Rules) -> None:
     """A cancel came during the emission, then a newer message; then the executor died."""
     left_by_a_dead_executor(engine)
     engine.clock.advance(-1)
-    assert engine.store.cancel_buffer("c").leaving
+    assert engine.cancel("c").leaving
     engine.send("c", "newer", rules=newer)
     engine.clock.advance(1)
     engine.store.recover_expired(0)
@@ -124,11 +124,11 @@ def test_case_23_what_is_held_behind_a_cancelled_batch_stays_held(engine: Engine
 def test_a_cancelled_generation_is_newer_than_the_batch_in_flight(engine: Engine) -> None:
     claimed(engine)
     taken = take(engine, "c", "t1")
-    assert engine.store.cancel_buffer("c").generation > taken.generation
+    assert engine.cancel("c").generation > taken.generation
 
 
 def test_cancelling_an_idle_conversation_leaves_nothing(engine: Engine) -> None:
-    assert same(engine.store.cancel_buffer("c"), Cancelled(1, 0, 0, leaving=False))
+    assert same(engine.cancel("c"), Cancelled(1, 0, 0, leaving=False))
     assert_nothing_left_behind(engine)
 
 

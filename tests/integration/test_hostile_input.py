@@ -62,7 +62,7 @@ def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, nam
     engine.store.retry_batch(name, "t1", retry_at_ms=engine.clock.now_ms)
     run_until_idle(engine, bus)
     assert (bus.ids(name), bus.ids("neighbour")) == (["m1", "m2", "m4"], ["m1"])
-    assert engine.store.cancel_buffer(name).buffered == 0
+    assert engine.cancel(name).buffered == 0
     assert_nothing_left_behind(engine)
 
 

@@ -164,7 +164,7 @@ def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str
             tight.store.flush_buffer("c")
             assert tight.claim() == ["c"]
         case "cancel":
-            assert tight.store.cancel_buffer("c").buffered == 1
+            assert tight.cancel("c").buffered == 1
         case "resume":
             tight.store.resume_buffer("h")
             assert tight.claim() == ["h"]

@@ -158,6 +158,10 @@ BUGS = (
         "redis.call('DEL', msgs_key, batch_key, taken_key)", "redis.call('DEL', msgs_key)",
     ),
     Bug(
+        "a cancel that is repeated late drops what came since", "cancel_buffer",
+        "if redis.call('ZSCORE', seen_key, cancel_id) then", "if false then",
+    ),
+    Bug(
         "a cancel leaves what was claimed in flight", "cancel_buffer",
         "redis.call('ZREM', inflight_key, conversation)", "",
     ),

@@ -12,7 +12,7 @@ from lambdas.shared.message import Message, encode
 from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store.connection import Client, Connection
-from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.store.outcomes import Buffered, Cancelled, Duplicate
 from lambdas.shared.store.store import Store, StoreSettings
 
 START_OF_TIME_MS = 1_700_000_000_000
@@ -99,6 +99,11 @@ class Engine:
         return self.store.buffer_message(
             conversation, message_id, payload=payload(message_id, text), timing=(rules or Rules()).timing
         )
+
+    def cancel(self, conversation: str) -> Cancelled:
+        outcome = self.store.cancel_buffer(conversation)
+        assert isinstance(outcome, Cancelled)
+        return outcome
 
     def work(self) -> None:
         """Become the processor, so that claims are allowed."""

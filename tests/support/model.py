@@ -42,8 +42,9 @@ class ConversationModel:
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
         self.seen.add(message_id)
         self.generation += 1
-        arrived = now if self.last_at is None else max(now, self.last_at)
-        gap = None if self.last_at is None else arrived - self.last_at
+        ahead = 0 if self.last_at is None else self.last_at - now
+        arrived = now + ahead if 0 < ahead <= 60_000 else now
+        gap = None if self.last_at is None else max(now - self.last_at, 0)
         self.last_at = arrived
         self._learn(gap, timing)
         old_due = self.due_at if self.waiting else None

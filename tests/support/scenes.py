@@ -38,7 +38,7 @@ def nothing_more_recovered(first: Answer) -> Answer:
 
 def nothing_more_dropped(first: Answer) -> Answer:
     assert isinstance(first, o.Cancelled)
-    return o.Cancelled(first.generation + 1, 0, 0, leaving=False)
+    return o.AlreadyCancelled(first.generation)
 
 
 def not_held_any_more(first: Answer) -> Answer:
@@ -230,8 +230,7 @@ SCENES = [
                       taken_and_abandoned)
     ),
     *(
-        Scene("cancel_buffer", state, lambda store, engine: store.cancel_buffer("c"), nothing_more_dropped,
-              ("generation",))
+        Scene("cancel_buffer", state, lambda store, engine: store.cancel_buffer("c"), nothing_more_dropped)
         for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
     ),
     *(

@@ -20,7 +20,7 @@ RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MOST_LINES = 60
-MOST_LINES_OF = {"buffer_message": 100}
+MOST_LINES_OF = {"buffer_message": 105}
 
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {

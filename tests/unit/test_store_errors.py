@@ -36,9 +36,12 @@ class Client:
             raise doing
         return doing
 
+    def close(self) -> None:
+        self.commands.append("closed")
+
 
 def run(client: Client, attempts: int = 2) -> Any:
-    return Connection(opening(client), attempts).run(SCRIPT, KEYS, (1, "l", 2))
+    return Connection(opening(client, client), attempts).run(SCRIPT, KEYS, (1, "l", 2))
 
 
 def opening(*does: Any) -> Callable[[], Any]:
@@ -131,3 +134,16 @@ def test_a_client_that_cannot_be_made_is_tried_as_often_as_said(attempts: int) -
 def test_an_answer_its_header_does_not_name_is_a_bug_with_a_name(answer: Any) -> None:
     with pytest.raises(ScriptInvariantBroken, match="renew_lease answered something its header does not name"):
         run(Client(answer))
+
+
+def test_a_connection_to_what_is_only_a_replica_now_is_given_up_before_the_next_try() -> None:
+    client = Client(theirs.ReadOnlyError("You can't write against a read only replica."), [b"LOST"])
+    assert run(client) == [b"LOST"]
+    assert client.commands == ["EVALSHA", "closed", "EVALSHA"]
+
+
+@pytest.mark.parametrize("code", ["BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE"])
+def test_a_passing_state_without_a_class_of_its_own_is_an_unavailable_store(code: str) -> None:
+    answer = theirs.ResponseError(f"{code} the server says so")
+    with pytest.raises(StoreUnavailable):
+        run(Client(answer, answer))

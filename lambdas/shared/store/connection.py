@@ -13,6 +13,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
+    InvalidResponse,
     MaxConnectionsError,
     MovedError,
     NoScriptError,
@@ -43,10 +44,15 @@ _FAILURES = (RedisError, RedisClusterException)
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
     ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
+    InvalidResponse,
 )  # fmt: skip
 
 
 Argument = str | bytes | int | float
+
+
+# Codes of such states that have no class of their own.
+_TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
 
 class Client(Protocol):
@@ -103,7 +109,10 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts: one round trip each, the server's script cache healed, transient faults tried again."""
+    """Runs scripts: one round trip each, the server's script cache healed, transient faults tried again.
+
+    For one thread: threads that share it would wait for each other while a cluster's topology is asked for again.
+    """
 
     def __init__(self, open_client: Callable[[], Client], attempts: int = 2) -> None:
         self._open_client = open_client
@@ -131,6 +140,8 @@ class Connection:
                 # The slot has another owner. A cluster's own client asks around, and remembers.
                 reply = self._evaluate(self._client, script, keys, args)
         except _FAILURES as error:
+            if isinstance(error, ReadOnlyError):
+                self.close()  # connected to what was the primary: the next try asks for the address again
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
@@ -166,6 +177,6 @@ def as_store_error(error: Exception, doing: str) -> StoreError:
     # The service's wording at its request limit is not documented; both known forms hold this word.
     if "throttl" in text.lower():
         return StoreThrottled(f"{doing}: Valkey is at its request limit; raise the cache's ECPU maximum ({text})")
-    if isinstance(error, _TRANSIENT):
+    if isinstance(error, _TRANSIENT) or text.split(" ", 1)[0] in _TRANSIENT_CODES:
         return StoreUnavailable(f"{doing}: Valkey cannot be reached or did not answer in time ({text})")
     return ScriptInvariantBroken(f"{doing}: {text}")

@@ -145,10 +145,18 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class AlreadyCancelled:
+    """This very cancel was done before; what came since is untouched."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class OnHold:
     """Until then; a longer hold that was there before goes on."""
 
     held_until_ms: int
+    start_processor: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +202,7 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Not waiting. `known`: it was buffered once, so it has been emitted, cancelled or deleted."""
+    """Not among the newest that wait. `known`: it was buffered once, so it has most likely been emitted, or deleted."""
 
     known: bool
 

@@ -13,7 +13,7 @@ from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from lambdas.shared.keys import batch_prefix, encode_conversation, script_keys, shard_of
 from lambdas.shared.message import id_line
-from lambdas.shared.rules import Timing
+from lambdas.shared.rules import WAIT_LIMIT_MS, Timing
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.connection import Argument, Connection
@@ -102,20 +102,24 @@ class Store:
         reply = self._run("flush_buffer", conversation, self._clock(), conversation, *self._start())
         return o.Empty() if reply[0] == b"EMPTY" else o.Flushed(reply[1], reply[2], bool(reply[3]))
 
-    def cancel_buffer(self, conversation: str) -> o.Cancelled:
-        _, generation, buffered, frozen, leaving = self._run(
-            "cancel_buffer", conversation, self._clock(), conversation, self.settings.seen_ms
-        )
-        return o.Cancelled(generation, buffered, frozen, bool(leaving))
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+        """`cancel_id`: of the message that asked for it, so that its redelivery does not cancel again."""
+        reply = self._run(
+            "cancel_buffer", conversation, self._clock(), conversation,
+            encode_message_id(cancel_id or self._new_call_id()), self.settings.seen_ms,
+        )  # fmt: skip
+        if reply[0] == b"REPEATED":
+            return o.AlreadyCancelled(reply[1])
+        return o.Cancelled(reply[1], reply[2], reply[3], bool(reply[4]))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        if not 0 < hold_ms <= self.settings.seen_ms:
-            # An idle conversation is remembered no longer than that, and its hold with it.
-            raise InvalidInput(f"a hold lasts 1 to {self.settings.seen_ms} ms, not {hold_ms}")
-        _, held_until_ms = self._run(
-            "hold_buffer", conversation, conversation, self._clock() + hold_ms, self.settings.seen_ms
+        # An idle conversation is remembered no longer than seen_ms, and its hold with it.
+        _whole("hold_ms", hold_ms, 1, self.settings.seen_ms)
+        now_ms = self._clock()
+        _, held_until_ms, start = self._run(
+            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, self.settings.seen_ms, *self._start()
         )
-        return o.OnHold(held_until_ms)
+        return o.OnHold(held_until_ms, bool(start))
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotHeld:
         word, due_at_ms, start = self._run("resume_buffer", conversation, self._clock(), conversation, *self._start())
@@ -123,6 +127,8 @@ class Store:
         return outcome(_or_none(due_at_ms), bool(start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+        _whole("extend_ms", extend_ms, 1, WAIT_LIMIT_MS)
+        _whole("max_wait_ms", max_wait_ms, 1, WAIT_LIMIT_MS)
         reply = self._run("extend_wait", conversation, self._clock(), conversation, extend_ms, max_wait_ms)
         match reply[0]:
             case b"EXTENDED":
@@ -230,6 +236,12 @@ class Store:
         if len(args) != len(script.args):
             raise ScriptInvariantBroken(f"{name} takes {len(script.args)} arguments, not {len(args)}")
         return self._connection.run(script, script_keys(script.keys, shard, conversation), args)
+
+
+def _whole(name: str, value: int, low: int, high: int) -> None:
+    """The scripts keep times in 13 digits: a fraction, or a digit more, would spoil what stands behind it."""
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidInput(f"{name} is a whole number from {low} to {high}, not {value}")
 
 
 def encode_message_id(message_id: str) -> bytes:
