@@ -19,6 +19,7 @@ def main() -> None:
             app.node.try_get_context("stages"),
             stage=app.node.try_get_context("stage"),
             valkey_url=app.node.try_get_context("valkeyUrl"),
+            overrides=app.node.try_get_context("overrides"),
         )
     except ConfigError as error:
         sys.exit(f"{error}")

@@ -1,5 +1,6 @@
 """Buffer stack: the API, the four functions, the bus they publish on, and what is kept of batches that failed."""
 
+import math
 from pathlib import Path
 
 import aws_cdk as cdk
@@ -15,7 +16,7 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import environment
-from infra.config import StageConfig
+from infra.config import LOCAL_API_ID, StageConfig
 from infra.environment import ValkeyAccess
 from infra.function import Function, Placement, Runtime, removal_policy, source_code
 
@@ -24,8 +25,6 @@ WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
 # The rule cannot run more often than once a minute: the queue hands the same pass over again half a minute later.
 WATCHDOG_RATE = cdk.Duration.minutes(1)
 WATCHDOG_ECHO = cdk.Duration.seconds(30)
-# The emulator serves an API under a path only if the API carries an id of its own choice.
-LOCAL_API_ID = "b0ffe2ed"
 
 
 class BufferStack(cdk.Stack):
@@ -72,11 +71,11 @@ class BufferStack(cdk.Stack):
         self.processor = self._make_processor()
         self.ingest = self._make_ingest(startable)
         self.watchdog = self._make_watchdog(startable)
-        for starter in (self.ingest, self.watchdog, self.conversation_processor, self.processor):
+        for starter in self.functions.values():
             startable.grant_invoke(starter)
-            # A name is no dependency: without this one a function might be there before whom it starts.
-            if starter is not self.processor and starter is not self.conversation_processor:
-                starter.node.add_dependency(self.processor)
+        # A name is no dependency: without these the entrances might open before there is a processor to start.
+        self.ingest.node.add_dependency(self.processor)
+        self.watchdog.node.add_dependency(self.processor)
 
         self.api = self._make_api()
         self._wind_up_watchdog()
@@ -139,7 +138,7 @@ class BufferStack(cdk.Stack):
             environment=environment.processor(
                 config=self._config, conversation_processor=self.conversation_processor
             ),
-            calls_itself=True,
+            in_a_loop=True,
         )
         self.conversation_processor.grant_invoke(function)
         return function
@@ -150,13 +149,15 @@ class BufferStack(cdk.Stack):
             "conversation_processor",
             runtime=self._runtime,
             memory_mb=self._config.memory.conversation_processor,
-            timeout=cdk.Duration.millis(self._config.timings.executor_timeout_ms),
-            environment={
-                "PROCESSOR_FUNCTION": startable.function_name,
-                **environment.conversation_processor(
-                    config=self._config, bus=self.bus, oversize=self.oversize, dead_letters=self.dead_letters
-                ),
-            },
+            timeout=cdk.Duration.seconds(math.ceil(self._config.timings.executor_timeout_ms / 1_000)),
+            environment=environment.conversation_processor(
+                config=self._config,
+                processor=startable,
+                bus=self.bus,
+                oversize=self.oversize,
+                dead_letters=self.dead_letters,
+            ),
+            in_a_loop=True,
         )
         self.bus.grant_put_events_to(function)
         self.oversize.grant_put(function)

@@ -5,12 +5,15 @@ The names in cdk.json are the field names below. A wrong one ends the run with a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 LOCAL = "local"
+# The emulator serves an API under a known path only if the API asks for an id of its own.
+LOCAL_API_ID = "b0ffe2ed"
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -109,21 +112,48 @@ class StageConfig(Settings):
         return self
 
 
-def load_stage(stages: Mapping[str, Any] | None, *, stage: str | None, valkey_url: str | None = None) -> StageConfig:
-    """The configuration of one stage, or ConfigError saying what is wrong with it and what would be right."""
+def load_stage(
+    stages: Mapping[str, Any] | None,
+    *,
+    stage: str | None,
+    valkey_url: str | None = None,
+    overrides: str | None = None,
+) -> StageConfig:
+    """The configuration of one stage, or ConfigError saying what is wrong with it and what would be right.
+
+    `overrides` is a JSON object laid over the stage's values, for the tests of the local stage.
+    """
     stages = stages or {}
     valid = ", ".join(sorted(stages)) or "none: cdk.json has no stages"
     if not stage:
         raise ConfigError(f"No stage given. Use `-c stage=<name>`; valid stages: {valid}.")
     if stage not in stages:
         raise ConfigError(f"Unknown stage '{stage}'. Valid stages: {valid}.")
-    values = {**stages[stage], "name": stage}
+    values = {**_merge(stages[stage], _parse(overrides)), "name": stage}
     if valkey_url is not None:
         values["valkey_url"] = valkey_url
     try:
         return StageConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"Stage '{stage}' in cdk.json is not valid. {_sentences(error)}") from error
+
+
+def _parse(overrides: str | None) -> dict[str, Any]:
+    try:
+        parsed = json.loads(overrides or "{}")
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"`-c overrides=` takes a JSON object such as {{\"shards\": 2}}: {error}.") from error
+    if not isinstance(parsed, dict):
+        raise ConfigError('`-c overrides=` takes a JSON object such as {"shards": 2}.')
+    return parsed
+
+
+def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for name, value in over.items():
+        below = merged.get(name)
+        merged[name] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _sentences(error: ValidationError) -> str:

@@ -80,11 +80,13 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
 def conversation_processor(
     *,
     config: StageConfig,
+    processor: lambda_.IFunction,
     bus: events.IEventBus,
     oversize: s3.IBucket,
     dead_letters: sqs.IQueue,
 ) -> Environment:
     return {
+        "PROCESSOR_FUNCTION": processor.function_name,
         "RULES": _rules(config),
         "EVENT_BUS_NAME": bus.event_bus_name,
         "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),

@@ -54,8 +54,9 @@ class Function(lambda_.Function):
         timeout: cdk.Duration,
         environment: Environment,
         name: str | None = None,
-        calls_itself: bool = False,
+        in_a_loop: bool = False,
     ) -> None:
+        """`in_a_loop`: functions start each other round and round on purpose, so Lambda's loop guard lets them."""
         construct_id = "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
         super().__init__(
@@ -78,7 +79,7 @@ class Function(lambda_.Function):
             ),
             retry_attempts=ASYNC_RETRIES,
             max_event_age=ASYNC_MAX_AGE,
-            recursive_loop=lambda_.RecursiveLoop.ALLOW if calls_itself else lambda_.RecursiveLoop.TERMINATE,
+            recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
             vpc_subnets=placement.subnets if placement else None,
             security_groups=[placement.security_group] if placement else None,

@@ -1,0 +1,69 @@
+"""Processes that belong to one instance of the local stage, known by a mark in their environment.
+
+Children inherit the mark, whatever session they are in; a process id that was given to somebody else does not have it.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+MARK = "MESSAGE_BUFFER_INSTANCE"
+POLL_SECONDS = 0.05
+
+
+def start(
+    command: Sequence[str],
+    *,
+    instance: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, marked, writing to `log`."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+            env={**os.environ, **(environment or {}), MARK: instance},
+        )
+
+
+def belonging_to(instance: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == instance and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def stop(instance: str, *, grace_seconds: float = 3.0) -> int:
+    """Stop every process of the instance, politely at first; says how many there were."""
+    stopped = set()
+    deadline = time.monotonic() + grace_seconds
+    while processes := belonging_to(instance):
+        for process in processes:
+            overdue = time.monotonic() > deadline
+            if process.pid not in stopped or overdue:
+                _signal(process, signal.SIGKILL if overdue else signal.SIGTERM)
+            stopped.add(process.pid)
+        psutil.wait_procs(processes, timeout=POLL_SECONDS)
+    return len(stopped)
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass
