@@ -24,7 +24,9 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"{error}")
     platform = Platform.HOST if config.is_local else Platform.LAMBDA
-    layer = build_layer(ROOT / "lambdas" / "requirements.txt", platform=platform, cache=ROOT / ".build" / "layers")
+    layer = build_layer(
+        ROOT / "lambdas" / "requirements.txt", platform=platform, cache=ROOT / ".build" / "layers"
+    )
     compose(app, config, source=ROOT, layer=layer)
     app.synth()
 

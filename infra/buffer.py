@@ -1,4 +1,4 @@
-"""Buffer stack: the API, the four functions, the bus they publish on, and what is kept of batches that failed."""
+"""Buffer stack: the API, the four functions, the bus they publish on, and what is kept of failed batches."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ from infra.function import Function, Placement, Runtime, removal_policy, source_
 
 INGEST_TIMEOUT = cdk.Duration.seconds(15)
 WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
-# The rule cannot run more often than once a minute: the queue hands the same pass over again half a minute later.
+# A rule cannot run more often than once a minute: the queue repeats each pass half a minute later.
 WATCHDOG_RATE = cdk.Duration.minutes(1)
 WATCHDOG_ECHO = cdk.Duration.seconds(30)
 
@@ -49,8 +49,8 @@ class BufferStack(cdk.Stack):
             valkey=valkey,
             placement=placement,
         )
-        # The processor starts itself, and is started by the function it starts: only a name that is known beforehand
-        # breaks that circle.
+        # The processor starts itself, and is started by the function it starts: only a name that is known
+        # beforehand breaks that circle.
         self._processor_name = f"message-buffer-{config.name}-processor"
         startable = lambda_.Function.from_function_name(self, "StartableProcessor", self._processor_name)
 
@@ -60,9 +60,11 @@ class BufferStack(cdk.Stack):
         self.webhook_secrets = secretsmanager.Secret(
             self,
             "WebhookSecrets",
-            description="JSON object: platform -> webhook secret. A platform that is not in it is switched off.",
+            description="JSON object: platform -> webhook secret. A platform not in it is switched off.",
             generate_secret_string=secretsmanager.SecretStringGenerator(
-                secret_string_template="{}", generate_string_key="generic", exclude_punctuation=True
+                secret_string_template="{}",  # noqa: S106 - the empty object that the secret is put into
+                generate_string_key="generic",
+                exclude_punctuation=True,
             ),
             removal_policy=removal_policy(config),
         )
@@ -73,7 +75,7 @@ class BufferStack(cdk.Stack):
         self.watchdog = self._make_watchdog(startable)
         for starter in self.functions.values():
             startable.grant_invoke(starter)
-        # A name is no dependency: without these the entrances might open before there is a processor to start.
+        # A name is no dependency: without these the entrances might open before there is a processor.
         self.ingest.node.add_dependency(self.processor)
         self.watchdog.node.add_dependency(self.processor)
 
@@ -109,7 +111,9 @@ class BufferStack(cdk.Stack):
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             encryption=s3.BucketEncryption.S3_MANAGED,
             enforce_ssl=True,
-            lifecycle_rules=[s3.LifecycleRule(expiration=cdk.Duration.days(self._config.oversize_retention_days))],
+            lifecycle_rules=[
+                s3.LifecycleRule(expiration=cdk.Duration.days(self._config.oversize_retention_days))
+            ],
             removal_policy=removal_policy(self._config),
         )
 

@@ -1,6 +1,6 @@
 """What a stage may decide, read from the `stages` of cdk.json and validated before anything is built.
 
-The names in cdk.json are the field names below. A wrong one ends the run with a sentence that lists the right ones.
+The names in cdk.json are the field names below. A wrong one ends the run with a sentence listing the right.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 LOCAL = "local"
+ZONES = 2
 # The emulator serves an API under a known path only if the API asks for an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
 
@@ -59,7 +60,9 @@ class Timings(Settings):
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> Timings:
         if self.executor_timeout_ms >= self.claim_timeout_ms:
-            raise ValueError("executor_timeout_ms must be less than claim_timeout_ms: a claim outlives its executor")
+            raise ValueError(
+                "executor_timeout_ms must be less than claim_timeout_ms: a claim outlives its executor"
+            )
         if self.processor_handover_ms >= self.processor_life_seconds * 1_000:
             raise ValueError("processor_handover_ms must be less than processor_life_seconds")
         return self
@@ -68,7 +71,7 @@ class Timings(Settings):
 class Network(Settings):
     egress: Literal["nat", "endpoints"] = "nat"
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
-    # Needed only with an account: without one CDK leaves the choice to CloudFormation, with one it would look them up.
+    # Needed only with an account: CDK would look them up there, without one it leaves them to CloudFormation.
     availability_zones: tuple[str, ...] = ()
 
 
@@ -104,10 +107,12 @@ class StageConfig(Settings):
     @model_validator(mode="after")
     def _complete(self) -> StageConfig:
         if self.is_local and not self.valkey_url:
-            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
+            raise ValueError(
+                "the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it"
+            )
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
-        if self.account and not self.is_local and len(self.network.availability_zones) != 2:
+        if self.account and not self.is_local and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
         return self
 
@@ -142,7 +147,7 @@ def _parse(overrides: str | None) -> dict[str, Any]:
     try:
         parsed = json.loads(overrides or "{}")
     except json.JSONDecodeError as error:
-        raise ConfigError(f"`-c overrides=` takes a JSON object such as {{\"shards\": 2}}: {error}.") from error
+        raise ConfigError(f'`-c overrides=` takes a JSON object such as {{"shards": 2}}: {error}.') from error
     if not isinstance(parsed, dict):
         raise ConfigError('`-c overrides=` takes a JSON object such as {"shards": 2}.')
     return parsed
@@ -165,7 +170,9 @@ def _sentences(error: ValidationError) -> str:
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{where}: {what}.")
+            sentences.append(
+                f"{where}: {what} (given: {problem['input']!r})." if path else f"{where}: {what}."
+            )
     return " ".join(sentences)
 
 
@@ -173,6 +180,7 @@ def _fields_beside(path: list[str]) -> list[str]:
     model: type[BaseModel] = StageConfig
     for part in path[:-1]:
         annotation = model.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
         model = annotation
     return sorted(set(model.model_fields) - {"name"})

@@ -8,13 +8,13 @@
 | SHARDS | all | how many processors share the conversations |
 | START_MS | all | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
-| PROCESSOR_FUNCTION | all but the processor, which is AWS_LAMBDA_FUNCTION_NAME | whom to start |
+| PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
 | RULES | ingest, conversation_processor, watchdog | the stage's layer of the rules, JSON |
 | WEBHOOK_SECRET_ID | ingest | secret with a JSON object: platform -> webhook secret |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
 | CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
 | EVENT_BUS_NAME, MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go |
-| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS, DEAD_LETTER_QUEUE_URL | conversation_processor | when it gives up, and where to |
+| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS, DEAD_LETTER_QUEUE_URL | conversation_processor | when it gives up |
 """
 
 import json
@@ -41,7 +41,11 @@ class ValkeyAccess:
     cache_name: str | None = None
 
     def environment(self) -> Environment:
-        named = {"VALKEY_URL": self.url, "VALKEY_IAM_USER": self.iam_user, "VALKEY_CACHE_NAME": self.cache_name}
+        named = {
+            "VALKEY_URL": self.url,
+            "VALKEY_IAM_USER": self.iam_user,
+            "VALKEY_CACHE_NAME": self.cache_name,
+        }
         return {name: value for name, value in named.items() if value is not None}
 
 

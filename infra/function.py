@@ -15,8 +15,8 @@ from infra.environment import Environment, ValkeyAccess, common
 # The asset is what these patterns leave of the repository: two folders of source.
 ONLY_SOURCE = ["/*", "!/lambdas", "!/lua", "/lambdas/requirements.*", "__pycache__", "*.md"]
 
-# Nothing is retried by Lambda: its first retry comes after a minute, when the watchdog has long put right what a crash
-# left, and an event older than the shortest age Lambda knows would only start what is running already.
+# Lambda retries nothing: its first retry comes after a minute, when the watchdog has long put right what
+# a crash left, and an event older than the shortest age Lambda knows would only start what runs already.
 ASYNC_RETRIES = 0
 ASYNC_MAX_AGE = cdk.Duration.minutes(1)
 
@@ -56,7 +56,7 @@ class Function(lambda_.Function):
         name: str | None = None,
         in_a_loop: bool = False,
     ) -> None:
-        """`in_a_loop`: functions start each other round and round on purpose, so Lambda's loop guard lets them."""
+        """`in_a_loop`: it is started round and round on purpose, so Lambda's loop guard lets it."""
         construct_id = "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
         super().__init__(

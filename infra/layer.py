@@ -1,6 +1,6 @@
 """The dependency layer: wheels unpacked by pip, for the host or for Lambda, without Docker.
 
-A layer is named after everything that decides its content, so a second build of the same one is a look at a folder.
+A layer is named after all that decides its content, so a second build of the same one is a look at a folder.
 """
 
 import compileall
@@ -63,14 +63,25 @@ def _content_key(requirements: Path, platform: Platform) -> str:
 
 def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
     # The requirements are a lock: whatever a package needs stands in it.
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--only-binary=:all:",
+    ]
     command += ["--disable-pip-version-check", "--requirement", str(requirements), "--target", str(into)]
     if platform is Platform.LAMBDA:
         command += ["--implementation", "cp", "--python-version", LAMBDA_PYTHON]
         command += [argument for tag in LAMBDA_PLATFORMS for argument in ("--platform", tag)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
     if result.returncode:
-        raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
+        raise LayerError(
+            f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}"
+        )
 
 
 def _strip(packages: Path) -> None:
@@ -90,6 +101,6 @@ def _strip(packages: Path) -> None:
 
 
 def _compile(packages: Path) -> None:
-    # The emulator unpacks the layer for every worker, with new file times: only unchecked byte code survives that.
+    # The emulator unpacks the layer for every worker, with new file times: unchecked byte code survives that.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(packages, quiet=2, invalidation_mode=mode)

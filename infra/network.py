@@ -4,7 +4,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
-from infra.config import StageConfig
+from infra.config import ZONES, StageConfig
 from infra.function import Placement
 
 # 6379 reads and writes, 6380 reads from replicas; both TLS.
@@ -20,7 +20,9 @@ INTERFACE_ENDPOINTS = {
 
 
 class NetworkStack(cdk.Stack):
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
+    def __init__(
+        self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment
+    ) -> None:
         super().__init__(scope, construct_id, env=env)
         by_nat = config.network.egress == "nat"
         zones = list(config.network.availability_zones)
@@ -28,7 +30,7 @@ class NetworkStack(cdk.Stack):
             self,
             "Vpc",
             availability_zones=zones or None,
-            max_azs=None if zones else 2,
+            max_azs=None if zones else ZONES,
             nat_gateways=config.network.nat_gateways if by_nat else 0,
             subnet_configuration=_subnets(by_nat=by_nat),
             gateway_endpoints={
@@ -62,5 +64,7 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
     ]
     if by_nat:
-        subnets.append(ec2.SubnetConfiguration(name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=26))
+        subnets.append(
+            ec2.SubnetConfiguration(name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=26)
+        )
     return subnets

@@ -28,7 +28,9 @@ class OperabilityStack(cdk.Stack):
         refused = api.metric_server_error(period=MINUTE, statistic="Sum")
         errors = {role: function.metric_errors(period=MINUTE) for role, function in functions.items()}
         self._alarm("DeadLetters", dead, "Batches wait in the dead-letter queue.")
-        self._alarm("Webhooks", refused, "The API answers webhooks with 5xx: platforms redeliver, then give up.")
+        self._alarm(
+            "Webhooks", refused, "The API answers webhooks with 5xx: platforms redeliver, then give up."
+        )
         for role, metric in errors.items():
             self._alarm(f"Errors-{role}", metric, f"The {role} function fails.")
         cloudwatch.Dashboard(

@@ -15,11 +15,13 @@ from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import ROOT, Stage
 
+# A closed terminal or a `kill` ends like Ctrl-C: whatever was started is stopped on the way out.
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def main() -> int:
     arguments = _parse()
-    # A closed terminal or a `kill` ends like Ctrl-C: whatever was started is stopped on the way out.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ENDINGS:
         signal.signal(number, _interrupt)
     stage = Stage(arguments.home.resolve())
     try:
@@ -35,13 +37,16 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        print("Interrupted.", file=sys.stderr)
+        return 128 + signal.SIGINT
     return 0
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
-    parser.add_argument("--home", type=Path, default=ROOT / ".local", help="folder of the stage; default: .local")
+    parser.add_argument(
+        "--home", type=Path, default=ROOT / ".local", help="folder of the stage; default: .local"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start and deploy; deploy again if it runs already")
     up.add_argument("--overrides", type=_json_object, default={}, help="JSON laid over the stage in cdk.json")
@@ -61,7 +66,9 @@ def _json_object(text: str) -> dict[str, Any]:
 def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
     progress = Progress()
     outputs = stage.up(progress, overrides=overrides)
-    print(f"Up after {progress.elapsed_seconds:.1f} s; everything about it is in {_shown(stage.outputs_file)}.")
+    print(
+        f"Up after {progress.elapsed_seconds:.1f} s; everything about it is in {_shown(stage.outputs_file)}."
+    )
     print(_how_to_send(outputs))
 
 
@@ -69,7 +76,8 @@ def _how_to_send(outputs: Outputs) -> str:
     return f"""Send a message:
 
   body='{{"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}}'
-  signature=$(printf %s "$body" | openssl dgst -sha256 -hmac {outputs.WebhookSecrets["generic"]} | sed 's/.* //')
+  secret={outputs.WebhookSecrets["generic"]}
+  signature=$(printf %s "$body" | openssl dgst -sha256 -hmac "$secret" | sed 's/.* //')
   curl -d "$body" -H 'Content-Type: application/json' -H "X-Signature-256: sha256=$signature" \\
     '{outputs.ApiEndpoint}/webhook/generic'
 """
@@ -94,7 +102,10 @@ def _shown(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    # Once is enough: a second Ctrl-C must not cut short what the first one set off.
+    for each in ENDINGS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

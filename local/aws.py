@@ -9,7 +9,7 @@ from botocore.config import Config
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def client(service: str, *, endpoint_url: str, region: str) -> Any:
     return boto3.client(
         service,

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,14 @@ class Cdk:
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
         """Deploy every stack of the local stage; the outputs of all, by name."""
         outputs = self._folder / "stack-outputs.json"
-        arguments = ["deploy", "--all", "--outputs-file", str(outputs), "--output", str(self._folder / "cdk.out")]
+        arguments = [
+            "deploy",
+            "--all",
+            "--outputs-file",
+            str(outputs),
+            "--output",
+            str(self._folder / "cdk.out"),
+        ]
         arguments += ["--require-approval", "never", "--method", "direct", "--concurrency", "4"]
         arguments += [word for name, value in context.items() for word in ("--context", f"{name}={value}")]
         self._run(*arguments, *cli.app(), folder=cli.ROOT)
@@ -64,7 +70,12 @@ class Cdk:
 
 
 def read_back(
-    deployed: Mapping[str, str], *, endpoint_url: str, region: str, valkey_url: str, previous: Mapping[str, str]
+    deployed: Mapping[str, str],
+    *,
+    endpoint_url: str,
+    region: str,
+    valkey_url: str,
+    previous: Mapping[str, str],
 ) -> Outputs:
     """Finish what the emulator's CloudFormation leaves undone, and say where everything is."""
 
@@ -80,7 +91,7 @@ def read_back(
         SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(webhook_secrets)
     )
     return Outputs(
-        ApiEndpoint=f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/$default",
+        ApiEndpoint=f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default",
         EventBusName=deployed["EventBusName"],
         AwsEndpointUrl=endpoint_url,
         Region=region,

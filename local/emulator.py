@@ -5,10 +5,10 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import venv
 from pathlib import Path
+
+import urllib3
 
 from local import processes
 from local.errors import LocalError
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 
 
 def ensure_installed(folder: Path) -> Path:
-    """The interpreter of the emulator's environment, made anew whenever its requirements or this Python change."""
+    """The interpreter of the emulator's environment, made anew when requirements or Python change."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -29,7 +29,16 @@ def ensure_installed(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False)
     # The host's pip installs into it: an environment without pip is made in a tenth of the time.
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--only-binary=:all:",
+    ]
     command += ["--disable-pip-version-check", "--requirement", str(REQUIREMENTS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
@@ -57,12 +66,17 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
         "AWS_ENDPOINT_URL": url(port),
     }
     processes.start(
-        [str(python), "-m", "ministack"], instance=instance, log=folder.parent / "emulator.log", environment=environment
+        [str(python), "-m", "ministack"],
+        instance=instance,
+        log=folder.parent / "emulator.log",
+        environment=environment,
     )
     deadline = time.monotonic() + START_SECONDS
     while not is_alive(port):
         if time.monotonic() > deadline:
-            raise LocalError(f"The emulator did not become ready on port {port}; see {folder.parent / 'emulator.log'}.")
+            raise LocalError(
+                f"The emulator did not become ready on port {port}; see {folder.parent / 'emulator.log'}."
+            )
         time.sleep(POLL_SECONDS)
 
 
@@ -72,7 +86,8 @@ def url(port: int) -> str:
 
 def is_alive(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"{url(port)}/_ministack/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        return (
+            urllib3.request("GET", f"{url(port)}/_ministack/health", timeout=2, retries=False).status == 200
+        )
+    except urllib3.exceptions.HTTPError:
         return False

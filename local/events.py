@@ -1,4 +1,4 @@
-"""Listens to the stage's event bus as any consumer would: a rule of one's own, feeding a queue of one's own."""
+"""Listens to the bus as any consumer would: by a rule of one's own, feeding a queue of one's own."""
 
 import json
 import time
@@ -26,7 +26,9 @@ class Subscription:
         deadline = time.monotonic() + timeout_seconds
         while (left := deadline - time.monotonic()) > 0:
             answer = self._sqs.receive_message(
-                QueueUrl=self._queue_url, MaxNumberOfMessages=10, WaitTimeSeconds=min(LONG_POLL_SECONDS, int(left))
+                QueueUrl=self._queue_url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=min(LONG_POLL_SECONDS, int(left)),
             )
             for message in answer.get("Messages", []):
                 self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])

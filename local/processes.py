@@ -1,6 +1,6 @@
 """Processes that belong to one instance of the local stage, known by a mark in their environment.
 
-Children inherit the mark, whatever session they are in; a process id that was given to somebody else does not have it.
+Children inherit the mark, whatever session they are in; a process that merely got an old id does not have it.
 """
 
 import os
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -63,7 +64,5 @@ def stop(instance: str, *, grace_seconds: float = 3.0) -> int:
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass

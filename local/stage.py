@@ -7,14 +7,14 @@ import json
 import shutil
 import socket
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import urllib3
 
 from infra.config import LOCAL
 from infra.layer import Platform, build_layer
@@ -26,6 +26,7 @@ from local.progress import Progress
 ROOT = Path(__file__).parent.parent
 REGION = "us-east-1"
 READY_SECONDS = 30.0
+READY_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,12 @@ class Stage:
         return instance
 
     def _deploy(
-        self, instance: Instance, progress: Progress, *, overrides: Mapping[str, Any], secrets: Mapping[str, str]
+        self,
+        instance: Instance,
+        progress: Progress,
+        *,
+        overrides: Mapping[str, Any],
+        secrets: Mapping[str, str],
     ) -> Outputs:
         valkey_url = valkey.url(instance.valkey_port)
         context = {"stage": LOCAL, "valkeyUrl": valkey_url, "overrides": json.dumps(overrides)}
@@ -171,7 +177,9 @@ class Stage:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise LocalError("Another `up` or `down` of this stage is at work: wait for it to finish.") from error
+                raise LocalError(
+                    "Another `up` or `down` of this stage is at work: wait for it to finish."
+                ) from error
             yield
 
 
@@ -185,19 +193,16 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until_answering(url: str) -> None:
-    """An unsigned POST is refused by a healthy ingest: any answer below 500 will do."""
-    request = urllib.request.Request(url, data=b"{}", headers={"Content-Type": "application/json"})
+    """An unsigned POST is refused by a healthy ingest: it need not be accepted to be an answer."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=READY_SECONDS):
+            answer = urllib3.request("POST", url, json={}, timeout=READY_SECONDS, retries=False)
+            if answer.status < 500 and answer.status != 404:
                 return
-        except urllib.error.HTTPError as error:
-            if error.code < 500 and error.code != 404:
-                return
-            problem = f"{error.code}: {error.read(500).decode(errors='replace')}"
-        except OSError as error:
+            problem = f"{answer.status} {answer.data[:500].decode(errors='replace')}"
+        except urllib3.exceptions.HTTPError as error:
             problem = str(error)
         if time.monotonic() > deadline:
             raise LocalError(f"The webhook does not answer: {problem}")
-        time.sleep(0.2)
+        time.sleep(READY_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""A real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless presents itself."""
+"""A real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless appears."""
 
 import time
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ POLL_SECONDS = 0.02
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server, without waiting; started again on the same folder it has its data and its slots back."""
+    """Start the server, without waiting; on the folder of an earlier one it has its data and slots back."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,
@@ -30,7 +30,9 @@ def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
         # A title would be written over the environment, and with it over the mark the process is known by.
         "set-proc-title": "no",
     }
-    command = [str(_binary())] + [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    command = [str(_binary())] + [
+        word for name, value in settings.items() for word in (f"--{name}", str(value))
+    ]
     processes.start(command, instance=instance, log=folder.parent / "valkey.log")
 
 
