@@ -7,9 +7,11 @@ import aws_cdk as cdk
 
 from infra.composition import compose
 from infra.config import ConfigError, load_stage
-from infra.layer import Platform, build_layer
+from infra.layer import LayerError, Platform, build_layer
 
 ROOT = Path(__file__).parent
+REQUIREMENTS = ROOT / "lambdas" / "requirements.txt"
+LAYERS = ROOT / ".build" / "layers"
 
 
 def main() -> None:
@@ -21,12 +23,10 @@ def main() -> None:
             valkey_url=app.node.try_get_context("valkeyUrl"),
             overrides=app.node.try_get_context("overrides"),
         )
-    except ConfigError as error:
+        platform = Platform.HOST if config.is_local else Platform.LAMBDA
+        layer = build_layer(REQUIREMENTS, platform=platform, cache=LAYERS)
+    except (ConfigError, LayerError) as error:
         sys.exit(f"{error}")
-    platform = Platform.HOST if config.is_local else Platform.LAMBDA
-    layer = build_layer(
-        ROOT / "lambdas" / "requirements.txt", platform=platform, cache=ROOT / ".build" / "layers"
-    )
     compose(app, config, source=ROOT, layer=layer)
     app.synth()
 

@@ -49,16 +49,18 @@ class Cdk:
         return {name: value for stack in stacks.values() for name, value in stack.items()}
 
     def _run(self, *arguments: str, folder: Path) -> None:
+        # Neither a person's profile nor a metadata service has a say in where this goes.
         environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
             **aws.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
             "AWS_REGION": self._region,
             "AWS_DEFAULT_REGION": self._region,
-            # Neither the person's profiles nor a metadata service have a say in where this goes.
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_EC2_METADATA_DISABLED": "true",
+            "NO_PROXY": "127.0.0.1",
         }
         log = self._folder / f"cdk-{arguments[0]}.log"
         log.unlink(missing_ok=True)

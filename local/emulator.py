@@ -1,6 +1,7 @@
 """The AWS emulator, in an environment of its own."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from local import processes
 from local.errors import LocalError
 
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
+INHERITED = ("HOME", "LANG", "PATH", "TZ")
 ACCOUNT = "000000000000"
 START_SECONDS = 30.0
 POLL_SECONDS = 0.05
@@ -51,7 +53,8 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
     """Start the emulator; everything it writes goes below `folder`."""
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    environment = {
+    # What the functions see is what Lambda gives them, not the settings of whoever started this.
+    environment = {name: os.environ[name] for name in INHERITED if name in os.environ} | {
         "GATEWAY_PORT": str(port),
         "BIND_HOST": "127.0.0.1",
         "MINISTACK_HOST": "127.0.0.1",
@@ -61,8 +64,6 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
         "S3_DATA_DIR": str(folder / "s3"),
         "STATE_DIR": str(folder / "state"),
         "PYTHONUNBUFFERED": "1",
-        # What the functions see is what Lambda gives them, not the settings of whoever started this.
-        "PYTHONPATH": "",
         "AWS_ENDPOINT_URL": url(port),
     }
     processes.start(

@@ -25,7 +25,10 @@ def start(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, marked, writing to `log`."""
+    """Start a command in a session of its own, marked, writing to `log`.
+
+    `environment` is all it gets to see; without one it sees ours.
+    """
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -34,26 +37,27 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=folder,
-            env={**os.environ, **(environment or {}), MARK: instance},
+            env={**(os.environ if environment is None else environment), MARK: instance},
         )
 
 
-def belonging_to(instance: str) -> list[psutil.Process]:
+def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == instance and process.status() != psutil.STATUS_ZOMBIE:
+            marked = process.environ().get(MARK) == instance and process.status() != psutil.STATUS_ZOMBIE
+            if marked and (program is None or process.name() == program):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
 
 
-def stop(instance: str, *, grace_seconds: float = 3.0) -> int:
-    """Stop every process of the instance, politely at first; says how many there were."""
+def stop(instance: str, *, program: str | None = None, grace_seconds: float = 3.0) -> int:
+    """Stop all processes of the instance, or of one of its programs, politely at first; says how many."""
     stopped = set()
     deadline = time.monotonic() + grace_seconds
-    while processes := belonging_to(instance):
+    while processes := belonging_to(instance, program=program):
         for process in processes:
             overdue = time.monotonic() > deadline
             if process.pid not in stopped or overdue:

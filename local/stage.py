@@ -78,6 +78,18 @@ class Stage:
             raise LocalError("The local stage is not up: start it with `make up`.")
         return Outputs.read(self.outputs_file)
 
+    @contextmanager
+    def without_valkey(self) -> Iterator[None]:
+        """Valkey is gone inside, and back with all it knew afterwards."""
+        instance = self._recorded()
+        assert instance, "the stage is up"
+        valkey.stop(instance=instance.mark)
+        try:
+            yield
+        finally:
+            self._start_valkey(instance)
+            valkey.wait_until_ready(instance.valkey_port)
+
     def processes(self) -> int:
         instance = self._recorded()
         return len(processes.belonging_to(instance.mark)) if instance else 0
@@ -94,12 +106,7 @@ class Stage:
         # Before anything is started: whatever happens next, `down` knows what to look for.
         self._record.write_text(json.dumps(asdict(instance)))
         with progress.step("Start Valkey"):
-            valkey.start(
-                port=instance.valkey_port,
-                cluster_port=instance.valkey_cluster_port,
-                folder=self._run / "valkey",
-                instance=instance.mark,
-            )
+            self._start_valkey(instance)
         with progress.step("Start the emulator"):
             emulator.start(
                 python=python,
@@ -113,6 +120,14 @@ class Stage:
         with progress.step("Wait for Valkey"):
             valkey.wait_until_ready(instance.valkey_port)
         return instance
+
+    def _start_valkey(self, instance: Instance) -> None:
+        valkey.start(
+            port=instance.valkey_port,
+            cluster_port=instance.valkey_cluster_port,
+            folder=self._run / "valkey",
+            instance=instance.mark,
+        )
 
     def _deploy(
         self,

