@@ -14,8 +14,8 @@ from lambdas.shared.message import (
     Message,
     decode,
     encode,
-    id_line,
 )
+from lambdas.shared.wire import id_line
 
 # Version 1 as it was written first. Buffers hold such bytes: they are never edited, only added to.
 SMALLEST_V1 = b'"m1"\n{"v":1,"type":"text","receivedAt":1700000000123,"platform":"whatsapp"}'
