@@ -60,7 +60,7 @@ class BufferStack(cdk.Stack):
         self.webhook_secrets = secretsmanager.Secret(
             self,
             "WebhookSecrets",
-            description="JSON object: platform -> webhook secret. A platform not in it is switched off.",
+            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not in it is off.',
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 secret_string_template="{}",  # noqa: S106 - the empty object that the secret is put into
                 generate_string_key="generic",
@@ -165,6 +165,8 @@ class BufferStack(cdk.Stack):
         )
         self.bus.grant_put_events_to(function)
         self.oversize.grant_put(function)
+        # A dead letter that was too large for its queue is read again when it is redriven.
+        self.oversize.grant_read(function)
         self.dead_letters.grant_send_messages(function)
         return function
 
@@ -175,7 +177,7 @@ class BufferStack(cdk.Stack):
             runtime=self._runtime,
             memory_mb=self._config.memory.watchdog,
             timeout=WATCHDOG_TIMEOUT,
-            environment=environment.watchdog(config=self._config, processor=startable),
+            environment=environment.watchdog(processor=startable),
         )
 
     def _make_api(self) -> apigw.HttpApi:

@@ -9,8 +9,8 @@
 | START_MS | all | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
 | PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
-| RULES | ingest, conversation_processor, watchdog | the stage's layer of the rules, JSON |
-| WEBHOOK_SECRET_ID | ingest | secret with a JSON object: platform -> webhook secret |
+| RULES | ingest | the stage's layer of the rules, JSON |
+| WEBHOOK_SECRET_ID | ingest | secret with a JSON object: platform -> webhook secret, or `{"secret", "verifyToken"}` |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
 | CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
 | EVENT_BUS_NAME, MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go |
@@ -66,7 +66,7 @@ def ingest(
 ) -> Environment:
     return {
         "PROCESSOR_FUNCTION": processor.function_name,
-        "RULES": _rules(config),
+        "RULES": json.dumps(config.rules, separators=(",", ":"), sort_keys=True),
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
     }
 
@@ -91,7 +91,6 @@ def conversation_processor(
 ) -> Environment:
     return {
         "PROCESSOR_FUNCTION": processor.function_name,
-        "RULES": _rules(config),
         "EVENT_BUS_NAME": bus.event_bus_name,
         "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),
         "OVERSIZE_BUCKET": oversize.bucket_name,
@@ -101,9 +100,5 @@ def conversation_processor(
     }
 
 
-def watchdog(*, config: StageConfig, processor: lambda_.IFunction) -> Environment:
-    return {"PROCESSOR_FUNCTION": processor.function_name, "RULES": _rules(config)}
-
-
-def _rules(config: StageConfig) -> str:
-    return json.dumps(config.rules, separators=(",", ":"), sort_keys=True)
+def watchdog(*, processor: lambda_.IFunction) -> Environment:
+    return {"PROCESSOR_FUNCTION": processor.function_name}

@@ -90,7 +90,7 @@ def read_back(
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     webhook_secrets = dict(previous) or {platform: secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(
-        SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(webhook_secrets)
+        SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(_with_verify_token(webhook_secrets))
     )
     return Outputs(
         ApiEndpoint=f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default",
@@ -104,6 +104,12 @@ def read_back(
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
     )
+
+
+def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
+    """As ingest reads them. Whoever plays Meta here knows one secret, and uses it as its verify token as well."""
+    whatsapp = webhook_secrets["whatsapp"]
+    return {**webhook_secrets, "whatsapp": {"secret": whatsapp, "verifyToken": whatsapp}}
 
 
 def _camel(role: str) -> str:

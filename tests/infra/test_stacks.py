@@ -128,7 +128,6 @@ def test_each_function_is_told_what_it_needs_and_no_more(
         },
         "conversation_processor": {
             "PROCESSOR_FUNCTION",
-            "RULES",
             "EVENT_BUS_NAME",
             "MAX_EVENT_BYTES",
             "OVERSIZE_BUCKET",
@@ -136,7 +135,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(
             "MAX_ATTEMPTS",
             "DEAD_LETTER_QUEUE_URL",
         },
-        "watchdog": {"PROCESSOR_FUNCTION", "RULES"},
+        "watchdog": {"PROCESSOR_FUNCTION"},
     }
     for role, function in _functions(synthesize(stage)["Buffer"]).items():
         assert set(function["Environment"]["Variables"]) == common | own[role]
