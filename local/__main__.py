@@ -1,4 +1,4 @@
-"""`python -m local up|down|status|logs`: the local stage from the command line."""
+"""`python -m local up|down|status|logs|demo`: the local stage from the command line."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from local import logs
+from local import demo, logs
 from local.errors import LocalError
 from local.outputs import Outputs
 from local.progress import Progress
@@ -31,6 +31,8 @@ def main() -> int:
             print(f"Stopped {stage.down(Progress())} processes.")
         elif arguments.command == "status":
             return _status(stage)
+        elif arguments.command == "demo":
+            return 0 if demo.run(stage) else 1
         else:
             _follow(stage)
     except LocalError as error:
@@ -44,15 +46,16 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
-    parser.add_argument(
-        "--home", type=Path, default=ROOT / ".local", help="folder of the stage; default: .local"
-    )
+    parser.add_argument("--home", type=Path, default=ROOT / ".local", help="folder of the stage; default: .local")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start and deploy; deploy again if it runs already")
     up.add_argument("--overrides", type=_json_object, default={}, help="JSON laid over the stage in cdk.json")
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="is it up, and where")
     commands.add_parser("logs", help="follow the functions' logs")
+    commands.add_parser(
+        "demo", help="five WhatsApp fragments go in, one event comes out; up and down around it if need be"
+    )
     return parser.parse_args()
 
 
@@ -66,9 +69,7 @@ def _json_object(text: str) -> dict[str, Any]:
 def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
     progress = Progress()
     outputs = stage.up(progress, overrides=overrides)
-    print(
-        f"Up after {progress.elapsed_seconds:.1f} s; everything about it is in {_shown(stage.outputs_file)}."
-    )
+    print(f"Up after {progress.elapsed_seconds:.1f} s; everything about it is in {_shown(stage.outputs_file)}.")
     print(_how_to_send(outputs))
 
 
