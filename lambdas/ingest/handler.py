@@ -28,7 +28,7 @@ def _ingest() -> Ingest:
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
         telemetry=telemetry,
-        timing_on=timings_of(settings.rules),
+        timing_on=timings_of(settings.rules, telemetry),
     )
 
 
@@ -53,7 +53,7 @@ def _request(event: dict[str, Any]) -> Request:
         headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
         query=event.get("queryStringParameters") or {},
         # Signatures are over the bytes that came in.
-        body=b64decode(body) if event.get("isBase64Encoded") else body.encode(),
+        body=b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "surrogatepass"),
     )
 
 

@@ -13,7 +13,7 @@ from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Headers, Inbound, InvalidWebhook, Platform, Query
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import InvalidId, MessageTooLarge, SendFailed, StoreError
+from lambdas.shared.errors import InvalidId, InvalidRules, MessageTooLarge, SendFailed, StoreError
 from lambdas.shared.message import encode
 from lambdas.shared.rules import RuleLayer, Timing, resolve_rules
 from lambdas.shared.senders.starter import ProcessorStarter
@@ -142,10 +142,24 @@ def _ready(inbound: Inbound) -> _Ready:
     return _Ready(str(inbound.conversation), inbound.message.id, encode(inbound.message))
 
 
-def timings_of(stage_rules: Mapping[str, Any]) -> Callable[[str], Timing]:
-    """Platform -> its timing, by the stage's rules."""
-    layer = RuleLayer.model_validate({**stage_rules, "name": "stage"})
-    return cache(lambda platform: resolve_rules([layer], platform).rules.timing)
+def timings_of(stage_rules: Mapping[str, Any], telemetry: Telemetry) -> Callable[[str], Timing]:
+    """Platform -> its timing, by the stage's rules. Rules that are wrong stop no message: the defaults stand in."""
+    try:
+        layers = [RuleLayer.model_validate({**stage_rules, "name": "stage"})]
+    except InvalidRules as error:
+        telemetry.count("RulesSkipped")
+        telemetry.warn("rules skipped", layer="stage", reason=str(error))
+        layers = []
+
+    @cache
+    def timing_on(platform: str) -> Timing:
+        resolved = resolve_rules(layers, platform)
+        for skipped in resolved.skipped:
+            telemetry.count("RulesSkipped")
+            telemetry.warn("rules skipped", layer=skipped.layer, reason=skipped.reason, platform=platform)
+        return resolved.rules.timing
+
+    return timing_on
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

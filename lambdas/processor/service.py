@@ -24,7 +24,6 @@ MOST_UNDER_WAY = 200
 MOST_IN_A_CLAIM = 100
 RETURN_AFTER_MS = 250
 LONGEST_RETURN_MS = 5_000
-SETTLE_SECONDS = 5.0
 RENEW_MS = 5_000
 REPORT_MS = 30_000
 FIRST_PAUSE_MS = 50
@@ -59,10 +58,14 @@ class Sleeper(Protocol):
     def close(self) -> None: ...
 
 
+class PreparedFunctions(StartsFunctions, Protocol):
+    def prepare(self) -> None: ...
+
+
 class Executors:
     """Starts executors side by side, and says for which conversations that failed."""
 
-    def __init__(self, functions: StartsFunctions, function: str) -> None:
+    def __init__(self, functions: PreparedFunctions, function: str) -> None:
         self._functions = functions
         self._function = function
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="executor-start")
@@ -71,6 +74,10 @@ class Executors:
     @property
     def room(self) -> int:
         return max(MOST_UNDER_WAY - len(self._under_way), 0)
+
+    def prepare(self) -> None:
+        """While the first conversation still waits for its silence."""
+        self._pool.submit(self._functions.prepare)
 
     def send(self, conversation: str, shard: int) -> None:
         payload = {"conversation": conversation, "shard": shard}
@@ -161,6 +168,7 @@ class Processor:
         if isinstance(self._store.acquire_lease(self._shard, self._lease_id), Held):
             return Exit.HELD
         self._renewed_at = self._busy_at = self._monotonic_ms()
+        self._executors.prepare()
         return None
 
     def _pass(self, remaining_ms: int) -> Exit | None:
@@ -231,7 +239,8 @@ class Processor:
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        self._executors.wait(SETTLE_SECONDS, for_all=True)
+        # Putting back what failed needs the lease: wait for no longer than it is sure to last.
+        self._executors.wait(self._renew_ms / 1_000, for_all=True)
         self._settle()
         match self._store.hand_over(self._shard, self._lease_id):
             case Released(start_processor=start):

@@ -5,11 +5,11 @@ names and the secrets of the platforms are not: whoever adds a field here keeps 
 """
 
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from aws_lambda_powertools.logging import Logger
-    from aws_lambda_powertools.metrics import Metrics
+from aws_lambda_powertools.logging import Logger
+from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
+
+from lambdas.shared.errors import MessageBufferError
 
 Value = str | int | float | bool | None | list[str]
 
@@ -32,18 +32,18 @@ class Telemetry:
         while where and where.tb_next:
             where = where.tb_next
         place = f"{where.tb_frame.f_globals.get('__name__')}:{where.tb_lineno}" if where else None
-        self._logger.error(decision, extra={**fields, "error": type(error).__name__, "place": place})
+        # Our own errors are worded for an operator.
+        reason = str(error) if isinstance(error, MessageBufferError) else None
+        self._logger.error(decision, extra={**fields, "error": type(error).__name__, "reason": reason, "place": place})
 
     def count(self, metric: str, value: int = 1) -> None:
-        self._metrics.add_metric(metric, "Count", value)
+        self._metrics.add_metric(metric, MetricUnit.Count, value)
 
     def measure_ms(self, metric: str, value: int) -> None:
-        self._metrics.add_metric(metric, "Milliseconds", max(value, 0))
+        self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
     def count_by(self, metric: str, **dimension: str) -> None:
         """Count once under this dimension, as a metric of its own."""
-        from aws_lambda_powertools.metrics import MetricUnit, single_metric  # noqa: PLC0415 - made when first used
-
         with single_metric(metric, MetricUnit.Count, 1, namespace=self._metrics.namespace) as metrics:
             for name, value in dimension.items():
                 metrics.add_dimension(name, value)
@@ -53,13 +53,10 @@ class Telemetry:
             self._metrics.flush_metrics()
 
     @cached_property
-    def _logger(self) -> "Logger":
-        from aws_lambda_powertools.logging import Logger  # noqa: PLC0415 - made when first used
-
-        return Logger()
+    def _logger(self) -> Logger:
+        # Who calls is always this class.
+        return Logger(location=None)
 
     @cached_property
-    def _metrics(self) -> "Metrics":
-        from aws_lambda_powertools.metrics import Metrics  # noqa: PLC0415 - made when first used
-
+    def _metrics(self) -> Metrics:
         return Metrics()

@@ -1,12 +1,12 @@
 """AWS clients, made on first use, and the one place where the SDK's errors become ours.
 
-The SDK is imported with the first client, not with the function: nothing here runs at import, and an
-executor that finds its batch done already pays for none of it.
+The SDK is imported with the first client, not with the function: who finds nothing to send pays for none of it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from lambdas.shared.errors import SendFailed
@@ -17,8 +17,17 @@ ANSWER_SECONDS = 4
 ATTEMPTS = 2
 
 
-@cache
+_making = Lock()
+
+
 def client(service: str, *, connections: int = 10) -> Any:
+    # Clients may be shared between threads, but not be made by several at once.
+    with _making:
+        return _made(service, connections)
+
+
+@cache
+def _made(service: str, connections: int) -> Any:
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.config import Config  # noqa: PLC0415
 

@@ -13,6 +13,10 @@ class Functions:
     def __init__(self, *, connections: int = 10) -> None:
         self._connections = connections
 
+    def prepare(self) -> None:
+        """Make the client now: the first start need not wait for it."""
+        aws.client("lambda", connections=self._connections)
+
     def start(self, function: str, payload: Mapping[str, object]) -> None:
         """Returns when Lambda has accepted the event; raises SendFailed when it has not."""
         with aws.errors_as_ours("invoke"):
