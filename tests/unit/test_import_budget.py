@@ -1,7 +1,8 @@
 """A cold start is a feature: what importing a handler may cost, in units of `import boto3`.
 
-Half of what a handler costs is redis, which imports its asyncio half with itself. Ingest adds pydantic for rules and
-messages; the others read messages with json alone. Powertools is a tenth, without its Tracer. The SDK is imported with the first client, by none of them.
+Half of what a handler costs is redis, which imports its asyncio half with itself; Powertools is a tenth, without its
+Tracer. Ingest adds pydantic for rules and messages; the others read messages with json alone. The SDK is imported
+with the first client, by none of them.
 """
 
 import os
