@@ -16,6 +16,9 @@ import psutil
 MARK = "MESSAGE_BUFFER_INSTANCE"
 POLL_SECONDS = 0.05
 
+# They outlive who started them, as a rule. Where they do not, they are reaped when they were stopped.
+_started: list[subprocess.Popen[bytes]] = []
+
 
 def start(
     command: Sequence[str],
@@ -30,7 +33,7 @@ def start(
     `environment` is all it gets to see; without one it sees ours.
     """
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -39,6 +42,8 @@ def start(
             cwd=folder,
             env={**(os.environ if environment is None else environment), MARK: instance},
         )
+    _started.append(process)
+    return process
 
 
 def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Process]:
@@ -64,6 +69,7 @@ def stop(instance: str, *, program: str | None = None, grace_seconds: float = 3.
                 _signal(process, signal.SIGKILL if overdue else signal.SIGTERM)
             stopped.add(process.pid)
         psutil.wait_procs(processes, timeout=POLL_SECONDS)
+    _started[:] = [process for process in _started if process.poll() is None]
     return len(stopped)
 
 

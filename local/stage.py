@@ -192,9 +192,7 @@ class Stage:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise LocalError(
-                    "Another `up` or `down` of this stage is at work: wait for it to finish."
-                ) from error
+                raise LocalError("Another `up` or `down` of this stage is at work: wait for it to finish.") from error
             yield
 
 

@@ -26,9 +26,7 @@ class Home:
         self._command = [sys.executable, "-m", "local", "--home", str(folder)]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self._command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        return subprocess.run([*self._command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
