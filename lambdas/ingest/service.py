@@ -14,6 +14,7 @@ from lambdas.ingest.platforms.base import Headers, Inbound, InvalidWebhook, Plat
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidId, InvalidRules, MessageTooLarge, SendFailed, StoreError
+from lambdas.shared.keys import encode_conversation
 from lambdas.shared.message import encode
 from lambdas.shared.rules import RuleLayer, Timing, resolve_rules
 from lambdas.shared.senders.starter import ProcessorStarter
@@ -139,7 +140,9 @@ class Ingest:
 
 
 def _ready(inbound: Inbound) -> _Ready:
-    return _Ready(str(inbound.conversation), inbound.message.id, encode(inbound.message))
+    conversation = str(inbound.conversation)
+    encode_conversation(conversation)
+    return _Ready(conversation, inbound.message.id, encode(inbound.message))
 
 
 def timings_of(stage_rules: Mapping[str, Any], telemetry: Telemetry) -> Callable[[str], Timing]:

@@ -23,6 +23,7 @@ from lambdas.ingest.platforms.base import (
 )
 from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
 from lambdas.shared.errors import InvalidId
+from lambdas.shared.keys import encode_conversation
 from lambdas.shared.message import Message
 
 Json = Mapping[str, Any]
@@ -67,7 +68,7 @@ class WhatsApp:
             return None
         try:
             conversation = ConversationId(DEFAULT_TENANT, self.name, account, author)
-            str(conversation).encode()
+            encode_conversation(str(conversation))
             fields = {
                 "id": item.get("id"),
                 "type": kind,
@@ -81,7 +82,7 @@ class WhatsApp:
             # Contacts are a list where the other types have an object.
             content = {"items": content} if isinstance(content, list) else _object(content)
             return Inbound(conversation, Message.model_validate(fields | read(content)))
-        except (ValidationError, InvalidId, UnicodeEncodeError):
+        except (ValidationError, InvalidId):
             return None
 
 
@@ -118,7 +119,7 @@ def _sent_at_ms(timestamp: Any) -> int | None:
 
 
 def _text(content: Json) -> dict[str, Any]:
-    return {"text": content.get("body", "")}
+    return {"text": content.get("body")}
 
 
 def _media(kind: str) -> Callable[[Json], dict[str, Any]]:
@@ -164,8 +165,8 @@ def _button(content: Json) -> dict[str, Any]:
 
 
 def _reaction(content: Json) -> dict[str, Any]:
-    # Taking a reaction back comes without an emoji.
-    return {"text": content.get("emoji", ""), "replyTo": content.get("message_id")}
+    # Taking a reaction back comes without an emoji: nothing that we could say to the agent.
+    return {"text": content.get("emoji") or None, "replyTo": content.get("message_id")}
 
 
 _READERS: Mapping[str, Callable[[Json], dict[str, Any]]] = {
