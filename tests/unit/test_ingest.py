@@ -379,7 +379,7 @@ def test_rules_that_are_wrong_stop_no_message(rules: Json) -> None:
 
 
 def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
-    value: Json = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": account}, "messages": list(messages)}
+    value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
     if statuses:
         value["statuses"] = statuses
     return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [{"value": value}]}]}
