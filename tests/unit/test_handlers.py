@@ -7,7 +7,7 @@ import pytest
 
 from lambdas.conversation_processor import handler as executor
 from lambdas.processor import handler as processor
-from lambdas.processor.service import Exit
+from lambdas.processor.service import Exit, Processor
 from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from lambdas.watchdog import handler as watchdog
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
@@ -65,11 +65,11 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
         conversation_processor_function="c", processor_function="p", idle_ms=10_000, handover_ms=30_000
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
-    parts = processor._Parts(settings, lambda: None, store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
+    parts = processor._Parts(settings, raising(AssertionError()), store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
     monkeypatch.setattr(processor, "_parts", lambda: parts)
 
     def with_outcome(outcome: Any) -> Any:
-        monkeypatch.setattr(processor.Processor, "run", outcome)
+        monkeypatch.setattr(Processor, "run", outcome)
         return processor.handler({"shard": 0}, SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000))
 
     return with_outcome
