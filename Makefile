@@ -20,11 +20,14 @@ BASE_PYTHON := $(shell $(PYTHON) -c 'import sys; print(getattr(sys, "_base_execu
 MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("requirements.txt").read())).encode()).hexdigest()[:12])' 2>/dev/null)
 READY := $(VENV)/made-from-$(MADE_FROM)
 
-.PHONY: help setup test check format-check lint types imports format nightly lock clean
+# Which stage of cdk.json `make synth` builds the templates of.
+STAGE ?= dev
+
+.PHONY: help setup test check format-check lint types imports format nightly demo up down status logs synth lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
-	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) PYTEST_ARGS='tests/unit -k name'"
+	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) STAGE=$(STAGE) PYTEST_ARGS='tests/unit -k name'"
 
 setup: $(READY) ## make .venv, if it is missing or out of date
 
@@ -41,6 +44,9 @@ $(READY):
 	@if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(BIN)/python -r requirements.txt; \
 	  else $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -r requirements.txt; fi
 	@touch $@
+
+demo: $(READY) ## five fragments of a customer go in, one event comes out: the whole way, on this machine
+	@$(BIN)/python -m local demo
 
 test: $(READY) ## run all tests
 	@$(PYTEST) $(PYTEST_ARGS)
@@ -69,6 +75,21 @@ format: $(READY) ## format, and fix what ruff can fix
 
 nightly: $(READY) ## all tests, with many more examples for the property tests
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
+
+up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
+	@$(BIN)/python -m local up
+
+down: $(READY) ## stop the local stage
+	@$(BIN)/python -m local down
+
+status: $(READY) ## is the local stage up, and where
+	@$(BIN)/python -m local status
+
+logs: $(READY) ## follow what the functions of the local stage write
+	@$(BIN)/python -m local logs
+
+synth: $(READY) ## the CloudFormation templates of a stage, in cdk.out: make synth STAGE=prod
+	@$(BIN)/python -m infra.cli synth -q -c stage=$(STAGE)
 
 lock: ## pin everything again, from requirements.in (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2

@@ -7,6 +7,7 @@ from fakeredis import FakeServer, FakeStrictRedis
 
 from lambdas.shared.store.connection import ConnectionSettings, connect
 from tests.support.engine import Engine, monitored
+from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
 
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
@@ -65,3 +66,10 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     """The behavioural suite runs on both."""
     found: Engine = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
+    """One local stage for the tests that go by HTTP and the bus; they are in the xdist group `stage`."""
+    with local_stage(tmp_path_factory.mktemp("stage") / "home") as running:
+        yield running

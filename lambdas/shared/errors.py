@@ -6,6 +6,8 @@ MessageBufferError
 │   ├── InvalidRules
 │   ├── MalformedMessage
 │   └── MessageTooLarge
+├── InvalidSettings             a function's environment lacks a variable, or one has an impossible value
+├── SendFailed                  (retryable) an AWS service refused, or did not answer in time
 └── StoreError                  Valkey did not do what it was asked to do
     ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
     ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses to grow
@@ -38,6 +40,14 @@ class MalformedMessage(InvalidInput):
 
 class MessageTooLarge(InvalidInput):
     pass
+
+
+class InvalidSettings(MessageBufferError):
+    pass
+
+
+class SendFailed(MessageBufferError):
+    retryable = True
 
 
 class StoreError(MessageBufferError):

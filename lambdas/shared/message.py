@@ -1,15 +1,5 @@
-"""One message of a conversation, and the bytes in which it waits in a buffer.
+"""One message of a conversation, as its platform told it; `wire.py` says in which bytes it waits."""
 
-Wire form, version 1:
-
-    "wamid.1"                        the id, as a JSON string: JSON escapes line ends, so the first ends it
-    {"v":1,"text":"Hey","type":…}    everything else, as compact JSON
-
-The first line lets a script find a message by comparing bytes, without parsing JSON. What is empty is left
-out, and what this version does not know is kept: old and new code read each other's messages in a deploy.
-"""
-
-import json
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -17,8 +7,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
 from lambdas.shared.errors import MalformedMessage, MessageTooLarge
+from lambdas.shared.wire import WIRE_VERSION, decode_fields, id_line, mend_id
 
-WIRE_VERSION = 1
 MAX_MESSAGE_BYTES = 64 * 1024
 # The longest ids known are those of e-mail: a header line has at most 998 bytes.
 MAX_ID_BYTES = 1_024
@@ -36,11 +26,6 @@ def _mend_text(value: Any) -> Any:
     return value
 
 
-def _mend_id(value: str) -> str:
-    """In an id the half becomes an escape: two ids made one would let a message pass for a duplicate."""
-    return value.encode("utf-8", "backslashreplace").decode()
-
-
 def _mend_tree(value: Any) -> Any:
     if isinstance(value, dict):
         return {_mend_text(key): _mend_tree(item) for key, item in value.items()}
@@ -52,7 +37,7 @@ def _mend_tree(value: Any) -> Any:
 def _legal_id(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    mended = _mend_id(value)
+    mended = mend_id(value)
     if not 1 <= len(mended.encode()) <= MAX_ID_BYTES:
         raise ValueError(f"an id has 1 to {MAX_ID_BYTES} bytes of UTF-8")
     return mended
@@ -142,15 +127,6 @@ class Message(_Open):
         return self
 
 
-# Never to change: a message that older code buffered is found by these very bytes.
-_id_to_json = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def id_line(message_id: str) -> bytes:
-    """How the wire form of the message with this id begins, and of no other."""
-    return _id_to_json(_mend_id(message_id)).encode() + b"\n"
-
-
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
     body = {"v": WIRE_VERSION} | message._wire()
     del body["id"]
@@ -168,20 +144,9 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 
 def decode(wire: bytes) -> Message:
     """The message of version 1, or of a later version that still has its shape."""
-    head, line_end, tail = wire.partition(b"\n")
-    if not line_end:
-        raise MalformedMessage("no line end after the id")
+    fields = decode_fields(wire)
     try:
-        message_id, body = json.loads(head.decode()), json.loads(tail.decode())
-    except (ValueError, RecursionError) as error:
-        raise MalformedMessage("not JSON in UTF-8") from error
-    if not isinstance(body, dict):
-        raise MalformedMessage("the body is not a JSON object")
-    version = body.pop("v", None)
-    if type(version) is not int or version < WIRE_VERSION:
-        raise MalformedMessage("no version in the body")
-    try:
-        return Message.model_validate(body | {"id": message_id})
+        return Message.model_validate(fields)
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False))
         raise MalformedMessage(f"a message does not look like this: {wrong or 'unknown fields'}") from error

@@ -37,7 +37,7 @@ from lambdas.shared.errors import (
 from lambdas.shared.scripts import Script
 
 # RedisClusterException does not descend from RedisError.
-_FAILURES = (RedisError, RedisClusterException)
+FAILURES = (RedisError, RedisClusterException)
 
 # Passing states of a server or a cluster; a second try may find it well. A lost answer is one of them:
 # every script may be repeated, so nobody needs to know whether the first try arrived.
@@ -104,7 +104,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         if parse_qs(url.query).get("cluster") == ["true"]:
             return cast(Client, RedisCluster(**options))
         return cast(Client, Redis(**options))
-    except _FAILURES as error:
+    except FAILURES as error:
         raise as_store_error(error, "connect") from error
 
 
@@ -139,7 +139,7 @@ class Connection:
             except MovedError:
                 # The slot has another owner. A cluster's own client asks around, and remembers.
                 reply = self._evaluate(self._client, script, keys, args)
-        except _FAILURES as error:
+        except FAILURES as error:
             if isinstance(error, ReadOnlyError):
                 self.close()  # connected to what was the primary: the next try asks for the address again
             raise as_store_error(error, script.name) from error

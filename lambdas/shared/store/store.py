@@ -7,16 +7,22 @@ time and the call id of the first try.
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from lambdas.shared.keys import batch_prefix, encode_conversation, script_keys, shard_of
-from lambdas.shared.message import id_line
-from lambdas.shared.rules import WAIT_LIMIT_MS, Timing
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.connection import Argument, Connection
+from lambdas.shared.wire import id_line
+
+if TYPE_CHECKING:
+    # Rules are read with pydantic, and only ingest pays for importing it.
+    from lambdas.shared.rules import Timing
+
+
+A_DAY_MS = 86_400_000
 
 
 class StoreSettings(NamedTuple):
@@ -28,7 +34,7 @@ class StoreSettings(NamedTuple):
     look_ms: int = 500  # the processor looks at least this often
     claim_ms: int = 30_000  # from claim to take
     executor_ms: int = 60_000  # from take to complete; above the executor's own time-out
-    seen_ms: int = 86_400_000  # message ids and statistics of an idle conversation
+    seen_ms: int = A_DAY_MS  # message ids and statistics of an idle conversation
     max_batch: int = 1000  # messages in one batch; the rest makes the next one
     max_search: int = 1000  # messages looked through for an edit or a delete
 
@@ -57,7 +63,7 @@ class Store:
     # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(
-        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
+        self, conversation: str, message_id: str, *, payload: bytes, timing: "Timing"
     ) -> o.Buffered | o.Duplicate:
         word, due_at_ms, count, start = self._run(
             "buffer_message", conversation, self._clock(), conversation, encode_message_id(message_id), payload,
@@ -127,8 +133,8 @@ class Store:
         return outcome(_or_none(due_at_ms), bool(start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
-        _whole("extend_ms", extend_ms, 1, WAIT_LIMIT_MS)
-        _whole("max_wait_ms", max_wait_ms, 1, WAIT_LIMIT_MS)
+        _whole("extend_ms", extend_ms, 1, A_DAY_MS)
+        _whole("max_wait_ms", max_wait_ms, 1, A_DAY_MS)
         reply = self._run("extend_wait", conversation, self._clock(), conversation, extend_ms, max_wait_ms)
         match reply[0]:
             case b"EXTENDED":

@@ -1,0 +1,35 @@
+"""The CDK app: one set of stacks for the stage named by `-c stage=`."""
+
+import sys
+from pathlib import Path
+
+import aws_cdk as cdk
+
+from infra.composition import compose
+from infra.config import ConfigError, load_stage
+from infra.layer import LayerError, Platform, build_layer
+
+ROOT = Path(__file__).parent
+REQUIREMENTS = ROOT / "lambdas" / "requirements.txt"
+LAYERS = ROOT / ".build" / "layers"
+
+
+def main() -> None:
+    app = cdk.App()
+    try:
+        config = load_stage(
+            app.node.try_get_context("stages"),
+            stage=app.node.try_get_context("stage"),
+            valkey_url=app.node.try_get_context("valkeyUrl"),
+            overrides=app.node.try_get_context("overrides"),
+        )
+        platform = Platform.HOST if config.is_local else Platform.LAMBDA
+        layer = build_layer(REQUIREMENTS, platform=platform, cache=LAYERS)
+    except (ConfigError, LayerError) as error:
+        sys.exit(f"{error}")
+    compose(app, config, source=ROOT, layer=layer)
+    app.synth()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The CDK stacks of the message buffer, by lifetime."""

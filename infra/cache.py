@@ -1,0 +1,79 @@
+"""Cache stack: ElastiCache Serverless for Valkey, reached over TLS by one IAM user."""
+
+import aws_cdk as cdk
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_elasticache as elasticache
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from constructs import Construct
+
+from infra.config import StageConfig
+from infra.environment import ValkeyAccess
+from infra.function import removal_policy
+
+MAJOR_VERSION = "8"
+# Our keys all begin with the hash tag of a shard, `{b<shard>}`. Later words win over earlier ones.
+ACCESS = " ".join(
+    [
+        "on resetchannels ~{b*",
+        "-@all +@read +@write +@scripting +@connection -@dangerous",
+        "+cluster|slots +cluster|shards +cluster|nodes +cluster|info +info +command",
+    ]
+)
+
+
+class CacheStack(cdk.Stack):
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: StageConfig,
+        env: cdk.Environment,
+        subnets: ec2.SelectedSubnets,
+        security_group: ec2.ISecurityGroup,
+    ) -> None:
+        super().__init__(scope, construct_id, env=env)
+        # The IAM token is signed for these two names, in lower case.
+        name = f"message-buffer-{config.name}"
+        self._user = elasticache.CfnUser(
+            self,
+            "User",
+            engine="valkey",
+            user_id=name,
+            user_name=name,
+            access_string=ACCESS,
+            authentication_mode={"Type": "iam"},
+        )
+        group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
+        key = kms.Key(self, "Key", enable_key_rotation=True, removal_policy=removal_policy(config))
+        limits = elasticache.CfnServerlessCache
+        self._cache = elasticache.CfnServerlessCache(
+            self,
+            "Cache",
+            engine="valkey",
+            major_engine_version=MAJOR_VERSION,
+            serverless_cache_name=name,
+            cache_usage_limits=limits.CacheUsageLimitsProperty(
+                data_storage=limits.DataStorageProperty(unit="GB", maximum=config.cache.max_storage_gb),
+                ecpu_per_second=limits.ECPUPerSecondProperty(maximum=config.cache.max_ecpu_per_second),
+            ),
+            kms_key_id=key.key_arn,
+            security_group_ids=[security_group.security_group_id],
+            subnet_ids=subnets.subnet_ids,
+            snapshot_retention_limit=config.cache.snapshot_days or None,
+            user_group_id=group.ref,
+        )
+        self._cache.apply_removal_policy(removal_policy(config))
+        self.access = ValkeyAccess(
+            url=f"valkeys://{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}?cluster=true",
+            iam_user=name,
+            cache_name=name,
+        )
+
+    def grant_connect(self, grantee: iam.IGrantable) -> iam.Grant:
+        return iam.Grant.add_to_principal(
+            grantee=grantee,
+            actions=["elasticache:Connect"],
+            resource_arns=[self._cache.attr_arn, self._user.attr_arn],
+        )

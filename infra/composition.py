@@ -1,0 +1,63 @@
+"""The composition root: which stacks a stage has, and what they hand to each other."""
+
+from pathlib import Path
+
+import aws_cdk as cdk
+from constructs import Construct
+
+from infra.buffer import BufferStack
+from infra.cache import CacheStack
+from infra.config import StageConfig
+from infra.environment import ValkeyAccess
+from infra.network import NetworkStack
+from infra.operability import OperabilityStack
+
+
+def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
+    """All stacks of a stage. The local one has neither network nor cache: Valkey runs beside it."""
+    env = cdk.Environment(account=config.account, region=config.region)
+    prefix = f"MessageBuffer-{config.name}"
+    cdk.Tags.of(scope).add("product", "message-buffer")
+    cdk.Tags.of(scope).add("stage", config.name)
+
+    if config.valkey_url is not None:
+        return BufferStack(
+            scope,
+            f"{prefix}-Buffer",
+            config=config,
+            env=env,
+            source=source,
+            layer=layer,
+            valkey=ValkeyAccess(config.valkey_url),
+            placement=None,
+        )
+    network = NetworkStack(scope, f"{prefix}-Network", config=config, env=env)
+    cache = CacheStack(
+        scope,
+        f"{prefix}-Cache",
+        config=config,
+        env=env,
+        subnets=network.cache_subnets,
+        security_group=network.cache_security_group,
+    )
+    buffer = BufferStack(
+        scope,
+        f"{prefix}-Buffer",
+        config=config,
+        env=env,
+        source=source,
+        layer=layer,
+        valkey=cache.access,
+        placement=network.placement,
+    )
+    for function in buffer.functions.values():
+        cache.grant_connect(function)
+    OperabilityStack(
+        scope,
+        f"{prefix}-Operability",
+        env=env,
+        functions=buffer.functions,
+        dead_letters=buffer.dead_letters,
+        api=buffer.api,
+    )
+    return buffer

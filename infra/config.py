@@ -1,0 +1,180 @@
+"""What a stage may decide, read from the `stages` of cdk.json and validated before anything is built.
+
+The names in cdk.json are the field names below. A wrong one ends the run with a sentence listing the right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+LOCAL = "local"
+ZONES = 2
+# The emulator serves an API under a known path only if the API asks for an id of its own.
+LOCAL_API_ID = "b0ffe2ed"
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogRetention = Literal[
+    "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
+]
+MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
+Milliseconds = Annotated[int, Field(ge=1)]
+
+
+class ConfigError(ValueError):
+    """A stage that cannot be built; the message says what is valid."""
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Memory(Settings):
+    """Memory of each function, which is also its share of a CPU."""
+
+    ingest: MemoryMb = 512
+    processor: MemoryMb = 256
+    conversation_processor: MemoryMb = 256
+    watchdog: MemoryMb = 256
+
+
+class Limits(Settings):
+    max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
+
+
+class Timings(Settings):
+    """How long each of the moving parts may take before another one steps in."""
+
+    claim_timeout_ms: Milliseconds = 30_000
+    executor_timeout_ms: Milliseconds = 20_000
+    lease_ms: Milliseconds = 15_000
+    start_ms: Milliseconds = 10_000
+    processor_idle_ms: Milliseconds = 10_000
+    processor_handover_ms: Milliseconds = 30_000
+    processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
+
+    @model_validator(mode="after")
+    def _one_outlives_the_other(self) -> Timings:
+        if self.executor_timeout_ms >= self.claim_timeout_ms:
+            raise ValueError("executor_timeout_ms must be less than claim_timeout_ms: a claim outlives its executor")
+        if self.processor_handover_ms >= self.processor_life_seconds * 1_000:
+            raise ValueError("processor_handover_ms must be less than processor_life_seconds")
+        return self
+
+
+class Network(Settings):
+    egress: Literal["nat", "endpoints"] = "nat"
+    nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
+    # Needed only with an account: CDK would look them up there, without one it leaves them to CloudFormation.
+    availability_zones: tuple[str, ...] = ()
+
+
+class Cache(Settings):
+    # Maxima only: a minimum is billed whether it is used or not.
+    max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
+    max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
+    snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
+
+
+class StageConfig(Settings):
+    name: str
+    account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = None
+    region: str = "us-east-1"
+    removal_policy: Literal["destroy", "retain"] = "destroy"
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    log_level: LogLevel = "INFO"
+    log_retention: LogRetention = "two_weeks"
+    oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
+    memory: Memory = Memory()
+    limits: Limits = Limits()
+    timings: Timings = Timings()
+    rules: dict[str, Any] = {}
+    network: Network = Network()
+    cache: Cache = Cache()
+    # The local stage has no cache of its own: whoever starts Valkey says where it listens.
+    valkey_url: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return self.name == LOCAL
+
+    @model_validator(mode="after")
+    def _complete(self) -> StageConfig:
+        if self.is_local and not self.valkey_url:
+            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
+        if not self.is_local and self.valkey_url:
+            raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
+        if self.account and not self.is_local and len(self.network.availability_zones) != ZONES:
+            raise ValueError("a stage with an account names two network.availability_zones")
+        return self
+
+
+def load_stage(
+    stages: Mapping[str, Any] | None,
+    *,
+    stage: str | None,
+    valkey_url: str | None = None,
+    overrides: str | None = None,
+) -> StageConfig:
+    """The configuration of one stage, or ConfigError saying what is wrong with it and what would be right.
+
+    `overrides` is a JSON object laid over the stage's values, for the tests of the local stage.
+    """
+    stages = stages or {}
+    valid = ", ".join(sorted(stages)) or "none: cdk.json has no stages"
+    if not stage:
+        raise ConfigError(f"No stage given. Use `-c stage=<name>`; valid stages: {valid}.")
+    if stage not in stages:
+        raise ConfigError(f"Unknown stage '{stage}'. Valid stages: {valid}.")
+    values = {**_merge(stages[stage], _parse(overrides)), "name": stage}
+    if valkey_url is not None:
+        values["valkey_url"] = valkey_url
+    try:
+        return StageConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"Stage '{stage}' in cdk.json is not valid. {_sentences(error)}") from error
+
+
+def _parse(overrides: str | None) -> dict[str, Any]:
+    try:
+        parsed = json.loads(overrides or "{}")
+    except json.JSONDecodeError as error:
+        raise ConfigError(f'`-c overrides=` takes a JSON object such as {{"shards": 2}}: {error}.') from error
+    if not isinstance(parsed, dict):
+        raise ConfigError('`-c overrides=` takes a JSON object such as {"shards": 2}.')
+    return parsed
+
+
+def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for name, value in over.items():
+        below = merged.get(name)
+        merged[name] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _sentences(error: ValidationError) -> str:
+    sentences = []
+    for problem in error.errors(include_url=False, include_context=False):
+        path = [part for part in problem["loc"] if isinstance(part, str)]
+        where = ".".join(path) or "the stage"
+        if problem["type"] == "extra_forbidden":
+            sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
+        else:
+            what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{where}: {what}.")
+    return " ".join(sentences)
+
+
+def _fields_beside(path: list[str]) -> list[str]:
+    model: type[BaseModel] = StageConfig
+    for part in path[:-1]:
+        annotation = model.model_fields[part].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    return sorted(set(model.model_fields) - {"name"})

@@ -1,0 +1,104 @@
+"""The environment of every function, in one place: what the runtime is told, and where it comes from.
+
+| variable | functions | is |
+|---|---|---|
+| STAGE | all | the stage's name |
+| VALKEY_URL | all | `valkey://` or, with TLS, `valkeys://` + `[user:password@]host:port?cluster=true` |
+| VALKEY_IAM_USER, VALKEY_CACHE_NAME | all, in AWS | sign in with an IAM token of this user for this cache |
+| SHARDS | all | how many processors share the conversations |
+| START_MS | all | how long a reserved start of a processor may take |
+| POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
+| PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
+| RULES | ingest | the stage's layer of the rules, JSON |
+| WEBHOOK_SECRET_ID | ingest | secret with a JSON object: platform -> webhook secret, or `{"secret", "verifyToken"}` |
+| LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
+| CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
+| EVENT_BUS_NAME, MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go |
+| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS, DEAD_LETTER_QUEUE_URL | conversation_processor | when it gives up |
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aws_cdk import aws_events as events
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
+from aws_cdk import aws_sqs as sqs
+
+from infra.config import StageConfig
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ValkeyAccess:
+    """How a function reaches Valkey. Without an IAM user the URL says everything."""
+
+    url: str
+    iam_user: str | None = None
+    cache_name: str | None = None
+
+    def environment(self) -> Environment:
+        named = {
+            "VALKEY_URL": self.url,
+            "VALKEY_IAM_USER": self.iam_user,
+            "VALKEY_CACHE_NAME": self.cache_name,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def common(role: str, *, config: StageConfig, valkey: ValkeyAccess) -> Environment:
+    return {
+        "STAGE": config.name,
+        "SHARDS": str(config.shards),
+        "START_MS": str(config.timings.start_ms),
+        "POWERTOOLS_SERVICE_NAME": role,
+        "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer",
+        "POWERTOOLS_LOG_LEVEL": config.log_level,
+        **valkey.environment(),
+    }
+
+
+def ingest(
+    *, config: StageConfig, processor: lambda_.IFunction, webhook_secrets: secretsmanager.ISecret
+) -> Environment:
+    return {
+        "PROCESSOR_FUNCTION": processor.function_name,
+        "RULES": json.dumps(config.rules, separators=(",", ":"), sort_keys=True),
+        "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+    }
+
+
+def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction) -> Environment:
+    return {
+        "CONVERSATION_PROCESSOR_FUNCTION": conversation_processor.function_name,
+        "LEASE_MS": str(config.timings.lease_ms),
+        "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
+        "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
+        "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
+    }
+
+
+def conversation_processor(
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction,
+    bus: events.IEventBus,
+    oversize: s3.IBucket,
+    dead_letters: sqs.IQueue,
+) -> Environment:
+    return {
+        "PROCESSOR_FUNCTION": processor.function_name,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),
+        "OVERSIZE_BUCKET": oversize.bucket_name,
+        "EXECUTOR_TIMEOUT_MS": str(config.timings.executor_timeout_ms),
+        "MAX_ATTEMPTS": str(config.limits.max_attempts),
+        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+    }
+
+
+def watchdog(*, processor: lambda_.IFunction) -> Environment:
+    return {"PROCESSOR_FUNCTION": processor.function_name}

@@ -1,0 +1,54 @@
+"""Lambda entry of the conversation processor.
+
+`{"conversation": id, "shard": n}`, invoked asynchronously by the processor; or, by whoever empties the dead-letter
+queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batchId}` or fails.
+"""
+
+from functools import cache
+from typing import Any
+
+from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets
+from lambdas.shared import config
+from lambdas.shared.errors import StoreError
+from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.dead_letters import DeadLetterQueue
+from lambdas.shared.senders.event_bus import EventBus
+from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.object_store import ObjectStore
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.telemetry import Telemetry
+
+
+@cache
+def _parts() -> tuple[ConversationProcessor, Telemetry]:
+    settings, telemetry = config.read_conversation_processor(), Telemetry()
+    processor = ConversationProcessor(
+        store=open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token)),
+        outlets=Outlets(
+            EventBus(settings.event_bus),
+            ObjectStore(settings.oversize_bucket),
+            DeadLetterQueue(settings.dead_letter_queue_url),
+        ),
+        starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
+        telemetry=telemetry,
+        limits=Limits(settings.max_event_bytes, settings.max_attempts),
+    )
+    return processor, telemetry
+
+
+def handler(event: dict[str, Any], _context: Any) -> dict[str, str] | None:
+    processor, telemetry = _parts()
+    try:
+        if "redrive" in event:
+            return {"redriven": processor.redrive(event["redrive"])}
+        processor.process(event["conversation"])
+    except StoreError as error:
+        # The claim, or the token, runs out: then the watchdog puts the conversation back, batch and id unchanged.
+        telemetry.count("StoreFailures")
+        telemetry.warn("store failed", conversation=event.get("conversation"), reason=str(error))
+        if not error.retryable:
+            raise
+    finally:
+        telemetry.flush()
+    return None

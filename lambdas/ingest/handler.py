@@ -1,0 +1,65 @@
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}` of an HTTP API, payload format 2.0."""
+
+from base64 import b64decode
+from functools import cache
+from typing import Any
+
+from lambdas.ingest.service import Ingest, Request, Response, refuse, timings_of
+from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared import config
+from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.secrets import Secrets
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.telemetry import Telemetry
+
+
+@cache
+def _telemetry() -> Telemetry:
+    return Telemetry()
+
+
+@cache
+def _ingest() -> Ingest:
+    settings, telemetry = config.read_ingest(), _telemetry()
+    return Ingest(
+        store=open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token)),
+        secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
+        starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
+        telemetry=telemetry,
+        timing_on=timings_of(settings.rules, telemetry),
+    )
+
+
+def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+    """Answers whatever happens: an exception would become a 500 without a body, and cost the warm worker."""
+    telemetry = _telemetry()
+    try:
+        response = _ingest().answer(_request(event))
+    except Exception as error:  # noqa: BLE001 - the boundary: what is not foreseen is told, and answered
+        telemetry.count("Crashes")
+        telemetry.crash("ingest failed", error)
+        response = refuse(500, "Something went wrong here; send it again.")
+    telemetry.flush()
+    return _to_gateway(response)
+
+
+def _request(event: dict[str, Any]) -> Request:
+    body = event.get("body") or ""
+    return Request(
+        method=event["requestContext"]["http"]["method"],
+        platform=(event.get("pathParameters") or {}).get("platform", ""),
+        headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
+        query=event.get("queryStringParameters") or {},
+        # Signatures are over the bytes that came in.
+        body=b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "surrogatepass"),
+    )
+
+
+def _to_gateway(response: Response) -> dict[str, Any]:
+    return {
+        "statusCode": response.status,
+        "headers": {"Content-Type": response.content_type, **response.headers},
+        "body": response.body,
+    }

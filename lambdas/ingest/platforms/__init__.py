@@ -1,0 +1,9 @@
+"""The platforms that can send us messages, by the name in the webhook's path."""
+
+from collections.abc import Mapping
+
+from lambdas.ingest.platforms.base import Platform
+from lambdas.ingest.platforms.generic import Generic
+from lambdas.ingest.platforms.whatsapp import WhatsApp
+
+PLATFORMS: Mapping[str, Platform] = {platform.name: platform for platform in (Generic(), WhatsApp())}

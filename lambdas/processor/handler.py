@@ -1,0 +1,62 @@
+"""Lambda entry of the processor: `{"shard": n}`, invoked asynchronously."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from lambdas.processor.service import WORKERS, Executors, Exit, Processor, Timings
+from lambdas.shared import config
+from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.connection import Client
+from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.store.store import Store
+from lambdas.shared.store.wake import Wake
+from lambdas.shared.telemetry import Telemetry
+
+
+class _Parts(NamedTuple):
+    """What is kept from one run to the next."""
+
+    settings: config.ProcessorSettings
+    open_client: Callable[[], Client]
+    store: Store
+    functions: Functions
+    telemetry: Telemetry
+
+
+@cache
+def _parts() -> _Parts:
+    settings = config.read_processor()
+    open_client = client_opener(settings.valkey, sign_cache_token)
+    store = open_store(settings.valkey, open_client)
+    return _Parts(settings, open_client, store, Functions(connections=WORKERS), Telemetry())
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
+    parts = _parts()
+    shard = int(event["shard"])
+    parts.telemetry.info("processor began", shard=shard)
+    processor = Processor(
+        store=parts.store,
+        wake=Wake(parts.open_client, shard),
+        executors=Executors(parts.functions, parts.settings.conversation_processor_function),
+        starter=ProcessorStarter(parts.functions, parts.settings.processor_function, parts.telemetry),
+        telemetry=parts.telemetry,
+        timings=Timings(parts.settings.idle_ms, parts.settings.handover_ms),
+        shard=shard,
+    )
+    reason = "error"
+    try:
+        leave: Exit = processor.run(context.get_remaining_time_in_millis)
+        reason = leave.value
+    except Exception as error:
+        # Raised again: a failed invocation is what the alarm looks at, and the watchdog starts the next processor.
+        parts.telemetry.crash("processor failed", error, shard=shard)
+        raise
+    finally:
+        parts.telemetry.count_by("ProcessorExits", reason=reason)
+        parts.telemetry.info("processor left", shard=shard, reason=reason)
+        parts.telemetry.flush()
+    return {"reason": reason}

@@ -1,0 +1,257 @@
+"""The processor of one shard: claims what is due and sends an executor for each conversation.
+
+At most one acts on a shard; the scripts see to that by its lease. It lives as long as there is work and Lambda
+lets it, and leaves the shard either to nobody, when nothing is near, or to a successor.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from enum import StrEnum
+from time import monotonic_ns, sleep
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from lambdas.shared.clock import Clock, system_clock
+from lambdas.shared.errors import SendFailed, StoreError
+from lambdas.shared.senders.starter import ProcessorStarter, StartsFunctions
+from lambdas.shared.store.outcomes import Claimed, Held, Lost, Released, WorkIsNear
+from lambdas.shared.store.store import Store
+from lambdas.shared.telemetry import Telemetry
+
+# Starting an executor is waiting for Lambda's answer: as many wait at once as one claim may bring.
+WORKERS = 32
+MOST_UNDER_WAY = 200
+MOST_IN_A_CLAIM = 100
+RETURN_AFTER_MS = 250
+LONGEST_RETURN_MS = 5_000
+RENEW_MS = 5_000
+REPORT_MS = 30_000
+FIRST_PAUSE_MS = 50
+LONGEST_PAUSE_MS = 1_000
+LEAST_REMAINING_MS = 2_000
+
+
+class Exit(StrEnum):
+    """Why a processor left."""
+
+    HELD = "held"  # another one was there
+    IDLE = "idle"
+    HANDED_OVER = "handed_over"
+    LOST = "lost"  # its lease ran out, and another one has the shard
+    STORE_UNAVAILABLE = "store_unavailable"
+
+
+class Timings(NamedTuple):
+    idle_ms: int
+    handover_ms: int
+
+
+class Time(NamedTuple):
+    clock: Clock = system_clock
+    monotonic_ms: Callable[[], int] = lambda: monotonic_ns() // 1_000_000
+    sleep: Callable[[float], None] = sleep
+
+
+class Sleeper(Protocol):
+    def wait(self, seconds: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class PreparedFunctions(StartsFunctions, Protocol):
+    def prepare(self) -> None: ...
+
+
+class Executors:
+    """Starts executors side by side, and says for which conversations that failed."""
+
+    def __init__(self, functions: PreparedFunctions, function: str) -> None:
+        self._functions = functions
+        self._function = function
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="executor-start")
+        self._under_way: dict[Future[None], str] = {}
+
+    @property
+    def room(self) -> int:
+        return max(MOST_UNDER_WAY - len(self._under_way), 0)
+
+    def prepare(self) -> None:
+        """While the first conversation still waits for its silence."""
+        self._pool.submit(self._functions.prepare)
+
+    def send(self, conversation: str, shard: int) -> None:
+        payload = {"conversation": conversation, "shard": shard}
+        self._under_way[self._pool.submit(self._functions.start, self._function, payload)] = conversation
+
+    def wait(self, seconds: float, *, for_all: bool = False) -> None:
+        wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
+
+    def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
+        """Whom Lambda has accepted or refused since the last look."""
+        for future in [future for future in self._under_way if future.done()]:
+            conversation = self._under_way.pop(future)
+            try:
+                future.result()
+                yield conversation, None
+            except SendFailed as error:
+                yield conversation, error
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
+
+
+class Processor:
+    """One run of a shard's processor."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        wake: Sleeper,
+        executors: Executors,
+        starter: ProcessorStarter,
+        telemetry: Telemetry,
+        timings: Timings,
+        shard: int,
+        time: Time | None = None,
+    ) -> None:
+        self._store = store
+        self._wake = wake
+        self._executors = executors
+        self._starter = starter
+        self._telemetry = telemetry
+        self._timings = timings
+        self._shard = shard
+        self._lease_id = uuid4().hex
+        self._clock, self._monotonic_ms, self._sleep = time or Time()
+        self._renew_ms = min(RENEW_MS, store.settings.lease_ms // 3)
+        self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
+        self._failures_in_a_row = 0
+        self._pause_ms = FIRST_PAUSE_MS
+        self._down_since: int | None = None
+
+    def run(self, remaining_ms: Callable[[], int]) -> Exit:
+        """Work until there is a reason to leave; `remaining_ms` is how long Lambda still lets it."""
+        leave: Exit | None = None
+        step: Callable[[int], Exit | None] = self._enter
+        try:
+            while leave is None:
+                leave = self._try(step, remaining_ms)
+                if self._down_since is None:
+                    step = self._pass
+                self._report()
+        finally:
+            self._wake.close()
+            self._executors.close()
+        return leave
+
+    def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
+        """One step; while Valkey is away, pauses that get longer, until the lease is long lost."""
+        try:
+            leave = step(remaining_ms())
+            self._down_since, self._pause_ms = None, FIRST_PAUSE_MS
+            return leave
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            now = self._monotonic_ms()
+            if self._down_since is None:
+                self._down_since = now
+                self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
+            if now - self._down_since > 2 * self._store.settings.lease_ms or remaining_ms() < LEAST_REMAINING_MS:
+                return Exit.STORE_UNAVAILABLE
+        self._sleep(self._pause_ms / 1_000)
+        self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        return None
+
+    def _enter(self, _remaining_ms: int) -> Exit | None:
+        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), Held):
+            return Exit.HELD
+        self._renewed_at = self._busy_at = self._monotonic_ms()
+        self._executors.prepare()
+        return None
+
+    def _pass(self, remaining_ms: int) -> Exit | None:
+        if remaining_ms <= self._timings.handover_ms:
+            return self._hand_over()
+        if self._monotonic_ms() - self._renewed_at >= self._renew_ms:
+            if isinstance(self._store.renew_lease(self._shard, self._lease_id), Lost):
+                return self._come_back()
+            self._renewed_at = self._monotonic_ms()
+        self._settle()
+        if not self._executors.room:
+            self._executors.wait(self._store.settings.look_ms / 1_000)
+            return None
+        limit = min(MOST_IN_A_CLAIM, self._executors.room)
+        claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
+        if isinstance(claimed, Lost):
+            return self._come_back()
+        self._send(claimed)
+        return self._rest(claimed)
+
+    def _send(self, claimed: Claimed) -> None:
+        if not claimed.conversations:
+            return
+        for due in claimed.conversations:
+            self._executors.send(due.conversation, self._shard)
+        now_ms = self._clock()
+        for due in claimed.conversations:
+            self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
+        self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
+
+    def _rest(self, claimed: Claimed) -> Exit | None:
+        """Sleep until the next due time, a wake, or the next look; or leave, if there was no work for long."""
+        settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
+        near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
+        if claimed.conversations or near:
+            self._busy_at = self._monotonic_ms()
+        elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
+            match self._store.leave_if_idle(self._shard, self._lease_id):
+                case Released():
+                    return Exit.IDLE
+                case Lost():
+                    return self._come_back()
+                case WorkIsNear():
+                    self._busy_at = self._monotonic_ms()
+                    return None
+        until_ms = settings.look_ms if next_due_at_ms is None else min(next_due_at_ms - now_ms, settings.look_ms)
+        self._wake.wait(max(until_ms, 0) / 1_000)
+        return None
+
+    def _settle(self) -> None:
+        """Put back the conversations for which no executor could be started."""
+        for conversation, error in self._executors.ended():
+            if error is None:
+                self._failures_in_a_row = 0
+                continue
+            wait_ms = min(RETURN_AFTER_MS << min(self._failures_in_a_row, 10), LONGEST_RETURN_MS)
+            self._failures_in_a_row += 1
+            outcome = self._store.return_claim(conversation, self._lease_id, due_at_ms=self._clock() + wait_ms)
+            self._telemetry.count("ExecutorStartFailures")
+            self._telemetry.warn(
+                "executor could not be started",
+                conversation=conversation, outcome=type(outcome).__name__, retry_in_ms=wait_ms, reason=str(error),
+            )  # fmt: skip
+
+    def _come_back(self) -> Exit | None:
+        """The lease ran out: take it again, unless somebody else has."""
+        self._telemetry.warn("lease lost", shard=self._shard)
+        return Exit.LOST if self._enter(0) else None
+
+    def _hand_over(self) -> Exit:
+        # Putting back what failed needs the lease: wait for no longer than it is sure to last.
+        self._executors.wait(self._renew_ms / 1_000, for_all=True)
+        self._settle()
+        match self._store.hand_over(self._shard, self._lease_id):
+            case Released(start_processor=start):
+                if start:
+                    self._starter.start(self._shard)
+                return Exit.HANDED_OVER
+            case _:
+                return Exit.LOST
+
+    def _report(self) -> None:
+        """A long run must not keep its metrics to itself until it ends."""
+        if self._monotonic_ms() - self._reported_at >= REPORT_MS:
+            self._reported_at = self._monotonic_ms()
+            self._telemetry.flush()

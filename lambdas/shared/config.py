@@ -1,0 +1,136 @@
+"""What each function is told by its environment: the only module that reads it.
+
+`infra/environment.py` lists the variables and says where they come from.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lambdas.shared.errors import InvalidSettings
+from lambdas.shared.store.connection import ConnectionSettings
+from lambdas.shared.store.opening import IamAccess, ValkeySettings
+from lambdas.shared.store.store import StoreSettings
+
+# An executor is killed at its time-out. Until its token has run out too nobody else may emit the batch, so the
+# token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.
+TOKEN_MARGIN_MS = 2_000
+
+
+class IngestSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+    webhook_secret_id: str
+    rules: Mapping[str, Any]
+    """The stage's layer of the rules, as JSON has it."""
+
+
+class ProcessorSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+    conversation_processor_function: str
+    idle_ms: int
+    handover_ms: int
+
+
+class ConversationProcessorSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+    event_bus: str
+    max_event_bytes: int
+    oversize_bucket: str
+    max_attempts: int
+    dead_letter_queue_url: str
+
+
+class WatchdogSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+
+
+class _Environment:
+    """Variables by name and kind; what is missing or wrong is named in a sentence, never shown."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def optional(self, name: str) -> str | None:
+        return self._variables.get(name) or None
+
+    def text(self, name: str) -> str:
+        value = self.optional(name)
+        if value is None:
+            raise InvalidSettings(f"The environment variable {name} is missing.")
+        return value
+
+    def whole(self, name: str, *, at_least: int = 1) -> int:
+        text = self.text(name)
+        if not (text.isascii() and text.isdigit()) or int(text) < at_least:
+            raise InvalidSettings(f"The environment variable {name} must be a whole number from {at_least}.")
+        return int(text)
+
+    def object(self, name: str) -> dict[str, Any]:
+        try:
+            value = json.loads(self.text(name))
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise InvalidSettings(f"The environment variable {name} must be a JSON object.")
+        return value
+
+    def valkey(self, **timings: int) -> ValkeySettings:
+        return ValkeySettings(
+            connection=ConnectionSettings(self.text("VALKEY_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
+            iam=self._iam(),
+            store=StoreSettings(shards=self.whole("SHARDS"), start_ms=self.whole("START_MS"), **timings),
+        )
+
+    def _iam(self) -> IamAccess | None:
+        if self.optional("VALKEY_IAM_USER") is None:
+            return None
+        return IamAccess(self.text("VALKEY_IAM_USER"), self.text("VALKEY_CACHE_NAME"), self.text("AWS_REGION"))
+
+
+def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
+    env = _environment(environ)
+    return IngestSettings(
+        valkey=env.valkey(),
+        processor_function=env.text("PROCESSOR_FUNCTION"),
+        webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
+        rules=env.object("RULES"),
+    )
+
+
+def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSettings:
+    env = _environment(environ)
+    return ProcessorSettings(
+        valkey=env.valkey(lease_ms=env.whole("LEASE_MS"), claim_ms=env.whole("CLAIM_TIMEOUT_MS")),
+        # Lambda itself says so: its successor is the same function.
+        processor_function=env.text("AWS_LAMBDA_FUNCTION_NAME"),
+        conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION"),
+        idle_ms=env.whole("PROCESSOR_IDLE_MS"),
+        handover_ms=env.whole("PROCESSOR_HANDOVER_MS"),
+    )
+
+
+def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
+    env = _environment(environ)
+    return ConversationProcessorSettings(
+        valkey=env.valkey(executor_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        processor_function=env.text("PROCESSOR_FUNCTION"),
+        event_bus=env.text("EVENT_BUS_NAME"),
+        max_event_bytes=env.whole("MAX_EVENT_BYTES", at_least=1_024),
+        oversize_bucket=env.text("OVERSIZE_BUCKET"),
+        max_attempts=env.whole("MAX_ATTEMPTS"),
+        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+    )
+
+
+def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
+    env = _environment(environ)
+    return WatchdogSettings(valkey=env.valkey(), processor_function=env.text("PROCESSOR_FUNCTION"))
+
+
+def _environment(environ: Mapping[str, str] | None) -> _Environment:
+    return _Environment(os.environ if environ is None else environ)

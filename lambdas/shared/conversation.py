@@ -1,0 +1,31 @@
+"""What a conversation is called: whose, on which platform, through which account, with whom.
+
+    acme/whatsapp/106540352242922/491701234567
+
+A part's own `/` is escaped, as is the sign that escapes, so that different parts never make the same id.
+"""
+
+from typing import NamedTuple
+
+from lambdas.shared.errors import InvalidId
+
+DEFAULT_TENANT = "default"
+
+
+class ConversationId(NamedTuple):
+    tenant: str
+    platform: str
+    account: str
+    user: str
+
+    def __str__(self) -> str:
+        if not all(self):
+            raise InvalidId("no part of a conversation id may be empty")
+        return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in self)
+
+
+def parse_conversation_id(text: str) -> ConversationId:
+    parts = [part.replace("%2F", "/").replace("%25", "%") for part in text.split("/")]
+    if len(parts) != len(ConversationId._fields) or not all(parts):
+        raise InvalidId("a conversation id reads tenant/platform/account/user")
+    return ConversationId(*parts)

@@ -1,0 +1,55 @@
+"""AWS clients, made on first use, and the one place where the SDK's errors become ours.
+
+The SDK is imported with the first client, not with the function: who finds nothing to send pays for none of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from lambdas.shared.errors import SendFailed
+
+# Two tries of at most five seconds: every caller has something better to do than to wait for longer.
+CONNECT_SECONDS = 1
+ANSWER_SECONDS = 4
+ATTEMPTS = 2
+
+
+_making = Lock()
+
+
+def client(service: str, *, connections: int = 10) -> Any:
+    # Clients may be shared between threads, but not be made by several at once.
+    with _making:
+        return _made(service, connections)
+
+
+@cache
+def _made(service: str, connections: int) -> Any:
+    import boto3  # noqa: PLC0415 - imported when first used
+    from botocore.config import Config  # noqa: PLC0415
+
+    return boto3.client(
+        service,
+        config=Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=ANSWER_SECONDS,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            max_pool_connections=connections,
+        ),
+    )
+
+
+@contextmanager
+def errors_as_ours(doing: str) -> Iterator[None]:
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - imported when first used
+
+    try:
+        yield
+    except ClientError as error:
+        # The service's own words may quote what was sent.
+        raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
+    except BotoCoreError as error:
+        raise SendFailed(f"{doing}: {type(error).__name__}") from error

@@ -1,0 +1,29 @@
+"""Starts other functions, without waiting for what they do."""
+
+import json
+from collections.abc import Mapping
+
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.senders import aws
+
+ACCEPTED = 202
+
+
+class Functions:
+    def __init__(self, *, connections: int = 10) -> None:
+        self._connections = connections
+
+    def prepare(self) -> None:
+        """Make the client now: the first start need not wait for it."""
+        aws.client("lambda", connections=self._connections)
+
+    def start(self, function: str, payload: Mapping[str, object]) -> None:
+        """Returns when Lambda has accepted the event; raises SendFailed when it has not."""
+        with aws.errors_as_ours("invoke"):
+            answer = aws.client("lambda", connections=self._connections).invoke(
+                FunctionName=function,
+                InvocationType="Event",
+                Payload=json.dumps(payload, separators=(",", ":")).encode(),
+            )
+        if answer.get("StatusCode") != ACCEPTED:
+            raise SendFailed(f"invoke: status {answer.get('StatusCode')}")

@@ -1,0 +1,31 @@
+"""Lambda entry of the watchdog: every minute by rule, and half a minute later by queue; both mean the same."""
+
+from functools import cache
+from typing import Any
+
+from lambdas.shared import config
+from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.telemetry import Telemetry
+from lambdas.watchdog.service import Watchdog
+
+
+@cache
+def _parts() -> tuple[Watchdog, Telemetry]:
+    settings, telemetry = config.read_watchdog(), Telemetry()
+    store = open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token))
+    return Watchdog(store, ProcessorStarter(Functions(), settings.processor_function, telemetry), telemetry), telemetry
+
+
+def handler(_event: dict[str, Any], _context: Any) -> None:
+    watchdog, telemetry = _parts()
+    try:
+        watchdog.sweep()
+    except Exception as error:
+        # Raised again: a failed invocation is what the alarm looks at. The next pass comes in half a minute.
+        telemetry.crash("sweep failed", error)
+        raise
+    finally:
+        telemetry.flush()

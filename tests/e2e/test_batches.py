@@ -1,0 +1,164 @@
+"""From webhook to event, by HTTP and the bus only: which messages become one batch, and when."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from local.events import Arrival
+from tests.support.judge import Talk, ids_of, judge
+from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYPING_MS, LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+
+# Cold starts on a machine that runs other tests: these tests are about which messages, not how fast.
+WITHIN_MS = 6_000
+
+
+@pytest.fixture
+def talk(stage: LocalStage) -> Talk:
+    return Talk(stage)
+
+
+def one(talk: Talk) -> Arrival:
+    (arrival,) = judge([talk], within_ms=WITHIN_MS)
+    return arrival
+
+
+def say_at_pace(talk: Talk, count: int, *, gap_ms: int) -> list[int]:
+    """Messages at an even pace; the due time after each."""
+    due = []
+    began = time.monotonic()
+    for number in range(count):
+        time.sleep(max(0.0, began + number * gap_ms / 1_000 - time.monotonic()))
+        (state,) = talk.say().json["conversations"].values()
+        due.append(state["dueAt"])
+    return due
+
+
+def test_a_single_message_becomes_a_batch_after_the_silence(talk: Talk) -> None:
+    talk.say(author="Ada")
+    arrival = one(talk)
+    (message,) = arrival.batch["messages"]
+    assert message["text"] == f"text of {message['id']}"
+    assert arrival.batch["conversationId"] == talk.conversation_id
+    assert arrival.batch["flushReason"] == "silence"
+    assert talk.accepted[0].due_at_ms - message["receivedAt"] == pytest.approx(SILENCE_MS, abs=50)
+    assert arrival.at_ms >= talk.accepted[0].due_at_ms
+
+
+def test_each_message_resets_the_timer(talk: Talk) -> None:
+    due = say_at_pace(talk, 5, gap_ms=200)
+    assert due == sorted(set(due)), "later with each message"
+    arrival = one(talk)
+    assert arrival.batch["messageCount"] == 5
+    assert arrival.at_ms >= due[-1]
+
+
+def test_quick_fragments_wait_longer_because_somebody_is_typing(talk: Talk) -> None:
+    talk.say()
+    talk.say()
+    first, second = one(talk).batch["messages"]
+    assert talk.accepted[0].due_at_ms - first["receivedAt"] == pytest.approx(SILENCE_MS, abs=50)
+    assert talk.accepted[1].due_at_ms - second["receivedAt"] == pytest.approx(TYPING_MS, abs=50)
+
+
+def test_who_never_stops_typing_is_answered_after_the_longest_wait(talk: Talk) -> None:
+    say_at_pace(talk, 12, gap_ms=400)
+    first, *_ = judge([talk], within_ms=WITHIN_MS)
+    assert first.batch["flushReason"] == "max_wait"
+    opened_ms = first.batch["metadata"]["firstMessageAt"]
+    assert all(each.due_at_ms <= opened_ms + MAX_WAIT_MS for each in talk.accepted if each.message_id in ids_of(first))
+    assert len(talk.batches()) == 2
+
+
+def test_a_full_buffer_is_not_kept_waiting(talk: Talk) -> None:
+    bodies = [talk.body() for _ in range(MAX_MESSAGES)]
+    talk.note(talk.stage.webhooks.post("generic", bodies), *(body["id"] for body in bodies))
+    arrival = one(talk)
+    assert arrival.batch["messageCount"] == MAX_MESSAGES
+    assert arrival.batch["flushReason"] == "max_messages"
+    assert talk.accepted[-1].due_at_ms == arrival.batch["metadata"]["lastMessageAt"]
+
+
+def test_one_less_than_a_full_buffer_waits_for_silence(talk: Talk) -> None:
+    bodies = [talk.body() for _ in range(MAX_MESSAGES - 1)]
+    talk.note(talk.stage.webhooks.post("generic", bodies), *(body["id"] for body in bodies))
+    arrival = one(talk)
+    assert arrival.batch["flushReason"] == "silence"
+    assert talk.accepted[-1].due_at_ms == arrival.batch["metadata"]["lastMessageAt"] + TYPING_MS
+
+
+def test_conversations_do_not_mix(stage: LocalStage) -> None:
+    talks = [Talk(stage) for _ in range(8)]
+    with ThreadPoolExecutor(len(talks)) as pool:
+        list(pool.map(lambda talk: [talk.say() for _ in range(4)], talks))
+    for arrival in judge(talks, within_ms=WITHIN_MS):
+        (talk,) = [each for each in talks if each.conversation_id == arrival.batch["conversationId"]]
+        assert set(ids_of(arrival)) <= set(talk.ids)
+
+
+def test_one_user_on_two_accounts_and_two_tenants_has_separate_conversations(stage: LocalStage) -> None:
+    talks = [Talk(stage, name="same") for _ in range(3)]
+    talks[0].say()
+    talks[1].say(account="other shop")
+    talks[2].say(tenant="other tenant")
+    judge(talks, within_ms=WITHIN_MS)
+    assert len({talk.conversation_id for talk in talks}) == 3
+
+
+def test_messages_that_arrive_during_emission_go_to_the_next_batch(talk: Talk) -> None:
+    # Sixty in a row fill the buffer three times over: each batch is emitted while the next messages arrive.
+    for _ in range(3 * MAX_MESSAGES):
+        talk.say()
+    judge([talk], within_ms=WITHIN_MS)
+    assert len(talk.batches()) > 1
+    generations = [arrival.batch["generation"] for arrival in talk.arrivals()]
+    assert generations == sorted(set(generations))
+
+
+def test_a_list_of_messages_is_taken_in_its_order(talk: Talk) -> None:
+    bodies = [talk.body() for _ in range(8)]
+    answer = talk.stage.webhooks.post("generic", bodies)
+    assert answer.json["accepted"] == 8
+    talk.note(answer, *(body["id"] for body in bodies))
+    assert ids_of(one(talk)) == [body["id"] for body in bodies]
+
+
+def test_what_a_message_carries_arrives_whole(talk: Talk) -> None:
+    text = '  naïve ☕ 👩‍👩‍👧 \u0000 "quoted" \\ \n second line \u2028 '
+    attachment = {"type": "image", "url": "https://example.com/a.png", "mimeType": "image/png", "name": "a.png"}
+    talk.say(text=text, author="Ada", sentAt=1_700_000_000_000, attachments=[attachment])
+    (message,) = one(talk).batch["messages"]
+    assert message["text"] == text
+    assert message["author"] == "Ada"
+    assert message["sentAt"] == 1_700_000_000_000
+    assert message["attachments"] == [attachment]
+
+
+def test_a_repeated_delivery_counts_once_before_and_after_the_batch(talk: Talk) -> None:
+    talk.say("repeated-before")
+    again = talk.say("repeated-before")
+    assert (again.json["accepted"], again.json["duplicates"]) == (0, 1)
+    talk.say("another")
+    one(talk)
+    late = talk.stage.webhooks.post("generic", talk.body("repeated-before"))
+    assert (late.status, late.json["duplicates"]) == (200, 1)
+    time.sleep((SILENCE_MS + TYPING_MS) / 1_000)
+    assert len(talk.arrivals()) == 1
+
+
+def test_fifty_identical_deliveries_at_once_are_one_message(talk: Talk) -> None:
+    body = talk.body()
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda _: talk.stage.webhooks.post("generic", body), range(50)))
+    assert {answer.status for answer in answers} == {200}
+    assert sum(answer.json["accepted"] for answer in answers) == 1
+    talk.note(next(answer for answer in answers if answer.json["accepted"]), body["id"])
+    assert ids_of(one(talk)) == [body["id"]]
+
+
+def test_equal_texts_under_different_ids_are_all_kept(talk: Talk) -> None:
+    talk.say(text="ok")
+    talk.say(text="ok")
+    assert [message["text"] for message in one(talk).batch["messages"]] == ["ok", "ok"]

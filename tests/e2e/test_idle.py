@@ -1,0 +1,67 @@
+"""Cheap when idle, and silent about what people wrote."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from local.webhooks import whatsapp, whatsapp_text
+from tests.support.judge import Talk, judge
+from tests.support.local_stage import IDLE_MS, LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.xdist_group("stage")]
+
+SECRET_WORDS = "xyzzy-nobody-else-may-read-this"
+
+
+def starts_since(stage: LocalStage, since_ms: int) -> int:
+    """How many processors ran; one appears in the log when it has left."""
+    return sum(line.startswith("START ") for line in stage.log("processor", since_ms=since_ms))
+
+
+def test_the_processor_leaves_when_nothing_is_left_to_do(stage: LocalStage) -> None:
+    talk = Talk(stage)
+    talk.say()
+    judge([talk], within_ms=6_000)
+    assert stage.processor_is_there()
+    time.sleep(IDLE_MS / 1_000 + 1.5)
+    assert not stage.processor_is_there()
+    since_ms = int(time.time() * 1_000)
+    time.sleep(1.5)
+    assert not stage.processor_is_there(), "and it does not come back without work"
+    assert starts_since(stage, since_ms) == 0
+
+
+def test_fifty_messages_that_arrive_at_once_start_one_processor(stage: LocalStage) -> None:
+    stage.wait_until_idle()
+    since_ms = int(time.time() * 1_000)
+    talks = [Talk(stage) for _ in range(5)]
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(lambda number: talks[number % 5].say(), range(50)))
+    assert sum(len(talk.accepted) for talk in talks) == 50
+    # They raced each other, so there is no order to judge.
+    assert {message_id for talk in talks for batch in talk.wait_all() for message_id in batch} == {
+        message_id for talk in talks for message_id in talk.ids
+    }
+    stage.wait_until_idle()
+    time.sleep(0.5)
+    assert starts_since(stage, since_ms) == 1
+
+
+def test_the_logs_hold_no_text_no_name_and_no_secret(stage: LocalStage) -> None:
+    since_ms = int(time.time() * 1_000)
+    talk = Talk(stage)
+    talk.say(text=SECRET_WORDS, author=SECRET_WORDS, attachments=[{"type": "file", "name": SECRET_WORDS}])
+    wrong = {"X-Signature-256": "sha256=" + "0" * 64}
+    stage.webhooks.post("generic", talk.body(text=SECRET_WORDS), headers=wrong)
+    stage.webhooks.post("generic", talk.body() | {"sentAt": SECRET_WORDS})
+    stage.webhooks.post("generic", f'{{"text": "{SECRET_WORDS}"'.encode())
+    stage.webhooks.post("whatsapp", whatsapp(whatsapp_text("wamid.secret", SECRET_WORDS, sender="4915100000000")))
+    judge([talk], within_ms=6_000)
+    stage.wait_until_idle()
+    time.sleep(0.5)
+    forbidden = [SECRET_WORDS, *stage.outputs.WebhookSecrets.values()]
+    for role in stage.outputs.LogGroups:
+        lines = stage.log(role, since_ms=since_ms)
+        assert lines, f"{role} says nothing at all" if role != "watchdog" else "the watchdog passes rarely"
+        assert not [line for line in lines if any(word in line for word in forbidden)]

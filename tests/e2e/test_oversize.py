@@ -1,0 +1,35 @@
+"""A batch that does not fit on the bus goes through the bucket, and the event says where it is."""
+
+import json
+
+import pytest
+
+from tests.support.judge import Talk, judge_schema
+from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.xdist_group("stage")]
+
+
+def test_a_batch_over_the_limit_is_read_from_the_bucket(stage: LocalStage) -> None:
+    talk = Talk(stage)
+    texts = [f"{number}" + "x" * (MAX_EVENT_BYTES // 2) for number in range(3)]
+    for text in texts:
+        assert talk.say(text=text).status == 200
+
+    def mine(arrivals: object) -> list[dict[str, object]]:
+        batches = [arrival.batch for arrival in stage.inbox.arrivals]
+        return [batch for batch in batches if batch["conversationId"] == talk.conversation_id]
+
+    assert stage.inbox.wait_until(lambda arrivals: bool(mine(arrivals)), timeout_seconds=10)
+    (arrival,) = [each for each in stage.inbox.arrivals if each.batch["conversationId"] == talk.conversation_id]
+    judge_schema(arrival)
+    assert len(json.dumps(arrival.batch)) < MAX_EVENT_BYTES
+    assert (arrival.batch["messages"], arrival.batch["text"], arrival.batch["messageCount"]) == ([], None, 3)
+    reference = arrival.batch["messagesRef"]
+    assert reference["bucket"] == stage.outputs.OversizeBucketName
+    stored = stage.outputs.client("s3").get_object(Bucket=reference["bucket"], Key=reference["key"])["Body"].read()
+    assert len(stored) == reference["bytes"]
+    content = json.loads(stored)
+    assert [message["id"] for message in content["messages"]] == talk.ids
+    assert [message["text"] for message in content["messages"]] == texts
+    assert content["text"] == "\n".join(texts)

@@ -1,0 +1,148 @@
+"""What stands in for AWS and for time in the tests of the services."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.telemetry import Telemetry, Value
+from tests.support.engine import ManualClock
+
+PROCESSOR = "the-processor"
+EXECUTOR = "the-executor"
+
+
+class RecordedTelemetry(Telemetry):
+    """Keeps what was told, for tests to ask."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+        self.counts: dict[str, int] = {}
+        self.flushes = 0
+
+    def info(self, decision: str, **fields: Value) -> None:
+        self.lines.append(("info", decision, fields))
+
+    debug = info
+
+    def warn(self, decision: str, **fields: Value) -> None:
+        self.lines.append(("warning", decision, fields))
+
+    def crash(self, decision: str, error: BaseException, **fields: Value) -> None:
+        self.lines.append(("error", decision, {**fields, "error": type(error).__name__}))
+
+    def count(self, metric: str, value: int = 1) -> None:
+        self.counts[metric] = self.counts.get(metric, 0) + value
+
+    def measure_ms(self, metric: str, value: int) -> None:
+        self.counts[metric] = value
+
+    def count_by(self, metric: str, **dimension: str) -> None:
+        self.count(f"{metric} {' '.join(dimension.values())}")
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def said(self, decision: str) -> list[dict[str, Any]]:
+        return [fields for _, told, fields in self.lines if told == decision]
+
+
+class FakeFunctions:
+    """Lambda: remembers whom it was asked to start, and refuses as often as it was told to."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, Mapping[str, object]]] = []
+        self.refusals = 0
+        self.prepared = False
+        self.on_start: Callable[[str, Mapping[str, object]], None] = lambda _function, _payload: None
+
+    def prepare(self) -> None:
+        self.prepared = True
+
+    def start(self, function: str, payload: Mapping[str, object]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise SendFailed("invoke: ThrottlingException")
+        self.started.append((function, payload))
+        self.on_start(function, payload)
+
+    def conversations(self) -> list[str]:
+        return [str(payload["conversation"]) for function, payload in self.started if function == EXECUTOR]
+
+    def processors(self) -> list[int]:
+        return [int(str(payload["shard"])) for function, payload in self.started if function == PROCESSOR]
+
+
+class FakeBus:
+    """EventBridge: keeps the details, and fails as often as it was told to."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, str]] = []
+        self.failures: list[Exception] = []
+        self.on_publish: Callable[[], None] = lambda: None
+
+    def publish(self, detail_type: str, detail: str) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.published.append((detail_type, detail))
+        self.on_publish()
+
+
+class FakeObjects:
+    bucket = "the-bucket"
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.failures: list[Exception] = []
+
+    def put(self, key: str, body: bytes) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.kept[key] = body
+
+    def get(self, key: str) -> bytes:
+        return self.kept[key]
+
+
+class FakeQueue:
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        self.failures: list[Exception] = []
+
+    def put(self, body: str) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.bodies.append(body)
+
+
+class FakeSecrets:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reads = 0
+        self.failures: list[Exception] = []
+
+    def read(self, _secret_id: str) -> str:
+        self.reads += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.text
+
+
+class FakeWake:
+    """A sleep that takes no time: it moves the clock, unless the test has something happen meanwhile."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.waits: list[float] = []
+        self.closed = False
+        self.meanwhile: Callable[[], bool] = lambda: False
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        if self.meanwhile():
+            return True
+        # A test that does not end would be a loop without a sleep.
+        self._clock.advance(max(round(seconds * 1_000), 1))
+        return False
+
+    def close(self) -> None:
+        self.closed = True

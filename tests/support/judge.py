@@ -1,0 +1,150 @@
+"""What a test sent, and the one judge of what came out: each message once, in order, in time."""
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from local.events import Arrival
+from local.webhooks import Answer
+from tests.support.local_stage import LocalStage
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
+
+
+@dataclass
+class Accepted:
+    message_id: str
+    due_at_ms: int
+
+
+@dataclass
+class Talk:
+    """A conversation that a test leads: what it sent and was accepted, in order."""
+
+    stage: LocalStage
+    name: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex[:12]}")
+    accepted: list[Accepted] = field(default_factory=list)
+    conversation_id: str = ""
+
+    def body(self, message_id: str | None = None, **fields: Any) -> dict[str, Any]:
+        message_id = message_id or f"m-{uuid.uuid4().hex[:12]}"
+        return {
+            "account": "shop",
+            "conversation": self.name,
+            "id": message_id,
+            "text": f"text of {message_id}",
+        } | fields
+
+    def say(self, message_id: str | None = None, **fields: Any) -> Answer:
+        """Send a message; it counts as accepted if the answer says so."""
+        body = self.body(message_id, **fields)
+        answer = self.stage.webhooks.post("generic", body)
+        if answer.status == 200:
+            self.note(answer, body["id"])
+        return answer
+
+    def insist(self, message_id: str | None = None, *, timeout_seconds: float = 30.0, **fields: Any) -> Answer:
+        """Send a message again and again until it is accepted, as platforms do."""
+        body = self.body(message_id, **fields)
+        deadline = time.monotonic() + timeout_seconds
+        while (answer := self.say(body["id"], **fields)).status != 200:
+            assert answer.status >= 500, f"{answer.status} {answer.body!r}"
+            assert time.monotonic() < deadline, f"never accepted: {answer.body!r}"
+            time.sleep(0.1)
+        return answer
+
+    def note(self, answer: Answer, *message_ids: str) -> None:
+        """These messages were accepted by this answer."""
+        self.note_state(answer.json["conversations"], *message_ids)
+
+    def note_state(self, conversations: Mapping[str, Any], *message_ids: str) -> None:
+        ((self.conversation_id, state),) = conversations.items()
+        known = {each.message_id for each in self.accepted}
+        due_at_ms = state["dueAt"] or 0
+        self.accepted += [Accepted(each, due_at_ms) for each in message_ids if each not in known]
+
+    @property
+    def ids(self) -> list[str]:
+        return [each.message_id for each in self.accepted]
+
+    def arrivals(self) -> list[Arrival]:
+        ids = set(self.ids)
+        return [arrival for arrival in self.stage.inbox.arrivals if ids & set(ids_of(arrival))]
+
+    def batches(self) -> list[list[str]]:
+        """The messages of each batch; a batch that came twice counts once."""
+        return list({arrival.batch["batchId"]: ids_of(arrival) for arrival in self.arrivals()}.values())
+
+    def wait_all(self, *, timeout_seconds: float = 20.0) -> list[list[str]]:
+        """The batches, once all that was accepted came out."""
+        _wait([self], timeout_seconds)
+        return self.batches()
+
+
+def ids_of(arrival: Arrival) -> list[str]:
+    return [message["id"] for message in arrival.batch["messages"]]
+
+
+def judge(
+    talks: Sequence[Talk], *, within_ms: int, timeout_seconds: float = 20.0, quiet_seconds: float = 1.0
+) -> list[Arrival]:
+    """Every accepted message comes out under exactly one batch id, in order, and not later than allowed.
+
+    `within_ms` is the time from when a batch was due until it was on the bus.
+    """
+    _wait(talks, timeout_seconds)
+    time.sleep(quiet_seconds)
+    for talk in talks:
+        _judge_one(talk, within_ms)
+    return [arrival for talk in talks for arrival in talk.arrivals()]
+
+
+def judge_schema(arrival: Arrival) -> None:
+    _validator().validate(arrival.batch)
+    assert arrival.event["source"] == "message-buffer"
+    assert arrival.event["detail-type"] == "messages.batch.ready"
+
+
+def _wait(talks: Sequence[Talk], timeout_seconds: float) -> None:
+    expected = {message_id for talk in talks for message_id in talk.ids}
+
+    def all_there(arrivals: Sequence[Arrival]) -> bool:
+        return expected <= {message_id for arrival in arrivals for message_id in ids_of(arrival)}
+
+    if not talks[0].stage.inbox.wait_until(all_there, timeout_seconds=timeout_seconds):
+        came = {message_id for talk in talks for arrival in talk.arrivals() for message_id in ids_of(arrival)}
+        missing = [message_id for talk in talks for message_id in talk.ids if message_id not in came]
+        raise AssertionError(
+            f"lost: {len(missing)} of {len(expected)} messages did not come out, such as {missing[:5]}"
+        )
+
+
+def _judge_one(talk: Talk, within_ms: int) -> None:
+    content: dict[str, str] = {}
+    first_arrivals: list[Arrival] = []
+    for arrival in talk.arrivals():
+        judge_schema(arrival)
+        messages = json.dumps(arrival.batch["messages"], sort_keys=True)
+        if arrival.batch["batchId"] not in content:
+            first_arrivals.append(arrival)
+        known = content.setdefault(arrival.batch["batchId"], messages)
+        assert known == messages, "a batch came again with another content"
+    came = [message_id for arrival in first_arrivals for message_id in ids_of(arrival)]
+    assert sorted(came) == sorted(talk.ids), "each message in one batch"
+    assert came == talk.ids, "in order"
+    due = {each.message_id: each.due_at_ms for each in talk.accepted}
+    for arrival in first_arrivals:
+        late_ms = arrival.at_ms - due[ids_of(arrival)[-1]]
+        assert late_ms <= within_ms, f"on the bus {late_ms} ms after it was due, allowed are {within_ms}"
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))

@@ -1,0 +1,198 @@
+"""A local stage for tests: with short times, everything that came out of it, and hands on its processes."""
+
+import fcntl
+import io
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis
+
+from local import emulator
+from local.events import Inbox, collect
+from local.outputs import Outputs
+from local.processes import MARK
+from local.progress import Progress
+from local.stage import ROOT, Stage
+from local.webhooks import Webhooks
+
+# Short, but not so short that a machine which runs other tests beside these cannot keep the pace.
+SILENCE_MS = 600
+TYPING_MS = 1_200
+MAX_WAIT_MS = 4_000
+MAX_MESSAGES = 20
+MAX_ATTEMPTS = 3
+MAX_EVENT_BYTES = 65_536
+CLAIM_TIMEOUT_MS = 5_000
+EXECUTOR_TIMEOUT_MS = 4_000
+# An executor's token outlives it by two seconds, so that is when its batch is free again.
+TOKEN_MS = EXECUTOR_TIMEOUT_MS + 2_000
+LEASE_MS = 3_000
+START_MS = 3_000
+IDLE_MS = 4_000
+WARM_PROCESSES = 4
+
+OVERRIDES: dict[str, Any] = {
+    "rules": {
+        "silenceMs": SILENCE_MS,
+        "typingInferenceMs": TYPING_MS,
+        "maxWaitMs": MAX_WAIT_MS,
+        "maxMessages": MAX_MESSAGES,
+    },
+    "limits": {"max_attempts": MAX_ATTEMPTS, "max_event_bytes": MAX_EVENT_BYTES},
+    "timings": {
+        "claim_timeout_ms": CLAIM_TIMEOUT_MS,
+        "executor_timeout_ms": EXECUTOR_TIMEOUT_MS,
+        "lease_ms": LEASE_MS,
+        "start_ms": START_MS,
+        "processor_idle_ms": IDLE_MS,
+        "processor_handover_ms": 10_000,
+        "processor_life_seconds": 120,
+    },
+}
+
+
+def share_emulator(home: Path) -> None:
+    """The emulator is installed once for all stages, also when several workers begin at the same time."""
+    installed = ROOT / ".local" / "emulator"
+    installed.parent.mkdir(exist_ok=True)
+    with (installed.parent / "installing.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        emulator.ensure_installed(installed)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "emulator").symlink_to(installed)
+
+
+class LocalStage:
+    """A stage that is up, and all it emitted since."""
+
+    def __init__(self, stage: Stage, outputs: Outputs, inbox: Inbox) -> None:
+        self.stage = stage
+        self.outputs = outputs
+        self.inbox = inbox
+        self.webhooks = Webhooks(outputs)
+        address = outputs.ValkeyUrl.removeprefix("valkey://").partition("?")[0]
+        host, _, port = address.partition(":")
+        self.valkey = redis.Redis(host=host, port=int(port), decode_responses=True)
+
+    def warm_up(self) -> None:
+        """Some processes for what comes, so that tests measure the product and not the emulator's cold starts."""
+        body = {"account": "warm-up", "conversation": uuid.uuid4().hex, "id": "1", "text": "warm-up"}
+        with ThreadPoolExecutor(WARM_PROCESSES) as pool:
+            list(pool.map(lambda _: self.webhooks.post("generic", body), range(WARM_PROCESSES)))
+        self.inbox.wait_until(bool, timeout_seconds=20)
+        self.invoke("watchdog", wait=True)
+
+    # -- functions ---------------------------------------------------------------------------------------------
+
+    def invoke(self, role: str, payload: dict[str, Any] | None = None, *, wait: bool = False) -> None:
+        self.outputs.client("lambda").invoke(
+            FunctionName=self.outputs.Functions[role],
+            InvocationType="RequestResponse" if wait else "Event",
+            Payload=json.dumps(payload or {}),
+        )
+
+    def workers(self, role: str) -> list[psutil.Process]:
+        """The processes in which a function runs, or waits for its next invocation."""
+        name = self.outputs.Functions[role]
+        return [each for each in psutil.process_iter() if _runs(each, name, self.outputs.AwsEndpointUrl)]
+
+    def kill(self, *roles: str) -> int:
+        """kill -9; says how many processes that ended."""
+        found = [worker for role in roles for worker in self.workers(role)]
+        for worker in found:
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
+        psutil.wait_procs(found, timeout=5)
+        return len(found)
+
+    @contextmanager
+    def configured(self, role: str, *, timeout_seconds: int | None = None, **variables: str) -> Iterator[None]:
+        """Another configuration of a function inside; its processes start afresh on both edges."""
+        client, name = self.outputs.client("lambda"), self.outputs.Functions[role]
+        before = client.get_function_configuration(FunctionName=name)
+        kept = before["Environment"]["Variables"]
+        timeout = timeout_seconds or before["Timeout"]
+        client.update_function_configuration(
+            FunctionName=name, Timeout=timeout, Environment={"Variables": kept | variables}
+        )
+        try:
+            yield
+        finally:
+            client.update_function_configuration(
+                FunctionName=name, Timeout=before["Timeout"], Environment={"Variables": kept}
+            )
+
+    @contextmanager
+    def watched(self, *, every_seconds: float) -> Iterator[None]:
+        """The watchdog passes more often than its schedule, so that a test need not wait half a minute."""
+        done = threading.Event()
+
+        def patrol() -> None:
+            while not done.wait(every_seconds):
+                self.invoke("watchdog", {"shard": 0})
+
+        patrolling = threading.Thread(target=patrol, daemon=True)
+        patrolling.start()
+        try:
+            yield
+        finally:
+            done.set()
+            patrolling.join()
+
+    def log(self, role: str, *, since_ms: int) -> list[str]:
+        """What a function wrote; it appears when the invocation is over."""
+        pages = self.outputs.client("logs").get_paginator("filter_log_events")
+        arguments = {"logGroupName": self.outputs.LogGroups[role], "startTime": since_ms}
+        return [event["message"] for page in pages.paginate(**arguments) for event in page["events"]]
+
+    # -- Valkey ------------------------------------------------------------------------------------------------
+
+    def processor_is_there(self) -> bool:
+        """Somebody holds the shard, dead or alive, until the lease runs out."""
+        alive_until = self.valkey.hget("{b0}:open", "")
+        return isinstance(alive_until, str) and int(alive_until[:13]) > time.time() * 1_000
+
+    def keys(self, pattern: str) -> list[str]:
+        return [str(key) for key in self.valkey.scan_iter(pattern)]
+
+    def wait_until_idle(self, *, timeout_seconds: float = 30.0) -> None:
+        """Until no processor is there, so that a test knows where it begins."""
+        deadline = time.monotonic() + timeout_seconds
+        while self.processor_is_there():
+            assert time.monotonic() < deadline, "the processor did not leave"
+            time.sleep(0.05)
+
+
+@contextmanager
+def local_stage(home: Path) -> Iterator[LocalStage]:
+    share_emulator(home)
+    stage = Stage(home)
+    try:
+        outputs = stage.up(Progress(io.StringIO()), overrides=OVERRIDES)
+        with collect(outputs) as inbox:
+            running = LocalStage(stage, outputs, inbox)
+            running.warm_up()
+            yield running
+    finally:
+        stage.down(Progress(io.StringIO()))
+
+
+def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
+    try:
+        environment = process.environ()
+        # The mark keeps this to processes of local stages, the port to those of this one.
+        return (
+            MARK in environment
+            and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function
+            and environment.get("GATEWAY_PORT") == endpoint_url.rpartition(":")[2]
+        )
+    except psutil.Error:
+        return False

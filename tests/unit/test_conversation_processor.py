@@ -1,0 +1,412 @@
+"""The executor: whatever fails around it, a batch comes out under one id, in order, or lies among the dead letters."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lambdas.conversation_processor import batch
+from lambdas.conversation_processor.service import (
+    LONGEST_RETRY_MS,
+    MAX_LETTER_BYTES,
+    ConversationProcessor,
+    Limits,
+    Outlets,
+)
+from lambdas.shared.errors import InvalidInput, SendFailed, StoreUnavailable
+from lambdas.shared.message import Attachment, Message, encode
+from lambdas.shared.rules import Rules
+from lambdas.shared.senders.event_bus import entry_bytes
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.outcomes import Busy, Taken
+from tests.support.engine import Engine
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.invariants import assert_invariants
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+CONVERSATION = "default/generic/shop/c"
+NOW = Rules(silence_ms=0, typing_inference_ms=0)
+MAX_ATTEMPTS = 3
+
+
+class Scene:
+    """An executor on an engine, with everything it may talk to."""
+
+    def __init__(self, engine: Engine, *, max_event_bytes: int = 262_144) -> None:
+        self.engine = engine
+        self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
+        self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
+        self.executor = ConversationProcessor(
+            store=engine.store,
+            outlets=Outlets(self.bus, self.objects, self.queue),
+            starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
+            telemetry=self.telemetry,
+            limits=Limits(max_event_bytes, MAX_ATTEMPTS),
+            clock=engine.clock,
+            random=lambda: 0.0,
+        )
+
+    def send(self, message_id: str, text: str | None = None) -> None:
+        self.engine.send(CONVERSATION, message_id, text, rules=NOW)
+
+    def send_bytes(self, message_id: str, payload: bytes) -> None:
+        self.engine.store.buffer_message(CONVERSATION, message_id, payload=payload, timing=NOW.timing)
+
+    def run(self) -> None:
+        """One pass of the processor, and the executors it sends."""
+        for conversation in self.engine.claim():
+            self.executor.process(conversation)
+
+    def run_until_idle(self) -> None:
+        for _ in range(30):
+            self.run()
+            self.engine.clock.advance(LONGEST_RETRY_MS)
+            if not self.engine.store.recover_expired(0).pending:
+                return
+        raise AssertionError("the conversation does not come to rest")
+
+    def events(self) -> list[dict[str, Any]]:
+        events = []
+        for detail_type, detail in self.bus.published:
+            assert detail_type == "messages.batch.ready"
+            events.append(json.loads(detail))
+            VALIDATOR.validate(events[-1])
+        return events
+
+    def ids(self) -> list[list[str]]:
+        return [[message["id"] for message in event["messages"]] for event in self.events()]
+
+    def letters(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for body in self.queue.bodies]
+
+    def is_idle(self) -> bool:
+        return self.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
+
+
+@pytest.fixture
+def scene(fake: Engine) -> Scene:
+    return Scene(fake)
+
+
+def test_a_batch_becomes_one_event(scene: Scene) -> None:
+    scene.send("m1", "Hey")
+    scene.engine.clock.advance(10)
+    scene.send("m2", "I have a question")
+    scene.run()
+    (event,) = scene.events()
+    peeked = scene.engine.store.peek_conversation(CONVERSATION)
+    assert event["text"] == "Hey\nI have a question"
+    assert event["messageCount"] == len(event["messages"]) == 2
+    assert event["generation"] == peeked.generation
+    assert (event["tenant"], event["attempt"], event["lane"]) == ("default", 1, "debounce")
+    assert event["metadata"]["lastMessageAt"] - event["metadata"]["firstMessageAt"] == 10
+    assert scene.is_idle()
+    assert scene.telemetry.counts["Batches"] == 1
+    assert scene.telemetry.counts[f"FlushReasons {event['flushReason']}"] == 1
+
+
+def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
+    message = Message.model_validate(
+        {
+            "id": "m1", "text": "", "type": "image", "author": "491", "replyTo": "m0", "sentAt": 5, "receivedAt": 6,
+            "platform": "whatsapp", "attachments": [Attachment(type="image", id="media")], "mood": {"new": True},
+        }
+    )  # fmt: skip
+    scene.send_bytes("m1", encode(message))
+    scene.run()
+    assert scene.events()[0]["messages"] == [
+        {
+            "id": "m1", "text": "", "type": "image", "author": "491", "replyTo": "m0", "sentAt": 5, "receivedAt": 6,
+            "platform": "whatsapp", "attachments": [{"type": "image", "id": "media"}], "mood": {"new": True},
+        }
+    ]  # fmt: skip
+
+
+def test_the_texts_of_messages_without_one_leave_no_empty_lines(scene: Scene) -> None:
+    for message_id, text in (("m1", "look"), ("m2", ""), ("m3", "nice")):
+        scene.send(message_id, text)
+    scene.run()
+    assert scene.events()[0]["text"] == "look\nnice"
+
+
+def test_the_tenant_is_read_from_the_conversation() -> None:
+    taken = Taken("b", 1, 1, 0, 0, 0, "silence", [encode(Message(id="m", platform="generic", received_at=0))])
+    event = batch.event_of("ac%2Fme/generic/shop/c", taken, batch.content_of(taken.payloads))
+    assert event["tenant"] == "ac/me"
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_case_04_a_publish_that_fails_k_times_then_succeeds_gives_the_same_batch_in_order(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
+    scene.send("m1")
+    scene.run()
+    first_id = scene.engine.store.peek_conversation(CONVERSATION).batch_id
+    scene.send("m2")
+    scene.run_until_idle()
+    events = scene.events()
+    assert scene.ids() == [["m1"], ["m2"]]
+    assert events[0]["batchId"] == first_id
+    assert [event["attempt"] for event in events] == [MAX_ATTEMPTS, 1]
+    assert scene.telemetry.counts["Retries"] == MAX_ATTEMPTS - 1
+
+
+def test_retries_come_later_and_later_up_to_a_bound(scene: Scene) -> None:
+    waits = [scene.executor._back_off_ms(attempt) for attempt in range(1, 100)]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[1], waits[-1]) == (1_000, 2_000, LONGEST_RETRY_MS)
+
+
+def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scene) -> None:
+    scene.bus.failures = [RuntimeError("the text of a customer")]
+    scene.send("m1")
+    scene.run()
+    assert scene.bus.published == []
+    assert "the text of a customer" not in str(scene.telemetry.lines)
+    scene.run_until_idle()
+    assert scene.ids() == [["m1"]]
+
+
+def test_case_05_a_crash_after_the_take_gives_the_same_batch_to_the_next_executor(scene: Scene) -> None:
+    class Crash(BaseException):
+        pass
+
+    scene.bus.failures = [Crash()]  # type: ignore[list-item] # a killed process raises nothing we could catch
+    scene.send("m1")
+    with pytest.raises(Crash):
+        scene.run()
+    batch_id = scene.engine.store.peek_conversation(CONVERSATION).batch_id
+    scene.send("m2")
+    scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+    scene.engine.store.recover_expired(0)
+    scene.run_until_idle()
+    assert scene.events()[0]["batchId"] == batch_id
+    assert scene.ids() == [["m1"], ["m2"]]
+
+
+def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("gone")
+
+    scene.send("m1")
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.engine.store, "complete_batch", fail)
+        with pytest.raises(StoreUnavailable):
+            scene.run()
+    scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+    scene.engine.store.recover_expired(0)
+    scene.run_until_idle()
+    first, second = scene.events()
+    assert first | {"attempt": 0} == second | {"attempt": 0}
+
+
+def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene) -> None:
+    scene.send("m1")
+    scene.engine.claim()
+    scene.bus.on_publish = lambda: scene.executor.process(CONVERSATION)
+    scene.executor.process(CONVERSATION)
+    scene.executor.process(CONVERSATION)
+    assert scene.ids() == [["m1"]]
+    assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [Busy.__name__, "Stale"]
+
+
+def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> None:
+    scene.send("m1")
+    scene.engine.claim()
+
+    def take_over() -> None:
+        scene.bus.on_publish = lambda: None
+        scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+        scene.engine.store.recover_expired(0)
+        scene.engine.claim()
+        scene.engine.store.take_batch(CONVERSATION, "somebody-else")
+
+    scene.bus.on_publish = take_over
+    scene.executor.process(CONVERSATION)
+    assert scene.engine.store.peek_conversation(CONVERSATION).frozen == 1
+    assert scene.telemetry.said("completed too late")
+
+
+def test_messages_that_came_meanwhile_start_a_processor_if_none_lives(scene: Scene) -> None:
+    scene.send("m1")
+    scene.engine.claim()
+
+    def a_message_comes_and_the_processor_dies() -> None:
+        scene.send("m2")
+        scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
+
+    scene.bus.on_publish = a_message_comes_and_the_processor_dies
+    scene.executor.process(CONVERSATION)
+    assert scene.functions.processors() == [0]
+    assert_invariants(scene.engine)
+
+
+# -- over-size -------------------------------------------------------------------------------------
+
+
+def test_what_is_too_large_for_the_bus_goes_by_reference(fake: Engine) -> None:
+    scene = Scene(fake, max_event_bytes=2_000)
+    for n in range(4):
+        scene.send(f"m{n}", "x" * 600)
+    scene.run()
+    (event,) = scene.events()
+    assert (event["messages"], event["text"], event["messageCount"]) == ([], None, 4)
+    reference = event["messagesRef"]
+    content = scene.objects.kept[reference["key"]]
+    assert (reference["bucket"], reference["bytes"]) == ("the-bucket", len(content))
+    kept = json.loads(content)
+    assert [message["id"] for message in kept["messages"]] == ["m0", "m1", "m2", "m3"]
+    assert kept["text"] == "\n".join(["x" * 600] * 4)
+
+
+def test_the_reference_of_a_retry_is_the_same(fake: Engine) -> None:
+    scene = Scene(fake, max_event_bytes=1_024)
+    scene.bus.failures = [SendFailed("put event: Throttling")]
+    scene.send("m1", "x" * 2_000)
+    scene.run_until_idle()
+    assert len(scene.objects.kept) == 1
+    assert len(scene.events()) == 1
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_the_size_limit_is_met_to_the_byte(fake: Engine, spare: int) -> None:
+    probe = Scene(fake)
+    probe.send("m1", "ü" * 1_000)
+    probe.run()
+    size = entry_bytes("messages.batch.ready", probe.bus.published[0][1].encode())
+    scene = Scene(fake, max_event_bytes=size + spare)
+    scene.send("m2", "ü" * 1_000)
+    scene.run()
+    assert ("messagesRef" in scene.events()[0]) == (spare < 0)
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def test_case_30_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_on(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
+    scene.send("m1", "precious")
+    scene.run()
+    scene.send("m2")
+    scene.run_until_idle()
+    (letter,) = scene.letters()
+    assert (letter["conversationId"], letter["attempt"]) == (CONVERSATION, MAX_ATTEMPTS)
+    assert letter["reason"] == "put event: AccessDenied"
+    assert "precious" in letter["payloads"][0]
+    assert scene.ids() == [["m2"]]
+    assert scene.telemetry.counts["DeadLetters"] == 1
+
+
+def test_a_batch_whose_executors_all_died_is_put_aside(scene: Scene) -> None:
+    scene.send("m1")
+    for n in range(MAX_ATTEMPTS):
+        assert scene.engine.claim() == [CONVERSATION]
+        assert isinstance(scene.engine.store.take_batch(CONVERSATION, f"dies-{n}"), Taken)
+        scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+        scene.engine.store.recover_expired(0)
+    scene.run_until_idle()
+    assert scene.events() == []
+    assert scene.letters()[0]["reason"] == "attempts exhausted"
+    assert scene.is_idle()
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        b"no line end",
+        b'"m1"\nnot json',
+        b'"m1"\n[]',
+        b'"m1"\n{"v":1,"platform":"generic"}',
+        b'7\n{"v":1,"platform":"generic","receivedAt":1}',
+        b'"m1"\n{"v":1,"platform":"generic","receivedAt":"1"}',
+        b"\xff\xfe\n\x80",
+    ],
+)
+def test_what_cannot_be_read_is_put_aside_at_once_with_all_its_bytes(scene: Scene, poison: bytes) -> None:
+    scene.send("m0", "well")
+    scene.send_bytes("m1", poison)
+    scene.run()
+    scene.send("m2")
+    scene.run()
+    (letter,) = scene.letters()
+    assert letter["reason"].startswith("unreadable: ")
+    assert batch.taken_from_letter(letter, letter["payloads"])[1].payloads[1] == poison
+    assert scene.ids() == [["m2"]]
+
+
+def test_a_dead_letter_that_cannot_be_sent_is_no_reason_to_forget_the_batch(scene: Scene) -> None:
+    scene.queue.failures = [SendFailed("send dead letter: Throttling")] * 3
+    scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
+    scene.send("m1")
+    scene.run_until_idle()
+    assert len(scene.letters()) == 1
+    assert scene.is_idle()
+
+
+def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
+    for n in range(5):
+        scene.send(f"m{n}", "\u0001" * 10_000)
+    scene.run_until_idle()
+    (letter,) = scene.letters()
+    assert "payloads" not in letter
+    assert len(scene.queue.bodies[0]) <= MAX_LETTER_BYTES
+    assert scene.executor.redrive(letter) == letter["batchId"]
+    assert scene.telemetry.said("emitted")
+
+
+def test_a_dead_letter_is_redriven_under_its_batch_id(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
+    scene.send("m1", "precious 😀")
+    scene.run_until_idle()
+    (letter,) = scene.letters()
+    assert scene.executor.redrive(letter) == letter["batchId"]
+    (event,) = scene.events()
+    assert (event["batchId"], event["attempt"]) == (letter["batchId"], MAX_ATTEMPTS + 1)
+    assert event["text"] == "precious 😀"
+
+
+@pytest.mark.parametrize("letter", [{}, {"payloads": []}, {"payloads": ["x"]}, {"payloadsRef": 7}])
+def test_what_is_no_dead_letter_is_not_redriven(scene: Scene, letter: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="this is not the body of a dead letter"):
+        scene.executor.redrive(letter)
+    assert scene.events() == []
+
+
+# -- any message -----------------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=50)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(st.lists(TEXT, min_size=1, max_size=5), st.booleans())
+def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bool) -> None:
+    payloads = [
+        encode(Message(id=f"m{n}", text=text, platform="generic", received_at=n)) for n, text in enumerate(texts)
+    ]
+    taken = Taken("b-1", 1, len(texts), 1, 2, 3, "silence", payloads)
+    content = batch.content_of(payloads)
+    reference = {"bucket": "b", "key": batch.object_key(taken), "bytes": len(content.wire)}
+    event = (
+        batch.event_by_reference(CONVERSATION, taken, content, reference=reference)
+        if oversize
+        else batch.event_of(CONVERSATION, taken, content)
+    )
+    VALIDATOR.validate(json.loads(batch.to_json(event)))
+
+
+def test_no_message_text_is_logged(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: Throttling"), RuntimeError("secret text")]
+    scene.send("m1", "secret text")
+    scene.run_until_idle()
+    assert scene.events()
+    assert "secret text" not in str(scene.telemetry.lines)

@@ -1,0 +1,104 @@
+"""The handlers' own part: what they let out, and that they always report."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lambdas.conversation_processor import handler as executor
+from lambdas.processor import handler as processor
+from lambdas.processor.service import Exit, Processor
+from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from lambdas.watchdog import handler as watchdog
+from tests.support.fakes import FakeFunctions, RecordedTelemetry
+
+
+def raising(error: Exception) -> Any:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    return raise_it
+
+
+@pytest.fixture
+def telemetry() -> RecordedTelemetry:
+    return RecordedTelemetry()
+
+
+# -- conversation processor ------------------------------------------------------------------------
+
+
+def executor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
+    monkeypatch.setattr(executor, "_parts", lambda: (SimpleNamespace(**methods), telemetry))
+
+
+def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    executor_with(monkeypatch, telemetry, process=raising(StoreUnavailable("gone")))
+    executor.handler({"conversation": "c", "shard": 0}, None)
+    assert telemetry.counts["StoreFailures"] == 1
+    assert telemetry.flushes == 1
+
+
+def test_a_bug_in_a_script_fails_the_invocation(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
+    executor_with(monkeypatch, telemetry, process=raising(ScriptInvariantBroken("bug")))
+    with pytest.raises(ScriptInvariantBroken):
+        executor.handler({"conversation": "c", "shard": 0}, None)
+    assert telemetry.flushes == 1
+
+
+def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
+    executor_with(monkeypatch, telemetry, redrive=lambda letter: letter["batchId"])
+    assert executor.handler({"redrive": {"batchId": "b"}}, None) == {"redriven": "b"}
+    executor_with(monkeypatch, telemetry, redrive=raising(SendFailed("put event: Throttling")))
+    with pytest.raises(SendFailed):
+        executor.handler({"redrive": {}}, None)
+
+
+# -- processor -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
+    settings = SimpleNamespace(
+        conversation_processor_function="c", processor_function="p", idle_ms=10_000, handover_ms=30_000
+    )
+    store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
+    parts = processor._Parts(settings, raising(AssertionError()), store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
+    monkeypatch.setattr(processor, "_parts", lambda: parts)
+
+    def with_outcome(outcome: Any) -> Any:
+        monkeypatch.setattr(Processor, "run", outcome)
+        return processor.handler({"shard": 0}, SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000))
+
+    return with_outcome
+
+
+def test_a_processor_says_why_it_left(run: Any, telemetry: RecordedTelemetry) -> None:
+    assert run(lambda *_: Exit.IDLE) == {"reason": "idle"}
+    assert telemetry.counts["ProcessorExits idle"] == 1
+    assert telemetry.said("processor left") == [{"shard": 0, "reason": "idle"}]
+    assert telemetry.flushes == 1
+
+
+def test_a_processor_that_fails_says_so_and_fails_the_invocation(run: Any, telemetry: RecordedTelemetry) -> None:
+    with pytest.raises(ScriptInvariantBroken):
+        run(raising(ScriptInvariantBroken("bug")))
+    assert telemetry.counts["ProcessorExits error"] == 1
+    assert telemetry.said("processor failed")
+    assert telemetry.flushes == 1
+
+
+# -- watchdog --------------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    monkeypatch.setattr(
+        watchdog, "_parts", lambda: (SimpleNamespace(sweep=raising(StoreUnavailable("gone"))), telemetry)
+    )
+    with pytest.raises(StoreUnavailable):
+        watchdog.handler({}, None)
+    assert telemetry.flushes == 1

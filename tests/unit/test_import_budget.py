@@ -1,0 +1,60 @@
+"""A cold start is a feature: what importing a handler may cost, in units of `import boto3`.
+
+Half of what a handler costs is redis, which imports its asyncio half with itself; Powertools is a tenth, without its
+Tracer. Ingest adds pydantic for rules and messages; the others read messages with json alone. The SDK is imported
+with the first client, by none of them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 5
+
+BUDGETS = {"ingest": 1.6, "processor": 1.5, "conversation_processor": 1.5, "watchdog": 1.5}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def import_microseconds(module: str) -> int:
+    """The time of every import that this one brings, each without those inside it."""
+    # Byte code is written and read as in a warm layer, whatever whoever runs the tests has set.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import {module}"],
+        capture_output=True, text=True, check=True, cwd=ROOT, env=environment,
+    )  # fmt: skip
+    lines = [line.removeprefix("import time:") for line in run.stderr.splitlines() if line.startswith("import time:")]
+    return sum(int(own) for own, _, _ in (line.split("|") for line in lines) if own.strip().isdigit())
+
+
+def imported_modules(module: str) -> set[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("role", BUDGETS)
+def test_a_handler_is_imported_within_its_budget(role: str) -> None:
+    handler = f"lambdas.{role}.handler"
+    import_microseconds(handler)
+    import_microseconds("boto3")
+    # In turns, so that a busy machine is busy for both.
+    ratios = [import_microseconds(handler) / import_microseconds("boto3") for _ in range(ROUNDS)]
+    assert median(ratios) <= BUDGETS[role], ratios
+
+
+@pytest.mark.parametrize("role", BUDGETS)
+def test_no_handler_imports_what_it_may_never_need(role: str) -> None:
+    imported = imported_modules(f"lambdas.{role}.handler")
+    unwanted = {"boto3", "botocore", "aws_xray_sdk", "aws_lambda_powertools.tracing"}
+    if role != "ingest":
+        unwanted |= {"pydantic", "lambdas.shared.rules", "lambdas.shared.message"}
+    assert not imported & unwanted

@@ -1,0 +1,336 @@
+"""The processor's run, on an engine whose clock stands still until somebody sleeps."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from lambdas.processor.service import Executors, Exit, Processor, Time, Timings
+from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from lambdas.shared.rules import Rules
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.outcomes import Acquired, Held
+from tests.support.engine import Engine
+from tests.support.fakes import EXECUTOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
+from tests.support.invariants import assert_invariants
+
+NOW = Rules(silence_ms=0, typing_inference_ms=0)
+SOON = Rules(silence_ms=700, typing_inference_ms=0)
+LIFE_MS = 900_000
+TIMINGS = Timings(idle_ms=10_000, handover_ms=30_000)
+
+
+class AtOnce:
+    """A pool in which everything is done before `submit` returns."""
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args))
+        except SendFailed as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, *, wait: bool) -> None:
+        pass
+
+
+class Scene:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.functions, self.telemetry, self.wake = FakeFunctions(), RecordedTelemetry(), FakeWake(engine.clock)
+        self.executors = Executors(self.functions, EXECUTOR)
+        self.executors._pool = AtOnce()  # type: ignore[assignment] # no threads where time stands still
+        self.slept: list[float] = []
+        self.processor = self.make()
+
+    def make(self) -> Processor:
+        return Processor(
+            store=self.engine.store,
+            wake=self.wake,
+            executors=self.executors,
+            starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
+            telemetry=self.telemetry,
+            timings=TIMINGS,
+            shard=0,
+            time=Time(self.engine.clock, self.engine.clock, self._sleep),
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.engine.clock.advance(round(seconds * 1_000))
+
+    def run(self, *, life_ms: int = LIFE_MS) -> Exit:
+        began_ms = self.engine.clock.now_ms
+        return self.processor.run(lambda: began_ms + life_ms - self.engine.clock.now_ms)
+
+    def once(self, event: Callable[[], object], *, on_wait: int = 1) -> None:
+        """Let this happen while the processor sleeps for the n-th time; it is woken by it."""
+
+        def meanwhile() -> bool:
+            if len(self.wake.waits) == on_wait:
+                event()
+                return True
+            return False
+
+        self.wake.meanwhile = meanwhile
+
+
+@pytest.fixture
+def scene(fake: Engine) -> Scene:
+    return Scene(fake)
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    return raise_it
+
+
+def test_without_work_it_leaves_after_its_idle_time(scene: Scene) -> None:
+    began_ms = scene.engine.clock.now_ms
+    assert scene.run() is Exit.IDLE
+    assert TIMINGS.idle_ms <= scene.engine.clock.now_ms - began_ms <= TIMINGS.idle_ms + 500
+    assert scene.functions.started == []
+    assert scene.wake.closed
+    assert scene.functions.prepared, "while nothing was due"
+
+
+def test_it_leaves_at_once_if_another_one_is_there(scene: Scene) -> None:
+    scene.engine.store.acquire_lease(0, "another")
+    assert scene.run() is Exit.HELD
+    assert scene.wake.waits == []
+
+
+def test_an_executor_is_sent_for_each_conversation_that_is_due(scene: Scene) -> None:
+    for n in range(3):
+        scene.engine.send(f"c{n}", "m1", rules=NOW)
+    scene.engine.send("later", "m1")
+    scene.run()
+    assert scene.functions.started[:3] == [(EXECUTOR, {"conversation": f"c{n}", "shard": 0}) for n in range(3)]
+    assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
+
+
+def test_it_sleeps_exactly_until_the_next_one_is_due(scene: Scene) -> None:
+    began_ms = scene.engine.clock.now_ms
+    scene.engine.send("c", "m1", rules=SOON)
+    claimed_at: list[int] = []
+    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
+    scene.run()
+    assert claimed_at == [began_ms + 700]
+    assert scene.telemetry.counts["LatenessMs"] == 0
+    assert scene.wake.waits[:2] == [0.5, 0.2], "it looks every half second anyway"
+
+
+def test_a_wake_ends_its_sleep(scene: Scene) -> None:
+    claimed_at: list[int] = []
+    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
+    scene.once(lambda: scene.engine.send("c", "m1", rules=NOW))
+    began_ms = scene.engine.clock.now_ms
+    scene.run()
+    assert claimed_at == [began_ms]
+
+
+def test_more_than_one_claim_may_take_is_taken_without_a_sleep_between(scene: Scene) -> None:
+    for n in range(250):
+        scene.engine.send(f"c{n}", "m1", rules=NOW)
+    scene.run()
+    assert len(set(scene.functions.conversations())) == 250
+    assert sum(scene.wake.waits[:2]) == 0
+
+
+def test_it_does_not_claim_what_it_cannot_send(scene: Scene) -> None:
+    stuck = [Future[None]() for _ in range(200)]
+    scene.executors._under_way = dict.fromkeys(stuck, "c")
+    waits: list[float] = []
+
+    def wait(seconds: float, *, for_all: bool = False) -> None:
+        waits.append(seconds)
+        stuck.pop().set_result(None)
+
+    scene.executors.wait = wait  # type: ignore[method-assign] # the wait of a test is to let one end
+    for n in range(3):
+        scene.engine.send(f"c{n}", "m1", rules=NOW)
+    scene.run(life_ms=31_000)
+    assert waits[0] == 0.5, "with no room left it waits for somebody to end"
+    assert scene.functions.conversations() == ["c0", "c1", "c2"]
+
+
+def test_work_within_the_horizon_keeps_it_from_leaving(scene: Scene) -> None:
+    patient = Rules(silence_ms=60_000, typing_inference_ms=0, max_wait_ms=80_000)
+    due_at_ms = scene.engine.send("c", "m1", rules=patient).due_at_ms
+    assert scene.run() is Exit.IDLE
+    assert scene.functions.conversations() == ["c"]
+    assert due_at_ms is not None
+    assert scene.engine.clock.now_ms >= due_at_ms
+
+
+def test_work_beyond_the_horizon_does_not(scene: Scene) -> None:
+    distant = Rules(silence_ms=600_000, typing_inference_ms=0, max_wait_ms=700_000)
+    scene.engine.send("c", "m1", rules=distant)
+    assert scene.run() is Exit.IDLE
+    assert scene.functions.conversations() == []
+
+
+def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = scene.engine.store.leave_if_idle
+    once = [lambda: scene.engine.send("c", "m1", rules=NOW)]
+
+    def send_then_leave(shard: int, lease_id: str) -> Any:
+        if once:
+            once.pop()()
+        return leave(shard, lease_id)
+
+    monkeypatch.setattr(scene.engine.store, "leave_if_idle", send_then_leave)
+    assert scene.run() is Exit.IDLE
+    assert scene.functions.conversations() == ["c"]
+
+
+# -- hand-over -------------------------------------------------------------------------------------
+
+
+def steady_traffic(scene: Scene) -> None:
+    """Messages without end, and executors that do their work at once."""
+
+    def execute(_function: str, payload: Mapping[str, object]) -> None:
+        if conversation := payload.get("conversation"):
+            scene.engine.store.take_batch(str(conversation), "t")
+            scene.engine.store.complete_batch(str(conversation), "t")
+
+    def meanwhile() -> bool:
+        scene.engine.send("busy", f"m{scene.engine.clock.now_ms}", rules=SOON)
+        return False
+
+    scene.wake.meanwhile = meanwhile
+    scene.functions.on_start = execute
+
+
+def test_it_hands_over_before_lambda_stops_it_and_starts_its_successor(scene: Scene) -> None:
+    steady_traffic(scene)
+    assert scene.run(life_ms=60_000) is Exit.HANDED_OVER
+    assert scene.functions.processors() == [0]
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired), "the lease is free"
+
+
+def test_it_hands_over_to_nobody_if_nothing_is_near(scene: Scene) -> None:
+    assert scene.run(life_ms=35_000) is Exit.HANDED_OVER
+    assert scene.functions.processors() == []
+
+
+def test_a_successor_that_cannot_be_started_is_left_to_the_watchdog(scene: Scene) -> None:
+    scene.engine.send("c", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
+    scene.functions.refusals = 1
+    assert scene.run(life_ms=35_000) is Exit.HANDED_OVER
+    assert scene.telemetry.counts["ProcessorStartFailures"] == 1
+    scene.engine.clock.advance(scene.engine.store.settings.start_ms)
+    assert scene.engine.store.recover_expired(0).start_processor
+
+
+def test_a_chain_of_successors_loses_nothing(scene: Scene) -> None:
+    steady_traffic(scene)
+    for generation in range(1, 21):
+        assert scene.run(life_ms=40_000) is Exit.HANDED_OVER
+        assert len(scene.functions.processors()) == generation
+        scene.processor = scene.make()
+    assert_invariants(scene.engine)
+
+
+# -- the lease -------------------------------------------------------------------------------------
+
+
+def test_its_lease_never_runs_out_while_it_works(scene: Scene) -> None:
+    def meanwhile() -> bool:
+        assert isinstance(scene.engine.store.acquire_lease(0, "another"), Held)
+        return False
+
+    scene.wake.meanwhile = meanwhile
+    scene.engine.send("c", "m1", rules=Rules(silence_ms=60_000, typing_inference_ms=0, max_wait_ms=80_000))
+    assert scene.run() is Exit.IDLE
+
+
+def test_it_leaves_if_its_lease_was_lost_to_another(scene: Scene) -> None:
+    def stands_still_for_too_long() -> None:
+        scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
+        scene.engine.store.acquire_lease(0, "another")
+        scene.engine.send("c", "m1", rules=NOW)
+
+    scene.once(stands_still_for_too_long)
+    assert scene.run() is Exit.LOST
+    assert scene.functions.conversations() == []
+
+
+def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
+    def stands_still_for_too_long() -> None:
+        scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
+        scene.engine.send("c", "m1", rules=NOW)
+
+    scene.once(stands_still_for_too_long)
+    assert scene.run() is Exit.IDLE
+    assert scene.functions.conversations() == ["c"]
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_a_conversation_whose_executor_cannot_be_started_comes_back_soon(scene: Scene) -> None:
+    began_ms = scene.engine.clock.now_ms
+    claimed_at: list[int] = []
+    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
+    scene.functions.refusals = 2
+    scene.engine.send("c", "m1", rules=NOW)
+    scene.run()
+    assert scene.functions.conversations() == ["c"]
+    assert scene.telemetry.counts["ExecutorStartFailures"] == 2
+    assert claimed_at[0] - began_ms < 2_500
+    waits = [line["retry_in_ms"] for line in scene.telemetry.said("executor could not be started")]
+    assert waits == [250, 500], "later each time"
+
+
+def test_while_valkey_is_away_it_tries_again_and_then_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, failures = scene.engine.store.claim_due, iter(range(12))
+
+    def claim_due(*args: Any, **options: Any) -> Any:
+        if next(failures, None) is None:
+            return claim(*args, **options)
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(scene.engine.store, "claim_due", claim_due)
+    scene.engine.send("c", "m1", rules=NOW)
+    assert scene.run() is Exit.IDLE
+    assert scene.functions.conversations() == ["c"]
+    assert scene.slept[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]
+    assert max(scene.slept) == 1
+
+
+@pytest.mark.parametrize("script", ["acquire_lease", "claim_due"])
+def test_if_valkey_stays_away_it_leaves_to_the_watchdog(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(scene.engine.store, script, fail(StoreUnavailable("gone")))
+    began_ms = scene.engine.clock.now_ms
+    assert scene.run() is Exit.STORE_UNAVAILABLE
+    assert scene.engine.clock.now_ms - began_ms > scene.engine.store.settings.lease_ms
+    assert scene.wake.closed
+
+
+def test_it_does_not_outlive_its_time_out_in_an_outage(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for script in ("claim_due", "hand_over"):
+        monkeypatch.setattr(scene.engine.store, script, fail(StoreUnavailable("gone")))
+    began_ms = scene.engine.clock.now_ms
+    assert scene.run(life_ms=40_000) is Exit.STORE_UNAVAILABLE
+    assert scene.engine.clock.now_ms - began_ms < 40_000
+
+
+def test_a_bug_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.engine.store, "claim_due", fail(ScriptInvariantBroken("bug")))
+    with pytest.raises(ScriptInvariantBroken):
+        scene.run()
+    assert scene.wake.closed
+
+
+def test_a_long_run_reports_meanwhile(scene: Scene) -> None:
+    steady_traffic(scene)
+    scene.run(life_ms=120_000)
+    assert scene.telemetry.flushes >= 2

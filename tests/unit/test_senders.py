@@ -1,0 +1,138 @@
+"""What goes over the wire to AWS, and what its refusals become."""
+
+import threading
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import botocore.session
+import pytest
+from botocore.response import StreamingBody
+from botocore.stub import Stubber
+
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.senders import aws
+from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.dead_letters import DeadLetterQueue
+from lambdas.shared.senders.event_bus import EventBus, entry_bytes
+from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.object_store import ObjectStore
+from lambdas.shared.senders.secrets import Secrets
+from lambdas.shared.store.opening import TOKEN_LIFE_SECONDS, IamAccess, IamTokens
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    made = aws._made
+    made.cache_clear()
+    yield
+    made.cache_clear()
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Stubber]:
+    def stubbed(service: str) -> Stubber:
+        client = botocore.session.Session().create_client(service)
+        stubber = Stubber(client)
+        stubber.activate()
+        monkeypatch.setattr(aws, "_made", lambda name, _connections: {service: client}[name])
+        return stubber
+
+    return stubbed
+
+
+def test_a_function_is_started_without_waiting_for_it(stub: Callable[[str], Stubber]) -> None:
+    stubber = stub("lambda")
+    sent = {"FunctionName": "f", "InvocationType": "Event", "Payload": b'{"shard":3}'}
+    stubber.add_response("invoke", {"StatusCode": 202}, sent)
+    Functions().start("f", {"shard": 3})
+    stubber.assert_no_pending_responses()
+
+
+def test_a_function_that_was_not_accepted_was_not_started(stub: Callable[[str], Stubber]) -> None:
+    stub("lambda").add_response("invoke", {"StatusCode": 200})
+    with pytest.raises(SendFailed, match="invoke: status 200"):
+        Functions().start("f", {})
+
+
+def test_an_event_is_published_as_ours(stub: Callable[[str], Stubber]) -> None:
+    stubber = stub("events")
+    entry = {"EventBusName": "bus", "Source": "message-buffer", "DetailType": "t", "Detail": "{}"}
+    stubber.add_response("put_events", {"FailedEntryCount": 0, "Entries": [{"EventId": "1"}]}, {"Entries": [entry]})
+    EventBus("bus").publish("t", "{}")
+    stubber.assert_no_pending_responses()
+
+
+def test_a_call_that_succeeds_with_a_failed_entry_has_failed(stub: Callable[[str], Stubber]) -> None:
+    refused = {"FailedEntryCount": 1, "Entries": [{"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"}]}
+    stub("events").add_response("put_events", refused)
+    with pytest.raises(SendFailed, match=r"^put event: ThrottlingException$"):
+        EventBus("bus").publish("t", "{}")
+
+
+def test_a_refusal_is_ours_and_does_not_quote_what_was_sent(stub: Callable[[str], Stubber]) -> None:
+    stub("sqs").add_client_error("send_message", "InvalidMessageContents", "bad: what a customer wrote")
+    with pytest.raises(SendFailed, match=r"^send dead letter: InvalidMessageContents$"):
+        DeadLetterQueue("https://q").put("what a customer wrote")
+
+
+def test_no_answer_is_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(SendFailed, match=r"^read secret: EndpointConnectionError$"):
+        Secrets().read("id")
+
+
+def test_objects_are_kept_and_found(stub: Callable[[str], Stubber]) -> None:
+    stubber = stub("s3")
+    stubber.add_response("put_object", {}, {"Bucket": "b", "Key": "k", "Body": b"x", "ContentType": "application/json"})
+    stubber.add_response("get_object", {"Body": StreamingBody(BytesIO(b"x"), 1)}, {"Bucket": "b", "Key": "k"})
+    ObjectStore("b").put("k", b"x")
+    assert ObjectStore("b").get("k") == b"x"
+
+
+def test_a_secret_is_read(stub: Callable[[str], Stubber]) -> None:
+    stub("secretsmanager").add_response("get_secret_value", {"SecretString": "{}"}, {"SecretId": "id"})
+    assert Secrets().read("id") == "{}"
+
+
+def test_an_entry_counts_with_its_envelope() -> None:
+    assert entry_bytes("t", "ü".encode()) == len("message-buffer") + 1 + 2 + 14
+
+
+def test_many_threads_make_one_client() -> None:
+    made: list[Any] = []
+    threads = [threading.Thread(target=lambda: made.append(aws.client("events"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(client) for client in made}) == 1
+
+
+# -- signing in to the cache -----------------------------------------------------------------------
+
+
+def test_a_cache_token_is_a_presigned_connect() -> None:
+    token = sign_cache_token(IamAccess("buffer-user", "buffer-cache", "eu-central-1"))
+    url = urlsplit(f"https://{token}")
+    query = {name: values[0] for name, values in parse_qs(url.query).items()}
+    assert (url.hostname, url.path) == ("buffer-cache", "/")
+    assert (query["Action"], query["User"], query["ResourceType"]) == ("connect", "buffer-user", "ServerlessCache")
+    assert query["X-Amz-Expires"] == "900"
+    assert query["X-Amz-Credential"].endswith("/eu-central-1/elasticache/aws4_request")
+    assert query["X-Amz-Signature"]
+
+
+def test_a_token_is_used_until_it_gets_old() -> None:
+    now, made = [0.0], iter(["first", "second"])
+    tokens = IamTokens(IamAccess("u", "c", "r"), lambda _iam: next(made), monotonic=lambda: now[0])
+    assert tokens.get_credentials() == tokens.get_credentials() == ("u", "first")
+    now[0] = TOKEN_LIFE_SECONDS + 1
+    assert tokens.get_credentials() == ("u", "second")

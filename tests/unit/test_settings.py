@@ -1,0 +1,83 @@
+from collections.abc import Callable
+
+import pytest
+
+from lambdas.shared import config
+from lambdas.shared.errors import InvalidSettings
+
+COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "VALKEY_URL": "valkey://127.0.0.1:6379"}
+INGEST = COMMON | {"PROCESSOR_FUNCTION": "p", "WEBHOOK_SECRET_ID": "s", "RULES": '{"silenceMs": 5}'}
+PROCESSOR = COMMON | {
+    "AWS_LAMBDA_FUNCTION_NAME": "p",
+    "CONVERSATION_PROCESSOR_FUNCTION": "c",
+    "LEASE_MS": "15000",
+    "CLAIM_TIMEOUT_MS": "30000",
+    "PROCESSOR_IDLE_MS": "10000",
+    "PROCESSOR_HANDOVER_MS": "30000",
+}
+CONVERSATION_PROCESSOR = COMMON | {
+    "PROCESSOR_FUNCTION": "p",
+    "EVENT_BUS_NAME": "b",
+    "MAX_EVENT_BYTES": "262144",
+    "OVERSIZE_BUCKET": "o",
+    "EXECUTOR_TIMEOUT_MS": "20000",
+    "MAX_ATTEMPTS": "5",
+    "DEAD_LETTER_QUEUE_URL": "https://q",
+}
+WATCHDOG = COMMON | {"PROCESSOR_FUNCTION": "p"}
+
+READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
+    (config.read_ingest, INGEST),
+    (config.read_processor, PROCESSOR),
+    (config.read_conversation_processor, CONVERSATION_PROCESSOR),
+    (config.read_watchdog, WATCHDOG),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "complete", "name"),
+    [(read, complete, name) for read, complete in READERS for name in complete if name != "STAGE"],
+)
+def test_a_missing_variable_is_named_in_a_sentence(
+    read: Callable[..., object], complete: dict[str, str], name: str
+) -> None:
+    for without in ({k: v for k, v in complete.items() if k != name}, complete | {name: ""}):
+        with pytest.raises(InvalidSettings, match=rf"^The environment variable {name} is missing\.$"):
+            read(without)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "¼"])
+def test_what_is_no_number_is_refused(value: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"^The environment variable SHARDS must be a whole number from 1\.$"):
+        config.read_watchdog(WATCHDOG | {"SHARDS": value})
+
+
+@pytest.mark.parametrize("value", ["[]", "{", "7"])
+def test_rules_must_be_an_object(value: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"^The environment variable RULES must be a JSON object\.$"):
+        config.read_ingest(INGEST | {"RULES": value})
+
+
+def test_timings_reach_the_store() -> None:
+    store = config.read_processor(PROCESSOR).valkey.store
+    assert (store.shards, store.lease_ms, store.claim_ms, store.start_ms) == (2, 15_000, 30_000, 10_000)
+
+
+def test_a_token_outlasts_its_executor() -> None:
+    store = config.read_conversation_processor(CONVERSATION_PROCESSOR).valkey.store
+    # Lambda's time-out is in whole seconds, rounded up.
+    assert store.executor_ms >= 20_000 + 1_000
+
+
+def test_iam_needs_all_of_its_names() -> None:
+    iam = {"VALKEY_IAM_USER": "u", "VALKEY_CACHE_NAME": "c", "AWS_REGION": "eu-central-1"}
+    assert config.read_watchdog(WATCHDOG | iam).valkey.iam == ("u", "c", "eu-central-1")
+    assert config.read_watchdog(WATCHDOG).valkey.iam is None
+    with pytest.raises(InvalidSettings, match="VALKEY_CACHE_NAME is missing"):
+        config.read_watchdog(WATCHDOG | iam | {"VALKEY_CACHE_NAME": ""})
+
+
+def test_without_an_argument_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in WATCHDOG.items():
+        monkeypatch.setenv(name, value)
+    assert config.read_watchdog().processor_function == "p"

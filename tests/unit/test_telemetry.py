@@ -1,0 +1,80 @@
+import json
+from itertools import count
+from typing import Any
+
+import pytest
+
+from lambdas.shared.errors import StoreUnavailable
+from lambdas.shared.telemetry import Telemetry
+
+# Powertools keeps a logger for each service, and with it the standard output that a test captured.
+_services = count()
+
+
+@pytest.fixture
+def telemetry(monkeypatch: pytest.MonkeyPatch) -> Telemetry:
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"service-{next(_services)}")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer")
+    return Telemetry()
+
+
+def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_decision_is_one_line_of_json(telemetry: Telemetry, capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.info("emitted", conversation="c", attempt=2)
+    (line,) = written(capsys)
+    assert (line["message"], line["conversation"], line["attempt"]) == ("emitted", "c", 2)
+
+
+def test_an_unforeseen_error_is_told_by_type_and_place_without_its_words(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        json.loads("what a customer wrote")
+    except ValueError as error:
+        telemetry.crash("failed", error)
+    (line,) = written(capsys)
+    assert line["error"] == "JSONDecodeError"
+    assert line["place"].startswith("json.decoder:")
+    assert "customer" not in str(line)
+
+
+def test_our_own_errors_are_told_in_their_words(telemetry: Telemetry, capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.crash("failed", StoreUnavailable("Valkey cannot be reached"))
+    assert written(capsys)[0]["reason"] == "Valkey cannot be reached"
+
+
+def test_metrics_are_written_when_flushed_and_only_then(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry.flush()
+    telemetry.count("Messages", 3)
+    telemetry.measure_ms("WaitMs", 1_500)
+    telemetry.measure_ms("LatenessMs", -1)
+    assert written(capsys) == []
+    telemetry.flush()
+    telemetry.flush()
+    (line,) = written(capsys)
+    assert (line["Messages"], line["WaitMs"], line["LatenessMs"]) == ([3.0], [1_500.0], [0.0])
+    assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "MessageBuffer"
+
+
+def test_more_values_than_a_line_may_hold_are_written_in_several(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(250):
+        telemetry.measure_ms("LatenessMs", 1)
+    telemetry.flush()
+    assert sum(len(line["LatenessMs"]) for line in written(capsys)) == 250
+
+
+def test_a_reason_is_a_dimension_of_its_own_metric(telemetry: Telemetry, capsys: pytest.CaptureFixture[str]) -> None:
+    telemetry.count("Batches")
+    telemetry.count_by("FlushReasons", reason="silence")
+    telemetry.flush()
+    by_reason, plain = written(capsys)
+    assert by_reason["reason"] == "silence"
+    assert "reason" in by_reason["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]
+    assert "reason" not in plain
