@@ -28,6 +28,7 @@ class Call:
     path: str
     headers: dict[str, str]
     body: bytes
+    caller_port: int
 
     @property
     def operation(self) -> str:
@@ -77,20 +78,16 @@ def refuse_entries(call: Call) -> Verdict:
 
 @dataclass
 class Trap:
-    """Waits for calls and does something to `times` of them, after it let `skip` pass."""
+    """Waits for calls and does something to `times` of them."""
 
     matches: Callable[[Call], bool]
     judge: Judge
     times: int
-    skip: int = 0
     caught: list[Call] = field(default_factory=list)
     _event: threading.Event = field(default_factory=threading.Event)
 
     def take(self, call: Call) -> bool:
         if len(self.caught) >= self.times or not self.matches(call):
-            return False
-        if self.skip:
-            self.skip -= 1
             return False
         self.caught.append(call)
         self._event.set()
@@ -141,10 +138,16 @@ class AwsProxy:
             self.calls.clear()
 
     def on(
-        self, operation: str, judge: Judge | Verdict, *, times: int = 1, skip: int = 0, function: str | None = None
+        self,
+        operation: str,
+        judge: Judge | Verdict,
+        *,
+        times: int = 1,
+        function: str | None = None,
+        about: str = "",
     ) -> Trap:
-        """Do this to calls of one kind; everything else passes."""
-        return self._set(self._traps, operation, judge, times=times, skip=skip, function=function)
+        """Do this to calls of one kind, to a function, with these words in them; everything else passes."""
+        return self._set(self._traps, operation, judge, times=times, function=function, about=about)
 
     def hold(self, operation: str, *, function: str | None = None, then: Verdict = LOSE_CALL) -> Hold:
         """Keep the next call of this kind before it reaches the emulator."""
@@ -165,7 +168,7 @@ class AwsProxy:
             released.wait(HOLD_SECONDS)
             return then
 
-        return Hold(self._set(traps, operation, keep, times=1, skip=0, function=function), released)
+        return Hold(self._set(traps, operation, keep, times=1, function=function), released)
 
     def _set(
         self,
@@ -174,13 +177,13 @@ class AwsProxy:
         judge: Judge | Verdict,
         *,
         times: int,
-        skip: int,
         function: str | None,
+        about: str = "",
     ) -> Trap:
         def matches(call: Call) -> bool:
-            return call.operation == operation and function in (None, call.function)
+            return call.operation == operation and function in {None, call.function} and about.encode() in call.body
 
-        trap = Trap(matches, judge if callable(judge) else lambda _: judge, times, skip)
+        trap = Trap(matches, judge if callable(judge) else lambda _: judge, times)
         with self._lock:
             traps.append(trap)
         return trap
@@ -228,7 +231,9 @@ def _handler(proxy: AwsProxy) -> type[BaseHTTPRequestHandler]:
         def _any(self) -> None:
             try:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                answer = proxy.serve(Call(self.command, self.path, dict(self.headers), body), self._upstream)
+                answer = proxy.serve(
+                    Call(self.command, self.path, dict(self.headers), body, self.client_address[1]), self._upstream
+                )
                 if answer is None:
                     self.close_connection = True
                     return

@@ -142,7 +142,10 @@ def _judge_one(talk: Talk, within_ms: int) -> None:
     due = {each.message_id: each.due_at_ms for each in talk.accepted}
     for arrival in first_arrivals:
         late_ms = arrival.at_ms - due[ids_of(arrival)[-1]]
-        assert late_ms <= within_ms, f"on the bus {late_ms} ms after it was due, allowed are {within_ms}"
+        assert late_ms <= within_ms, (
+            f"{arrival.batch['batchId']} was on the bus {late_ms} ms after it was due, allowed are {within_ms};"
+            f" it was attempt {arrival.batch['attempt']}"
+        )
 
 
 @cache

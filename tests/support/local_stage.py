@@ -22,6 +22,7 @@ from local.processes import MARK
 from local.progress import Progress
 from local.stage import ROOT, Stage
 from local.webhooks import Webhooks
+from tests.support.aws_proxy import Call
 
 # Short, but not so short that a machine which runs other tests beside these cannot keep the pace.
 SILENCE_MS = 600
@@ -37,7 +38,7 @@ TOKEN_MS = EXECUTOR_TIMEOUT_MS + 2_000
 LEASE_MS = 3_000
 START_MS = 3_000
 IDLE_MS = 4_000
-WARM_PROCESSES = 4
+WARM_PROCESSES = 8
 
 OVERRIDES: dict[str, Any] = {
     "rules": {
@@ -84,10 +85,14 @@ class LocalStage:
 
     def warm_up(self) -> None:
         """Some processes for what comes, so that tests measure the product and not the emulator's cold starts."""
-        body = {"account": "warm-up", "conversation": uuid.uuid4().hex, "id": "1", "text": "warm-up"}
+        names = [f"warm-up-{number}" for number in range(WARM_PROCESSES)]
         with ThreadPoolExecutor(WARM_PROCESSES) as pool:
-            list(pool.map(lambda _: self.webhooks.post("generic", body), range(WARM_PROCESSES)))
-        self.inbox.wait_until(bool, timeout_seconds=20)
+            bodies = [
+                {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": ""} for name in names
+            ]
+            list(pool.map(lambda body: self.webhooks.post("generic", body), bodies))
+        known = len(self.inbox.arrivals)
+        self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=30)
         self.invoke("watchdog", wait=True)
 
     # -- functions ---------------------------------------------------------------------------------------------
@@ -112,6 +117,12 @@ class LocalStage:
                 worker.kill()
         psutil.wait_procs(found, timeout=5)
         return len(found)
+
+    def kill_caller(self, role: str, call: Call) -> None:
+        """kill -9 the one process that made this call."""
+        (worker,) = [each for each in self.workers(role) if _talks_from(each, call.caller_port)]
+        worker.kill()
+        psutil.wait_procs([worker], timeout=5)
 
     @contextmanager
     def configured(self, role: str, *, timeout_seconds: int | None = None, **variables: str) -> Iterator[None]:
@@ -194,5 +205,12 @@ def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
             and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function
             and environment.get("GATEWAY_PORT") == endpoint_url.rpartition(":")[2]
         )
+    except psutil.Error:
+        return False
+
+
+def _talks_from(process: psutil.Process, port: int) -> bool:
+    try:
+        return any(connection.laddr.port == port for connection in process.net_connections("tcp"))
     except psutil.Error:
         return False

@@ -95,7 +95,7 @@ def test_every_error_tells_whether_to_come_again() -> None:
         return [error, *(deeper for child in error.__subclasses__() for deeper in tree(child))]
 
     assert {error.__name__ for error in tree(MessageBufferError) if error.retryable} == {
-        "SendFailed", "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled",
+        "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled", "SendFailed",
     }  # fmt: skip
 
 

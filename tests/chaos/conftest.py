@@ -1,0 +1,35 @@
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.aws_proxy import AwsProxy, aws_proxy
+from tests.support.local_stage import LocalStage
+
+# The watchdog's pass in these tests, instead of every half a minute.
+PASS_SECONDS = 2.0
+
+
+@pytest.fixture(scope="package")
+def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
+    """All functions reach AWS through a proxy that can make calls fail."""
+    with ExitStack() as until_the_end:
+        proxy = until_the_end.enter_context(aws_proxy(stage.outputs.AwsEndpointUrl))
+        for role in stage.outputs.Functions:
+            until_the_end.enter_context(stage.configured(role, AWS_ENDPOINT_URL=proxy.url))
+        stage.warm_up()
+        yield proxy
+
+
+@pytest.fixture
+def aws(faulty_aws: AwsProxy) -> Iterator[AwsProxy]:
+    """The proxy, without any faults at first, and without any afterwards."""
+    faulty_aws.reset()
+    yield faulty_aws
+    faulty_aws.reset()
+
+
+@pytest.fixture
+def watchdog(stage: LocalStage) -> Iterator[None]:
+    with stage.watched(every_seconds=PASS_SECONDS):
+        yield

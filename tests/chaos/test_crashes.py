@@ -1,0 +1,177 @@
+"""kill -9 at the worst moments: every accepted message still comes out, once by batch id, in order, in time."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.chaos.conftest import PASS_SECONDS
+from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
+from tests.support.judge import Talk, ids_of, judge
+from tests.support.local_stage import CLAIM_TIMEOUT_MS, SILENCE_MS, TOKEN_MS, LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+
+# Cold starts of what was killed, on a machine that runs other tests.
+MARGIN_MS = 5_000
+# Whoever died: after the claim, or the token of its executor, ran out, the watchdog's next pass puts it right.
+HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
+SCHEDULED_PASS_MS = 30_000
+
+
+@pytest.fixture
+def talks(stage: LocalStage) -> list[Talk]:
+    return [Talk(stage) for _ in range(3)]
+
+
+def say(talks: list[Talk], count: int) -> None:
+    for _ in range(count):
+        for talk in talks:
+            talk.insist()
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
+    say(talks, 1)
+    wait_for_processor(stage)
+    say(talks, 1)
+    assert stage.kill("processor")
+    say(talks, 2)
+    judge(talks, within_ms=HEALED_MS)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
+    executor = stage.outputs.Functions["conversation_processor"]
+    held = aws.hold(INVOKE, function=executor)
+    say(talks, 2)
+    stage.kill_caller("processor", held.wait())
+    held.release()
+    say(talks, 1)
+    judge(talks, within_ms=HEALED_MS)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_the_executor_killed_before_put_events(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
+    held = aws.hold(PUT_EVENTS)
+    say(talks, 2)
+    stage.kill_caller("conversation_processor", held.wait())
+    held.release()
+    say(talks, 1)
+    arrivals = judge(talks, within_ms=HEALED_MS)
+    assert max(arrival.batch["attempt"] for arrival in arrivals) == 2
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_the_executor_killed_after_put_events_emits_the_same_batch_again(
+    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
+) -> None:
+    held = aws.hold_answer(PUT_EVENTS)
+    say(talks, 2)
+    stage.kill_caller("conversation_processor", held.wait())
+    held.release()
+    say(talks, 1)
+    judge(talks, within_ms=HEALED_MS)
+    wait_for_repeat(talks)
+    arrivals = judge(talks, within_ms=HEALED_MS)
+    ids = [arrival.batch["batchId"] for arrival in arrivals]
+    (repeated,) = {batch_id for batch_id in ids if ids.count(batch_id) == 2}
+    attempts = [arrival.batch["attempt"] for arrival in arrivals if arrival.batch["batchId"] == repeated]
+    assert attempts == [1, 2]
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_both_killed_and_then_the_watchdog_at_its_first_pass(
+    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
+) -> None:
+    processor = stage.outputs.Functions["processor"]
+    emitting = aws.hold(PUT_EVENTS)
+    say(talks, 2)
+    emitting.wait()
+    starting = aws.hold(INVOKE, function=processor)
+    assert stage.kill("processor", "conversation_processor") >= 2
+    emitting.release()
+    # Its pass has put back what was claimed and has promised to start a processor: now it dies.
+    stage.kill_caller("watchdog", starting.wait())
+    starting.release()
+    judge(talks, within_ms=HEALED_MS + 5_000, timeout_seconds=40)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage: LocalStage, aws: AwsProxy) -> None:
+    stage.wait_until_idle()
+    talk, processor = Talk(stage), stage.outputs.Functions["processor"]
+    starting = aws.hold(INVOKE, function=processor)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(talk.insist, "killed-" + talk.name)
+        stage.kill_caller("ingest", starting.wait())
+        starting.release()
+        # The platform had no answer, so it delivers again.
+        assert answer.result().json["duplicates"] == 1
+    judge([talk], within_ms=HEALED_MS)
+
+
+def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
+    """Nobody calls the watchdog, and no message comes: only its rule and its queue do."""
+    held = aws.hold(PUT_EVENTS)
+    say(talks, 1)
+    held.wait()
+    assert stage.kill("processor", "conversation_processor") >= 2
+    held.release()
+    within_ms = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + SCHEDULED_PASS_MS + MARGIN_MS
+    judge(talks, within_ms=within_ms, timeout_seconds=within_ms / 1_000)
+
+
+@pytest.mark.usefixtures("watchdog")
+def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
+    stage.wait_until_idle()
+    since_ms = int(time.time() * 1_000)
+    for _ in range(2):
+        stage.invoke("processor", {"shard": 0})
+    say(talks, 3)
+    for _ in range(2):
+        stage.invoke("processor", {"shard": 0})
+    say(talks, 3)
+    judge(talks, within_ms=MARGIN_MS)
+    stage.wait_until_idle()
+    time.sleep(0.5)
+    left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor left"' in line]
+    assert sum('"held"' in line for line in left) >= 3
+    assert sum('"idle"' in line for line in left) == 1
+
+
+def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aws: AwsProxy) -> None:
+    """A processor's life is cut to a second and a half: Lambda's guard against loops would stop the chain at 16."""
+    stage.wait_until_idle()
+    generations, processor = 20, stage.outputs.Functions["processor"]
+    endpoint = {"AWS_ENDPOINT_URL": aws.url}
+    talks = [Talk(stage) for _ in range(4)]
+    with stage.configured("processor", timeout_seconds=10, PROCESSOR_HANDOVER_MS="8500", **endpoint):
+        aws.reset()
+        deadline = time.monotonic() + 90
+        while aws.invokes(processor) <= generations:
+            assert time.monotonic() < deadline, f"only {aws.invokes(processor)} generations"
+            for talk in talks:
+                talk.insist()
+            time.sleep(SILENCE_MS / 1_000 / 2)
+        judge(talks, within_ms=MARGIN_MS)
+        stage.wait_until_idle()
+    assert len({tuple(ids_of(arrival)) for talk in talks for arrival in talk.arrivals()}) > generations
+
+
+def wait_for_processor(stage: LocalStage) -> None:
+    deadline = time.monotonic() + 20
+    while not stage.processor_is_there():
+        assert time.monotonic() < deadline, "no processor came"
+        time.sleep(0.02)
+
+
+def wait_for_repeat(talks: list[Talk]) -> None:
+    def repeated(_: object) -> bool:
+        ids = [arrival.batch["batchId"] for talk in talks for arrival in talk.arrivals()]
+        return len(ids) > len(set(ids))
+
+    inbox = talks[0].stage.inbox
+    assert inbox.wait_until(repeated, timeout_seconds=HEALED_MS / 1_000), (
+        "the killed executor's batch did not come again"
+    )

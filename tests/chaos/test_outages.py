@@ -1,0 +1,195 @@
+"""What the product stands on fails for a while: every accepted message still comes out, once and in order."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.aws_proxy import (
+    INVOKE,
+    LOSE_ANSWER,
+    PUT_EVENTS,
+    AwsProxy,
+    Call,
+    Verdict,
+    refuse,
+    refuse_entries,
+)
+from tests.support.judge import Talk, judge
+from tests.support.local_stage import MAX_ATTEMPTS, TOKEN_MS, LocalStage
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.xdist_group("stage"),
+    pytest.mark.usefixtures("watchdog"),
+]
+
+MARGIN_MS = 6_000
+# Between attempts the batch waits one second, then two.
+RETRIES_MS = 3_000
+OUTAGE_SECONDS = 5.0
+# An error that the SDK passes on at once: others it tries again itself.
+REFUSED = refuse(400, "ValidationException")
+FAILED = refuse(500, "InternalFailure")
+SDK_TRIES = 2
+
+
+@contextmanager
+def traffic(talks: list[Talk], *, pause_seconds: float = 0.15) -> Iterator[None]:
+    """People write on, whatever happens, and their platform delivers until it is accepted."""
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def write(talk: Talk) -> None:
+        try:
+            while not done.is_set():
+                talk.insist()
+                done.wait(pause_seconds)
+        except AssertionError as error:
+            failures.append(error)
+
+    writers = [threading.Thread(target=write, args=(talk,), daemon=True) for talk in talks]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for writer in writers:
+            writer.join()
+    assert not failures, failures
+
+
+def test_valkey_gone_for_five_seconds(stage: LocalStage, aws: AwsProxy) -> None:
+    talks = [Talk(stage) for _ in range(3)]
+    with traffic(talks):
+        time.sleep(2)
+        with stage.stage.without_valkey():
+            refused = talks[0].stage.webhooks.post("generic", talks[0].body())
+            assert refused.status == 503, "not accepted, so that the platform delivers again"
+            time.sleep(OUTAGE_SECONDS)
+        time.sleep(2)
+    judge(talks, within_ms=TOKEN_MS + round(OUTAGE_SECONDS * 1_000) + MARGIN_MS, timeout_seconds=30)
+
+
+def test_valkey_forgets_its_scripts_in_mid_traffic(stage: LocalStage, aws: AwsProxy) -> None:
+    talks = [Talk(stage) for _ in range(3)]
+    with traffic(talks):
+        for _ in range(30):
+            stage.valkey.script_flush()
+            time.sleep(0.1)
+    judge(talks, within_ms=MARGIN_MS)
+
+
+def test_put_events_that_refuses_every_entry_is_repeated_as_the_same_batch(stage: LocalStage, aws: AwsProxy) -> None:
+    talk = Talk(stage)
+    trap = aws.on(PUT_EVENTS, refuse_entries, times=MAX_ATTEMPTS - 1)
+    say_two_batches(talk)
+    first, *_ = judge([talk], within_ms=RETRIES_MS + MARGIN_MS)
+    tried = [detail_of(call) for call in trap.caught]
+    assert [detail["attempt"] for detail in tried] == [1, 2]
+    assert {detail["batchId"] for detail in tried} == {first.batch["batchId"]}
+    assert [detail["messages"] for detail in tried] == [first.batch["messages"]] * 2
+    assert first.batch["attempt"] == MAX_ATTEMPTS
+
+
+@pytest.mark.parametrize(("verdict", "calls"), [(REFUSED, 1), (FAILED, SDK_TRIES)], ids=["refused", "down"])
+def test_put_events_that_fails_as_a_whole(stage: LocalStage, aws: AwsProxy, verdict: Verdict, calls: int) -> None:
+    talk = Talk(stage)
+    trap = aws.on(PUT_EVENTS, verdict, times=calls * (MAX_ATTEMPTS - 1))
+    say_two_batches(talk)
+    first, *_ = judge([talk], within_ms=RETRIES_MS + MARGIN_MS)
+    assert len(trap.caught) == calls * (MAX_ATTEMPTS - 1)
+    assert first.batch["attempt"] == MAX_ATTEMPTS
+
+
+def test_an_executor_that_cannot_be_started_is_started_later(stage: LocalStage, aws: AwsProxy) -> None:
+    talks = [Talk(stage) for _ in range(3)]
+    executor = stage.outputs.Functions["conversation_processor"]
+    trap = aws.on(INVOKE, REFUSED, times=4, function=executor)
+    for talk in talks:
+        talk.insist()
+        talk.insist()
+    judge(talks, within_ms=RETRIES_MS + MARGIN_MS)
+    assert len(trap.caught) == 4
+
+
+def test_an_executor_started_twice_emits_once(stage: LocalStage, aws: AwsProxy) -> None:
+    """Lambda delivers an event at least once; and the answer to an Invoke may be lost."""
+    talks = [Talk(stage) for _ in range(3)]
+    aws.on(INVOKE, LOSE_ANSWER, times=3, function=stage.outputs.Functions["conversation_processor"])
+    for talk in talks:
+        talk.insist()
+    arrivals = judge(talks, within_ms=MARGIN_MS)
+    assert len(arrivals) == len(talks)
+
+
+def test_a_processor_that_cannot_be_started_is_started_by_the_watchdog(stage: LocalStage, aws: AwsProxy) -> None:
+    stage.wait_until_idle()
+    talk = Talk(stage)
+    trap = aws.on(INVOKE, REFUSED, function=stage.outputs.Functions["processor"])
+    talk.insist()
+    judge([talk], within_ms=TOKEN_MS + MARGIN_MS)
+    assert trap.caught
+
+
+def test_a_batch_that_no_attempt_gets_out_is_kept_as_a_dead_letter_and_can_be_redriven(
+    stage: LocalStage, aws: AwsProxy
+) -> None:
+    talk, neighbour = Talk(stage), Talk(stage)
+    trap = aws.on(PUT_EVENTS, REFUSED, times=MAX_ATTEMPTS, about=talk.name)
+    talk.insist()
+    neighbour.insist()
+    judge([neighbour], within_ms=MARGIN_MS)
+    letter = receive_letter(stage)
+    assert [attempt_of(call) for call in trap.caught] == [1, 2, 3]
+    assert letter["conversationId"] == talk.conversation_id
+    assert letter["batchId"] == detail_of(trap.caught[0])["batchId"]
+    assert talk.ids[0] in letter["payloads"][0]
+    assert not talk.arrivals()
+
+    # The lane goes on meanwhile.
+    later = Talk(stage, name=talk.name)
+    later.insist()
+    judge([later], within_ms=MARGIN_MS)
+
+    stage.invoke("conversation_processor", {"redrive": letter}, wait=True)
+    talk.wait_all()
+    (redriven,) = talk.arrivals()
+    assert redriven.batch["batchId"] == letter["batchId"]
+    assert redriven.batch["messages"] == detail_of(trap.caught[0])["messages"]
+
+
+def say_two_batches(talk: Talk) -> None:
+    """The second one waits behind the first, whose emission fails."""
+    talk.insist()
+    talk.insist()
+    time.sleep(2)
+    talk.insist()
+
+
+def detail_of(call: Call) -> dict[str, Any]:
+    detail = json.loads(call.json["Entries"][0]["Detail"])
+    assert isinstance(detail, dict)
+    return detail
+
+
+def attempt_of(call: Call) -> int:
+    return int(detail_of(call)["attempt"])
+
+
+def receive_letter(stage: LocalStage) -> dict[str, Any]:
+    sqs, url = stage.outputs.client("sqs"), stage.outputs.DeadLetterQueueUrl
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", []):
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            letter = json.loads(message["Body"])
+            assert isinstance(letter, dict)
+            return letter
+    raise AssertionError("no dead letter came")
