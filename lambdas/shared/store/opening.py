@@ -53,4 +53,4 @@ def client_opener(valkey: ValkeySettings, sign: SignToken) -> Callable[[], Clien
 
 
 def open_store(valkey: ValkeySettings, open_client: Callable[[], Client]) -> Store:
-    return Store(Connection(open_client, valkey.connection.attempts), valkey.store)
+    return Store(Connection(open_client), valkey.store)

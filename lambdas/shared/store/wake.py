@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from redis import Redis
+from redis import Redis, RedisError
 from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException
 
 from lambdas.shared.errors import StoreError
 from lambdas.shared.keys import wake_key
-from lambdas.shared.store.connection import FAILURES, Client
+from lambdas.shared.store.connection import Client
 
 POP_SECONDS = 20
 
@@ -58,7 +59,7 @@ class Wake:
                 # No answer is the pop's own time-out: the next one is sent, and the wait goes on.
                 if answer is not None:
                     return True
-        except (*FAILURES, OSError, StoreError):
+        except (RedisError, RedisClusterException, OSError, StoreError):
             self.close()
             self._sleep(self._left(deadline))
         return False
