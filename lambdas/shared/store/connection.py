@@ -35,7 +35,7 @@ from lambdas.shared.errors import (
 from lambdas.shared.scripts import Script
 
 # RedisClusterException does not descend from RedisError.
-_FAILURES = (RedisError, RedisClusterException)
+FAILURES = (RedisError, RedisClusterException)
 
 # Passing states of a server or a cluster; a second try may find it well. A lost answer is one of them:
 # every script may be repeated, so nobody needs to know whether the first try arrived.
@@ -98,7 +98,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         if parse_qs(url.query).get("cluster") == ["true"]:
             return cast(Client, RedisCluster(**options))
         return cast(Client, Redis(**options))
-    except _FAILURES as error:
+    except FAILURES as error:
         raise as_store_error(error, "connect") from error
 
 
@@ -129,7 +129,7 @@ class Connection:
             except NoScriptError:
                 # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
                 reply = self._client.execute_command("EVAL", script.source, len(keys), *keys, *args)
-        except _FAILURES as error:
+        except FAILURES as error:
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")

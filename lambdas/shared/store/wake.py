@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from redis import Redis, RedisError
+from redis import Redis
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisClusterException
 
 from lambdas.shared.errors import StoreError
 from lambdas.shared.keys import wake_key
-from lambdas.shared.store.connection import Client
+from lambdas.shared.store.connection import FAILURES, Client
 
 POP_SECONDS = 20
 
@@ -59,7 +58,7 @@ class Wake:
                 # No answer is the pop's own time-out: the next one is sent, and the wait goes on.
                 if answer is not None:
                     return True
-        except (RedisError, RedisClusterException, OSError, StoreError):
+        except (*FAILURES, OSError, StoreError):
             self.close()
             self._sleep(self._left(deadline))
         return False
