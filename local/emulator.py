@@ -75,9 +75,7 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
     deadline = time.monotonic() + START_SECONDS
     while not is_alive(port):
         if time.monotonic() > deadline:
-            raise LocalError(
-                f"The emulator did not become ready on port {port}; see {folder.parent / 'emulator.log'}."
-            )
+            raise LocalError(f"The emulator did not become ready on port {port}; see {folder.parent / 'emulator.log'}.")
         time.sleep(POLL_SECONDS)
 
 
@@ -87,8 +85,6 @@ def url(port: int) -> str:
 
 def is_alive(port: int) -> bool:
     try:
-        return (
-            urllib3.request("GET", f"{url(port)}/_ministack/health", timeout=2, retries=False).status == 200
-        )
+        return urllib3.request("GET", f"{url(port)}/_ministack/health", timeout=2, retries=False).status == 200
     except urllib3.exceptions.HTTPError:
         return False

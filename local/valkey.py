@@ -33,9 +33,7 @@ def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
         # A title would be written over the environment, and with it over the mark the process is known by.
         "set-proc-title": "no",
     }
-    command = [str(_binary())] + [
-        word for name, value in settings.items() for word in (f"--{name}", str(value))
-    ]
+    command = [str(_binary())] + [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     processes.start(command, instance=instance, log=folder.parent / "valkey.log")
     _assign_all_slots(port)
 
