@@ -12,11 +12,12 @@ from typing import Any, Protocol
 from bench.measure import Cost, Meter
 from bench.wire import Wire, Word, encode
 from lambdas.shared.keys import script_keys
-from lambdas.shared.rules import Rules, Timing
+from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, Script, load_script
 from lambdas.shared.store.connection import Connection
 from lambdas.shared.store.outcomes import Claimed, Completed, Taken
 from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.timing import Timing
 
 FRAGMENTS = 5
 PAYLOAD_BYTES = 200

@@ -16,11 +16,12 @@ from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidId, InvalidRules, MessageTooLarge, SendFailed, StoreError
 from lambdas.shared.keys import encode_conversation
 from lambdas.shared.message import encode
-from lambdas.shared.rules import RuleLayer, Timing, resolve_rules
+from lambdas.shared.rules import RuleLayer, resolve_rules
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Buffered
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
+from lambdas.shared.timing import Timing
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 RETRY_AFTER_SECONDS = 5

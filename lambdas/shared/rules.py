@@ -24,11 +24,10 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from lambdas.shared.errors import InvalidRules
+from lambdas.shared.timing import WAIT_LIMIT_MS, Timing
 
 # SQS delays a message by 15 minutes at most: a longer silence could not be kept by the window lane.
 SILENCE_LIMIT_MS = 900_000
-# WhatsApp and Messenger close the free-form reply 24 hours after the author's message.
-WAIT_LIMIT_MS = 86_400_000
 # A batch is taken, read and emitted in one piece.
 COUNT_LIMIT = 1_000
 ADAPTIVE_K_LIMIT = 20.0
@@ -43,20 +42,6 @@ PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
     "complexInquiry": {"silence_ms": 2_000, "min_messages": 2, "max_wait_ms": 60_000},
     "highVolume": {"silence_ms": 1_000, "max_messages": 10, "max_wait_ms": 10_000},
 }
-
-
-class Timing(NamedTuple):
-    """The rules as buffer_message takes them, in its order."""
-
-    silence_ms: int
-    typing_ms: int
-    max_wait_ms: int
-    max_messages: int
-    min_messages: int
-    flush_reason: str
-    """Empty: wait. Otherwise the batch is due at once, for this reason."""
-    adaptive: str
-    """Empty: off. Otherwise deviations above the mean gap, floor and ceiling, with spaces between."""
 
 
 class _Combination(NamedTuple):

@@ -85,13 +85,13 @@ class LocalStage:
 
     def warm_up(self) -> None:
         """Some processes for what comes, so that tests measure the product and not the emulator's cold starts."""
+        known = len(self.inbox.arrivals)
         names = [f"warm-up-{number}" for number in range(WARM_PROCESSES)]
         with ThreadPoolExecutor(WARM_PROCESSES) as pool:
             bodies = [
                 {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": ""} for name in names
             ]
             list(pool.map(lambda body: self.webhooks.post("generic", body), bodies))
-        known = len(self.inbox.arrivals)
         self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=30)
         self.invoke("watchdog", wait=True)
 

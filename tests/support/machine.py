@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lambdas.shared.keys import shard_of
-from lambdas.shared.rules import Rules, Timing
+from lambdas.shared.rules import Rules
 from lambdas.shared.store.outcomes import (
     Absent,
     Acquired,
@@ -41,6 +41,7 @@ from lambdas.shared.store.outcomes import (
     WorkIsNear,
 )
 from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.timing import Timing
 from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel
 

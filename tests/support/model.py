@@ -7,7 +7,7 @@ when the conversation is due and who may act on it.
 import math
 from dataclasses import dataclass, field
 
-from lambdas.shared.rules import Timing
+from lambdas.shared.timing import Timing
 
 
 @dataclass

@@ -11,13 +11,12 @@ from lambdas.shared.rules import (
     PRESETS,
     RULE_FIELDS,
     SILENCE_LIMIT_MS,
-    WAIT_LIMIT_MS,
     PresetName,
     RuleLayer,
     Rules,
-    Timing,
     resolve_rules,
 )
+from lambdas.shared.timing import WAIT_LIMIT_MS, Timing
 
 MILLISECONDS = [
     "silenceMs",

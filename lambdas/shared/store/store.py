@@ -7,7 +7,7 @@ time and the call id of the first try.
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidId, InvalidInput, ScriptInvariantBroken
@@ -15,11 +15,8 @@ from lambdas.shared.keys import batch_prefix, encode_conversation, script_keys, 
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.connection import Argument, Connection
+from lambdas.shared.timing import Timing
 from lambdas.shared.wire import id_line
-
-if TYPE_CHECKING:
-    # Rules are read with pydantic, and only ingest pays for importing it.
-    from lambdas.shared.rules import Timing
 
 
 A_DAY_MS = 86_400_000
@@ -63,7 +60,7 @@ class Store:
     # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(
-        self, conversation: str, message_id: str, *, payload: bytes, timing: "Timing"
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
         word, due_at_ms, count, start = self._run(
             "buffer_message", conversation, self._clock(), conversation, encode_message_id(message_id), payload,

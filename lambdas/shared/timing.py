@@ -1,0 +1,20 @@
+"""The rules as the scripts take them; apart from the rules, because reading those takes pydantic."""
+
+from typing import NamedTuple
+
+# WhatsApp and Messenger close the free-form reply 24 hours after the author's message.
+WAIT_LIMIT_MS = 86_400_000
+
+
+class Timing(NamedTuple):
+    """The rules as buffer_message takes them, in its order."""
+
+    silence_ms: int
+    typing_ms: int
+    max_wait_ms: int
+    max_messages: int
+    min_messages: int
+    flush_reason: str
+    """Empty: wait. Otherwise the batch is due at once, for this reason."""
+    adaptive: str
+    """Empty: off. Otherwise deviations above the mean gap, floor and ceiling, with spaces between."""
