@@ -18,7 +18,6 @@ from lambdas.shared.store.connection import Argument, Connection
 from lambdas.shared.timing import Timing
 from lambdas.shared.wire import id_line
 
-
 A_DAY_MS = 86_400_000
 
 
