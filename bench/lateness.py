@@ -1,0 +1,220 @@
+"""How late an event is: from when its batch was due until it was on the bus, on the local stage.
+
+Beside it, in the same run and at the same rates, what the emulator itself takes for the same two steps: an
+asynchronous invoke of a function that does nothing, and a PutEvents of that function. The difference is ours.
+
+    python -m bench.lateness [--seconds 15]
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import signal
+import tempfile
+import time
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from local.events import Arrival, Inbox, collect
+from local.outputs import Outputs
+from local.progress import Progress
+from local.stage import ROOT, Stage
+from local.webhooks import Webhooks
+
+RATES = (1, 10, 50)
+RESULTS = Path(__file__).parent / "results" / "lateness.json"
+OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
+WARM_UP_SECONDS = 3.0
+# Half a second of silence, and whatever a queue has grown to.
+LAST_EVENT_SECONDS = 30.0
+SENDERS = 4
+MOST_UNDER_WAY = 5
+
+BARE_SOURCE = "bench-bare"
+BARE_TYPE = "handled"
+BARE_HANDLER = f"""
+import json, os, time
+import boto3
+events = boto3.client("events")
+def handler(event, _context):
+    detail = json.dumps(event | {{"began_ms": time.time() * 1000}})
+    events.put_events(Entries=[{{"Source": "{BARE_SOURCE}", "DetailType": "{BARE_TYPE}", "Detail": detail,
+                                "EventBusName": os.environ["BUS"]}}])
+"""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Milliseconds."""
+
+    count: int
+    p50: float
+    p99: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Round:
+    batches_per_second: int
+    achieved_per_second: float
+    due_to_event: Figures
+    bare_invoke: Figures
+    bare_put_events: Figures
+    lost: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="how long each rate is kept up")
+    seconds = parser.parse_args().seconds
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
+    with _stage() as outputs:
+        rounds = list(_rounds(outputs, seconds))
+    RESULTS.parent.mkdir(exist_ok=True)
+    report = {
+        "seconds_per_rate": seconds,
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        "load_average": round(os.getloadavg()[0], 1),
+        "rounds": [asdict(each) for each in rounds],
+    }
+    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"Written to {RESULTS.relative_to(ROOT)}")
+
+
+def _rounds(outputs: Outputs, seconds: float) -> Iterator[Round]:
+    print(f"{'batches/s':>9}  {'due → event':^21}  {'bare invoke':^21}  {'bare PutEvents':^21}  (p50, p99 in ms)")
+    with _bare_function(outputs) as invoke_bare:
+        for rate in RATES:
+            # As many processes as work at the same time, before their start can be measured.
+            for warm_up_rate in (rate / 4, rate / 2, rate):
+                _measure_product(outputs, warm_up_rate, WARM_UP_SECONDS)
+                _measure_bare(outputs, invoke_bare, warm_up_rate, WARM_UP_SECONDS)
+            late, lost, achieved = _measure_product(outputs, rate, seconds)
+            invokes, puts = _measure_bare(outputs, invoke_bare, rate, seconds)
+            done = Round(rate, round(achieved, 1), _figures(late), _figures(invokes), _figures(puts), lost)
+            figures = (done.due_to_event, done.bare_invoke, done.bare_put_events)
+            print(f"{rate:>9}  " + "  ".join(f"{each.p50:>10.1f} {each.p99:>10.1f}" for each in figures), flush=True)
+            yield done
+
+
+def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], int, float]:
+    """One message a conversation: each is a batch of its own."""
+    webhooks, due_at_ms = Webhooks(outputs), {}
+
+    def send(number: int) -> None:
+        message_id = f"{uuid.uuid4().hex}-{number}"
+        body = {"account": "bench", "conversation": message_id, "id": message_id, "text": "text"}
+        answer = webhooks.post("generic", body)
+        assert answer.status == 200, answer
+        (state,) = answer.json["conversations"].values()
+        due_at_ms[message_id] = state["dueAt"]
+
+    with collect(outputs) as inbox:
+        achieved = _at_rate(send, rate, seconds, under_way=lambda: len(due_at_ms) - len(inbox.arrivals))
+        arrived = _wait(inbox, lambda arrival: str(arrival.batch["messages"][0]["id"]), set(due_at_ms))
+    late = [arrived[message_id].at_ms - due for message_id, due in due_at_ms.items() if message_id in arrived]
+    return late, len(due_at_ms) - len(late), achieved
+
+
+def _measure_bare(
+    outputs: Outputs, invoke: Callable[[dict[str, Any]], None], rate: float, seconds: float
+) -> tuple[list[float], list[float]]:
+    sent = set()
+
+    def send(number: int) -> None:
+        sent.add(str(number))
+        invoke({"id": str(number), "sent_ms": time.time() * 1_000})
+
+    with collect(outputs, pattern={"source": [BARE_SOURCE]}) as inbox:
+        _at_rate(send, rate, seconds, under_way=lambda: len(sent) - len(inbox.arrivals))
+        arrived = _wait(inbox, lambda arrival: str(arrival.batch["id"]), sent)
+    invokes = [each.batch["began_ms"] - each.batch["sent_ms"] for each in arrived.values()]
+    puts = [each.at_ms - each.batch["began_ms"] for each in arrived.values()]
+    return invokes, puts
+
+
+def _at_rate(send: Callable[[int], None], rate: float, seconds: float, *, under_way: Callable[[], int]) -> float:
+    """Calls at even distances, whether or not earlier ones have been answered; says how many a second it were.
+
+    Only when too much is under way does it hold back: the emulator starts a process for whatever finds none free,
+    and on a busy machine would start ever more of them.
+    """
+    began = time.monotonic()
+    most_under_way = max(MOST_UNDER_WAY, round(2 * rate))
+    with ThreadPoolExecutor(SENDERS) as pool:
+        calls = []
+        for number in range(max(1, int(rate * seconds))):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            while under_way() > most_under_way:
+                time.sleep(0.01)
+            calls.append(pool.submit(send, number))
+        for call in calls:
+            call.result()
+    return len(calls) / (time.monotonic() - began)
+
+
+def _wait(inbox: Inbox, key: Callable[[Arrival], str], expected: set[str]) -> dict[str, Arrival]:
+    def enough(arrivals: Any) -> bool:
+        return expected <= {key(arrival) for arrival in arrivals}
+
+    inbox.wait_until(enough, timeout_seconds=LAST_EVENT_SECONDS)
+    return {key(arrival): arrival for arrival in reversed(inbox.arrivals) if key(arrival) in expected}
+
+
+def _figures(times_ms: list[float]) -> Figures:
+    cuts = quantiles(times_ms, n=100, method="inclusive")
+    return Figures(len(times_ms), round(cuts[49], 1), round(cuts[98], 1), round(max(times_ms), 1))
+
+
+@contextmanager
+def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that does nothing but put one event, and how to invoke it."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("bare.py", BARE_HANDLER)
+    client, name = outputs.client("lambda"), f"bench-bare-{uuid.uuid4().hex[:8]}"
+    client.create_function(
+        FunctionName=name,
+        Runtime="python3.13",
+        Handler="bare.handler",
+        Role="arn:aws:iam::000000000000:role/bench",
+        Code={"ZipFile": packed.getvalue()},
+        Environment={"Variables": {"BUS": outputs.EventBusName}},
+        Timeout=30,
+    )
+
+    def invoke(payload: dict[str, Any]) -> None:
+        client.invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(payload))
+
+    try:
+        yield invoke
+    finally:
+        client.delete_function(FunctionName=name)
+
+
+@contextmanager
+def _stage() -> Iterator[Outputs]:
+    """A stage of its own, so that whatever runs in the usual place is not measured."""
+    with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
+        home = Path(folder)
+        installed = ROOT / ".local" / "emulator"
+        installed.mkdir(parents=True, exist_ok=True)
+        (home / "emulator").symlink_to(installed)
+        stage = Stage(home)
+        try:
+            yield stage.up(Progress(), overrides=OVERRIDES)
+        finally:
+            stage.down(Progress())
+
+
+if __name__ == "__main__":
+    main()
