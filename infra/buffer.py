@@ -25,6 +25,9 @@ WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
 # A rule cannot run more often than once a minute: the queue repeats each pass half a minute later.
 WATCHDOG_RATE = cdk.Duration.minutes(1)
 WATCHDOG_ECHO = cdk.Duration.seconds(30)
+DEAD_LETTER_RETENTION = cdk.Duration.days(14)
+# Where the conversation processor puts what is too large for an event or a letter.
+BATCHES, DEAD_LETTERS = "batches/", "dead-letters/"
 
 
 class BufferStack(cdk.Stack):
@@ -55,7 +58,7 @@ class BufferStack(cdk.Stack):
         startable = lambda_.Function.from_function_name(self, "StartableProcessor", self._processor_name)
 
         self.bus = events.EventBus(self, "Bus")
-        self.dead_letters = self._make_queue("DeadLetters", retention=cdk.Duration.days(14))
+        self.dead_letters = self._make_queue("DeadLetters", retention=DEAD_LETTER_RETENTION)
         self.oversize = self._make_bucket()
         self.webhook_secrets = secretsmanager.Secret(
             self,
@@ -111,7 +114,11 @@ class BufferStack(cdk.Stack):
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             encryption=s3.BucketEncryption.S3_MANAGED,
             enforce_ssl=True,
-            lifecycle_rules=[s3.LifecycleRule(expiration=cdk.Duration.days(self._config.oversize_retention_days))],
+            lifecycle_rules=[
+                s3.LifecycleRule(prefix=BATCHES, expiration=cdk.Duration.days(self._config.oversize_retention_days)),
+                # What a dead letter refers to outlives the letter.
+                s3.LifecycleRule(prefix=DEAD_LETTERS, expiration=DEAD_LETTER_RETENTION.plus(cdk.Duration.days(1))),
+            ],
             removal_policy=removal_policy(self._config),
         )
 

@@ -43,7 +43,8 @@ class Memory(Settings):
 
 class Limits(Settings):
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
-    max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
+    # With pauses that grow to a minute, a quarter of an hour: an outage of the bus is not a poisoned batch.
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
 
 
 class Timings(Settings):

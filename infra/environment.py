@@ -55,7 +55,7 @@ def common(role: str, *, config: StageConfig, valkey: ValkeyAccess) -> Environme
         "SHARDS": str(config.shards),
         "START_MS": str(config.timings.start_ms),
         "POWERTOOLS_SERVICE_NAME": role,
-        "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer",
+        "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
         "POWERTOOLS_LOG_LEVEL": config.log_level,
         **valkey.environment(),
     }

@@ -37,6 +37,10 @@ if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
   redis.call('ZREM', pending_key, conversation) -- recovered meanwhile: the executor was slow, not dead
+  -- Ids are forgotten by age, but never those of messages that still wait (a clock may have been a minute off).
+  local old_ms = now_ms - seen_ms
+  if buffer then old_ms = math.min(old_ms, string.sub(buffer, 1, 13) - 60001) end
+  redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', old_ms)
   redis.call('HDEL', conv_key, 'frozen')
   redis.call('HSET', conv_key, 'completed_by', token)
   if buffer then
@@ -44,7 +48,6 @@ if first_call then
     redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 39) .. mode .. string.sub(buffer, 41))
     redis.call('ZADD', pending_key, due_at, conversation)
   else
-    redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', now_ms - seen_ms)
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)
   end

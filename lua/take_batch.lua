@@ -12,13 +12,14 @@
 -- ARGV[4]  executor_ms            int   how long the executor may take to complete the batch
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[6]  limit                  int   most messages in one batch, 1..1000
+-- ARGV[7]  max_bytes              int   nor more than this many bytes of payload, but always one message
 -- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, why, payload...} | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   the same batch, attempt and token
 -- Keeps    once taken, the id and the content of a batch never change
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local now_ms, conversation, token, executor_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local batch_prefix, limit = ARGV[5], math.min(tonumber(ARGV[6]), 1000)
+local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000), tonumber(ARGV[7])
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key,
@@ -34,12 +35,19 @@ if not batch_id then
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('HDEL', open_key, conversation)
-  if count <= limit then
+  local payloads = redis.call('LRANGE', msgs_key, 0, limit - 1)
+  local fit, bytes = 0, 0
+  for i, payload in ipairs(payloads) do
+    bytes = bytes + #payload
+    if i > 1 and bytes > max_bytes then break end
+    fit = i
+  end
+  if fit == count then
     redis.call('RENAME', msgs_key, batch_key)
   else
-    for _ = 1, limit do redis.call('LMOVE', msgs_key, batch_key, 'LEFT', 'RIGHT') end
+    for _ = 1, fit do redis.call('LMOVE', msgs_key, batch_key, 'LEFT', 'RIGHT') end
     -- What is left over is newer than this batch: its own generation, and due as soon as this one is done.
-    local base = string.format('%010d', generation + 1 - (count - limit))
+    local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
   end
   redis.call('HSET', conv_key, 'frozen', batch_id, 'generation', string.format('%010d', generation), 'last_at', last_at)

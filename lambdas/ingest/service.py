@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Headers, Inbound, InvalidWebhook, Platform, Query
+from lambdas.ingest.platforms.base import Headers, Inbound, Intake, Platform, Query
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import InvalidId, InvalidRules, MessageTooLarge, SendFailed, StoreError
+from lambdas.shared.errors import InvalidInput, InvalidRules, MessageTooLarge, SendFailed, StoreError
 from lambdas.shared.keys import encode_conversation
 from lambdas.shared.message import encode
 from lambdas.shared.rules import RuleLayer, resolve_rules
@@ -105,12 +105,12 @@ class Ingest:
         try:
             intake = platform.read(request.body, received_at_ms=self._clock())
             # All are read before one is buffered: a body is refused whole or taken whole.
-            ready = [_ready(inbound) for inbound in intake.messages]
+            ready, ignored = _ready_messages(intake, leave_out=platform.leaves_out_what_is_wrong)
         except MessageTooLarge as error:
             return refuse(413, f"A message is too large: {error}.")
-        except (InvalidWebhook, InvalidId) as error:
+        except InvalidInput as error:
             return refuse(400, str(error))
-        return self._buffer(platform, ready, intake.ignored)
+        return self._buffer(platform, ready, ignored)
 
     def _buffer(self, platform: Platform, ready: list[_Ready], ignored: int) -> Response:
         timing = self._timing_on(platform.name)
@@ -138,6 +138,19 @@ class Ingest:
             conversations=list(conversations),
         )  # fmt: skip
         return Response(200, _to_json({"accepted": accepted, "duplicates": duplicates, "conversations": conversations}))
+
+
+def _ready_messages(intake: Intake, *, leave_out: bool) -> tuple[list[_Ready], int]:
+    ready: list[_Ready] = []
+    ignored = intake.ignored
+    for inbound in intake.messages:
+        try:
+            ready.append(_ready(inbound))
+        except InvalidInput:
+            if not leave_out:
+                raise
+            ignored += 1
+    return ready, ignored
 
 
 def _ready(inbound: Inbound) -> _Ready:

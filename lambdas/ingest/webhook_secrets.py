@@ -6,15 +6,15 @@ A secret may be a list, of two while one replaces the other. A platform that is 
 """
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lambdas.ingest.platforms.base import Credentials
+from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.telemetry import Telemetry
 
-LIFE_SECONDS = 60.0
+LIFE_MS = 60_000
 
 NOBODY = Credentials(())
 
@@ -30,25 +30,26 @@ class WebhookSecrets:
         secret_id: str,
         telemetry: Telemetry,
         *,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = system_clock,
     ) -> None:
         self._secrets = secrets
         self._secret_id = secret_id
         self._telemetry = telemetry
-        self._monotonic = monotonic
+        # Wall time: a frozen function's own clock may stand still while its secrets grow old.
+        self._clock = clock
         self._known: Mapping[str, Credentials] | None = None
-        self._read_at = 0.0
+        self._read_at_ms = 0
 
     def of(self, platform: str) -> Credentials:
         """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
-        if self._known is None or self._monotonic() - self._read_at > LIFE_SECONDS:
+        if self._known is None or self._clock() - self._read_at_ms > LIFE_MS:
             try:
                 self._known = _parse(self._secrets.read(self._secret_id))
             except SendFailed as error:
                 if self._known is None:
                     raise
                 self._telemetry.warn("webhook secrets not renewed", reason=str(error))
-            self._read_at = self._monotonic()
+            self._read_at_ms = self._clock()
         return self._known.get(platform, NOBODY)
 
 

@@ -72,6 +72,10 @@ class Executors:
         self._under_way: dict[Future[None], str] = {}
 
     @property
+    def any_under_way(self) -> bool:
+        return bool(self._under_way)
+
+    @property
     def room(self) -> int:
         return max(MOST_UNDER_WAY - len(self._under_way), 0)
 
@@ -87,17 +91,17 @@ class Executors:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
 
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
-        """Whom Lambda has accepted or refused since the last look."""
+        """Whom Lambda has accepted or refused since the last look; forgotten when the caller asks for the next."""
         for future in [future for future in self._under_way if future.done()]:
-            conversation = self._under_way.pop(future)
-            try:
-                future.result()
-                yield conversation, None
-            except SendFailed as error:
-                yield conversation, error
+            error = future.exception()
+            if error is not None and not isinstance(error, SendFailed):
+                raise error
+            yield self._under_way[future], error
+            del self._under_way[future]
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False)
+        # What has not begun must not thaw with the next invocation.
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Processor:
@@ -203,7 +207,7 @@ class Processor:
         """Sleep until the next due time, a wake, or the next look; or leave, if there was no work for long."""
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
-        if claimed.conversations or near:
+        if claimed.conversations or near or self._executors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
             match self._store.leave_if_idle(self._shard, self._lease_id):

@@ -112,7 +112,7 @@ class Message(_Open):
 
     id: _Id
     text: _Text = ""
-    type: _Text = "text"
+    type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
     attachments: list[Attachment] = Field(default_factory=list)
     reply_to: _Id | None = None

@@ -146,7 +146,7 @@ def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aw
     generations, processor = 20, stage.outputs.Functions["processor"]
     endpoint = {"AWS_ENDPOINT_URL": aws.url}
     talks = [Talk(stage) for _ in range(4)]
-    with stage.configured("processor", timeout_seconds=10, PROCESSOR_HANDOVER_MS="8500", **endpoint):
+    with stage.configured("processor", timeout_seconds=20, PROCESSOR_HANDOVER_MS="18500", **endpoint):
         aws.reset()
         deadline = time.monotonic() + 90
         while aws.invokes(processor) <= generations:

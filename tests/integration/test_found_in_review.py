@@ -133,3 +133,41 @@ def test_a_cancel_remembers_the_last_arrival(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.store.cancel_buffer("c")
     assert engine.store.peek_conversation("c").last_at_ms == engine.clock.now_ms
+
+
+def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: Engine) -> None:
+    engine.send("c", "old")
+    engine.clock.advance(1000)
+    assert engine.claim() == ["c"]
+    engine.store.take_batch("c", "t1")
+    engine.clock.advance(StoreSettings().seen_ms + 60_002)
+    engine.send("c", "new")
+    engine.store.complete_batch("c", "t1")
+    assert isinstance(engine.send("c", "new"), Duplicate)
+    assert isinstance(engine.send("c", "old"), Buffered)
+
+
+def test_a_batch_is_cut_before_it_is_more_than_an_executor_can_carry(engine: Engine) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch_bytes=2_500))
+    for number in range(5):
+        engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
+    sizes, generations = [], []
+    for run in range(3):
+        assert engine.claim() == ["c"]
+        taken = engine.store.take_batch("c", f"t{run}")
+        assert isinstance(taken, Taken)
+        sizes.append(len(taken.payloads))
+        generations.append(taken.generation)
+        engine.store.complete_batch("c", f"t{run}")
+    assert sizes == [2, 2, 1]
+    assert generations == sorted(set(generations))
+    assert engine.claim() == []
+
+
+def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engine) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch_bytes=10))
+    engine.send("c", "m1", rules=Rules(priority="vip"))
+    assert engine.claim() == ["c"]
+    taken = engine.store.take_batch("c", "t")
+    assert isinstance(taken, Taken)
+    assert len(taken.payloads) == 1

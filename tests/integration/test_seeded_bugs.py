@@ -94,7 +94,7 @@ BUGS = (
     ),
     Bug(
         "left-over messages keep the batch's generation", "take_batch",
-        "generation + 1 - (count - limit)", "generation - (count - limit)",
+        "generation + 1 - (count - fit)", "generation - (count - fit)",
     ),
     Bug(
         "anybody may send a batch to its retry", "retry_batch",

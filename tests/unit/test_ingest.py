@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import MAX_BODY_BYTES, Ingest, timings_of
-from lambdas.ingest.webhook_secrets import LIFE_SECONDS, WebhookSecrets
+from lambdas.ingest.webhook_secrets import LIFE_MS, WebhookSecrets
 from lambdas.shared.errors import SendFailed, StoreOutOfMemory, StoreUnavailable
 from lambdas.shared.message import MAX_MESSAGE_BYTES, decode
 from lambdas.shared.rules import Rules
@@ -60,10 +60,10 @@ class Scene:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
-        self.monotonic = 0.0
+        self.secrets_now_ms = 0
         self.ingest = Ingest(
             store=engine.store,
-            secrets=WebhookSecrets(self.secrets, "id", self.telemetry, monotonic=lambda: self.monotonic),
+            secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             timing_on=timings_of(stage_rules or {}, self.telemetry),
@@ -223,14 +223,14 @@ def test_a_changed_secret_is_known_after_a_while_and_read_only_then(scene: Scene
         scene.post("generic", message())
     assert scene.secrets.reads == 1
     scene.secrets.text = '{"generic": "another"}'
-    scene.monotonic = LIFE_SECONDS + 1
+    scene.secrets_now_ms = LIFE_MS + 1
     assert scene.post("generic", message())[0] == 401
     assert scene.secrets.reads == 2
 
 
 def test_an_old_secret_is_better_than_none(scene: Scene) -> None:
     scene.post("generic", message("m1"))
-    scene.monotonic = LIFE_SECONDS + 1
+    scene.secrets_now_ms = LIFE_MS + 1
     scene.secrets.failures = [SendFailed("read secret: Throttling")]
     assert scene.post("generic", message("m2"))[0] == 200
 

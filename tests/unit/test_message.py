@@ -83,7 +83,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
         {"id": any_id, "receivedAt": times, "platform": any_id},
         optional={
             "text": any_text,
-            "type": any_text,
+            "type": any_text.filter(bool),
             "author": any_text | st.none(),
             "attachments": st.lists(attachments(), max_size=2),
             "replyTo": any_id | st.none(),

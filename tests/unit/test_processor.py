@@ -32,7 +32,7 @@ class AtOnce:
             future.set_exception(error)
         return future
 
-    def shutdown(self, *, wait: bool) -> None:
+    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
         pass
 
 

@@ -19,7 +19,7 @@ from lambdas.shared.senders.event_bus import EventBus, entry_bytes
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.secrets import Secrets
-from lambdas.shared.store.opening import TOKEN_LIFE_SECONDS, IamAccess, IamTokens
+from lambdas.shared.store.opening import TOKEN_LIFE_MS, IamAccess, IamTokens
 
 
 @pytest.fixture(autouse=True)
@@ -131,8 +131,8 @@ def test_a_cache_token_is_a_presigned_connect() -> None:
 
 
 def test_a_token_is_used_until_it_gets_old() -> None:
-    now, made = [0.0], iter(["first", "second"])
-    tokens = IamTokens(IamAccess("u", "c", "r"), lambda _iam: next(made), monotonic=lambda: now[0])
+    now, made = [1_700_000_000_000], iter(["first", "second"])
+    tokens = IamTokens(IamAccess("u", "c", "r"), lambda _iam: next(made), clock=lambda: now[0])
     assert tokens.get_credentials() == tokens.get_credentials() == ("u", "first")
-    now[0] = TOKEN_LIFE_SECONDS + 1
+    now[0] += TOKEN_LIFE_MS + 1
     assert tokens.get_credentials() == ("u", "second")

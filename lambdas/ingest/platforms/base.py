@@ -39,6 +39,8 @@ class InvalidWebhook(InvalidInput):
 
 class Platform(Protocol):
     name: str
+    # A platform that sends a refused webhook again for days would send its good messages with it.
+    leaves_out_what_is_wrong: bool
 
     def is_authentic(self, body: bytes, headers: Headers, credentials: Credentials) -> bool: ...
 

@@ -29,6 +29,7 @@ OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sen
 
 class Generic:
     name = "generic"
+    leaves_out_what_is_wrong = False
 
     def is_authentic(self, body: bytes, headers: Headers, credentials: Credentials) -> bool:
         return signed_with(credentials.secrets, body=body, signature=headers.get("x-signature-256"))

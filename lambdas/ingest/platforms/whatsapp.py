@@ -34,6 +34,7 @@ LONGEST_SECONDS = 11
 
 class WhatsApp:
     name = "whatsapp"
+    leaves_out_what_is_wrong = True
 
     def is_authentic(self, body: bytes, headers: Headers, credentials: Credentials) -> bool:
         return signed_with(credentials.secrets, body=body, signature=headers.get("x-hub-signature-256"))

@@ -111,7 +111,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 class Connection:
     """Runs scripts: one round trip each, the server's script cache healed, transient faults tried again.
 
-    For one thread: threads that share it would wait for each other while a cluster's topology is asked for again.
+    Threads may share it, but then wait for each other while a cluster's topology is asked for again.
     """
 
     def __init__(self, open_client: Callable[[], Client], attempts: int = 2) -> None:

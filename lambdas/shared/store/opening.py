@@ -1,16 +1,16 @@
 """From settings to an open store."""
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from redis.credentials import CredentialProvider
 
+from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.store.connection import Client, Connection, ConnectionSettings, connect
 from lambdas.shared.store.store import Store, StoreSettings
 
 # A token is good for 15 minutes, and only for signing in.
-TOKEN_LIFE_SECONDS = 600
+TOKEN_LIFE_MS = 600_000
 
 
 class IamAccess(NamedTuple):
@@ -33,16 +33,17 @@ SignToken = Callable[[IamAccess], str]
 class IamTokens(CredentialProvider):
     """Signs in with an IAM token; a new one is made when the last gets old."""
 
-    def __init__(self, iam: IamAccess, sign: SignToken, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, iam: IamAccess, sign: SignToken, *, clock: Clock = system_clock) -> None:
         self._iam = iam
         self._sign = sign
-        self._monotonic = monotonic
+        # Wall time: a frozen function's own clock may stand still while its token grows old.
+        self._clock = clock
         self._token = ""
-        self._made_at = 0.0
+        self._made_at_ms = 0
 
     def get_credentials(self) -> tuple[str, str]:
-        if not self._token or self._monotonic() - self._made_at > TOKEN_LIFE_SECONDS:
-            self._token, self._made_at = self._sign(self._iam), self._monotonic()
+        if not self._token or self._clock() - self._made_at_ms > TOKEN_LIFE_MS:
+            self._token, self._made_at_ms = self._sign(self._iam), self._clock()
         return self._iam.user, self._token
 
 

@@ -32,6 +32,7 @@ class StoreSettings(NamedTuple):
     executor_ms: int = 60_000  # from take to complete; above the executor's own time-out
     seen_ms: int = A_DAY_MS  # message ids and statistics of an idle conversation
     max_batch: int = 1000  # messages in one batch; the rest makes the next one
+    max_batch_bytes: int = 4_194_304  # of its payloads: what an executor's memory takes several times over
     max_search: int = 1000  # messages looked through for an edit or a delete
 
 
@@ -73,7 +74,7 @@ class Store:
         s = self.settings
         reply = self._run(
             "take_batch", conversation, self._clock(), conversation, token, s.executor_ms,
-            batch_prefix(conversation), s.max_batch,
+            batch_prefix(conversation), s.max_batch, s.max_batch_bytes,
         )  # fmt: skip
         match reply[0]:
             case b"TAKEN":
