@@ -548,3 +548,34 @@ def test_whatever_whatsapp_sends_the_answer_is_no_5xx(
 @given(st.binary(max_size=100), st.sampled_from(list(HEADERS)))
 def test_whatever_bytes_come_signed_the_answer_is_no_5xx(scene: Scene, body: bytes, platform: str) -> None:
     assert scene.post(platform, body)[0] in (200, 400)
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_one_item_that_cannot_be_kept_does_not_hold_up_its_neighbours(scene: Scene) -> None:
+    contacts = [{"name": {"formatted_name": "Ann"}, "phones": ["x" * 70_000]}]
+    webhook = whatsapp(
+        item(id="good"),
+        item("interactive", {"type": "button_reply", "button_reply": {"title": "Yes"}, "x": nested(300)}, id="deep"),
+        item("contacts", contacts, id="large"),
+    )
+    status, answer = scene.post("whatsapp", webhook)
+    assert (status, answer["accepted"]) == (200, 1)
+    assert [found["id"] for found in scene.buffered(CHAT)] == ["good"]
+
+
+def test_nesting_that_no_message_can_hold_is_refused(scene: Scene) -> None:
+    status, answer = scene.post("generic", message(attachments=[{"type": "file", "x": nested(300)}]))
+    assert status == 400
+    assert answer["error"]
+    assert scene.is_empty()
+
+
+def test_a_type_is_not_empty(scene: Scene) -> None:
+    assert scene.post("generic", message(type=""))[0] == 400
+    assert scene.is_empty()

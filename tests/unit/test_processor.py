@@ -334,3 +334,27 @@ def test_a_long_run_reports_meanwhile(scene: Scene) -> None:
     steady_traffic(scene)
     scene.run(life_ms=120_000)
     assert scene.telemetry.flushes >= 2
+
+
+class Never(AtOnce):
+    """A pool whose work does not end."""
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        return Future()
+
+
+def test_it_stays_while_an_executor_is_still_being_started(scene: Scene) -> None:
+    scene.executors._pool = Never()  # type: ignore[assignment]
+    scene.engine.send("c", "m1", rules=NOW)
+    assert scene.run() is Exit.HANDED_OVER, "not idle: a start that fails must still be put back"
+
+
+def test_a_start_that_failed_is_not_forgotten_when_valkey_is_away_just_then(scene: Scene) -> None:
+    started: Future[None] = Future()
+    started.set_exception(SendFailed("Throttled"))
+    scene.executors._under_way[started] = "c"
+    for found, error in scene.executors.ended():
+        assert (found, str(error)) == ("c", "Throttled")
+        break  # as an exception of the store would
+    assert [found for found, _ in scene.executors.ended()] == ["c"]
+    assert not scene.executors.any_under_way
