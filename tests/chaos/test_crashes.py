@@ -33,7 +33,7 @@ def say(talks: list[Talk], count: int) -> None:
 @pytest.mark.usefixtures("watchdog")
 def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     say(talks, 1)
-    wait_for_processor(stage)
+    stage.wait_until_busy()
     say(talks, 1)
     assert stage.kill("processor")
     say(talks, 2)
@@ -157,13 +157,6 @@ def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aw
         judge(talks, within_ms=MARGIN_MS)
         stage.wait_until_idle()
     assert len({tuple(ids_of(arrival)) for talk in talks for arrival in talk.arrivals()}) > generations
-
-
-def wait_for_processor(stage: LocalStage) -> None:
-    deadline = time.monotonic() + 20
-    while not stage.processor_is_there():
-        assert time.monotonic() < deadline, "no processor came"
-        time.sleep(0.02)
 
 
 def wait_for_repeat(talks: list[Talk]) -> None:
