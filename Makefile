@@ -48,8 +48,16 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out: the whole way, on this machine
 	@$(BIN)/python -m local demo
 
-test: $(READY) ## run all tests
+# The tests on the local stage keep a pace and measure waits: nothing else may run beside them.
+ON_THE_STAGE := tests/e2e tests/chaos
+
+test: $(READY) ## run all tests, or those that PYTEST_ARGS names
+ifeq ($(strip $(PYTEST_ARGS)),)
+	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE))
+	@$(BIN)/python -m pytest $(ON_THE_STAGE)
+else
 	@$(PYTEST) $(PYTEST_ARGS)
+endif
 
 check: format-check lint types imports test ## everything CI checks: format, lint, types, import rules, tests
 

@@ -13,7 +13,7 @@ from tests.support.local_stage import CLAIM_TIMEOUT_MS, SILENCE_MS, TOKEN_MS, Lo
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
 
 # Cold starts of what was killed, on a machine that runs other tests.
-MARGIN_MS = 5_000
+MARGIN_MS = 10_000
 # Whoever died: after the claim, or the token of its executor, ran out, the watchdog's next pass puts it right.
 HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 SCHEDULED_PASS_MS = 30_000
@@ -33,7 +33,7 @@ def say(talks: list[Talk], count: int) -> None:
 @pytest.mark.usefixtures("watchdog")
 def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     say(talks, 1)
-    wait_for_processor(stage)
+    stage.wait_until_busy()
     say(talks, 1)
     assert stage.kill("processor")
     say(talks, 2)
@@ -157,13 +157,6 @@ def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aw
         judge(talks, within_ms=MARGIN_MS)
         stage.wait_until_idle()
     assert len({tuple(ids_of(arrival)) for talk in talks for arrival in talk.arrivals()}) > generations
-
-
-def wait_for_processor(stage: LocalStage) -> None:
-    deadline = time.monotonic() + 20
-    while not stage.processor_is_there():
-        assert time.monotonic() < deadline, "no processor came"
-        time.sleep(0.02)
 
 
 def wait_for_repeat(talks: list[Talk]) -> None:

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from local.events import Arrival
-from tests.support.judge import Talk, ids_of, judge
+from tests.support.judge import Talk, ids_of, if_quick_enough, judge
 from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYPING_MS, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
 
 # Cold starts on a machine that runs other tests: these tests are about which messages, not how fast.
-WITHIN_MS = 6_000
+WITHIN_MS = 15_000
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def one(talk: Talk) -> Arrival:
 
 
 def say_at_pace(talk: Talk, count: int, *, gap_ms: int) -> list[int]:
-    """Messages at an even pace; the due time after each."""
-    due = []
+    """Messages at an even pace; how many were waiting after each."""
+    waiting = []
     began = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, began + number * gap_ms / 1_000 - time.monotonic()))
         (state,) = talk.say().json["conversations"].values()
-        due.append(state["dueAt"])
-    return due
+        waiting.append(state["count"])
+    return waiting
 
 
 def test_a_single_message_becomes_a_batch_after_the_silence(talk: Talk) -> None:
@@ -47,29 +47,52 @@ def test_a_single_message_becomes_a_batch_after_the_silence(talk: Talk) -> None:
     assert arrival.at_ms >= talk.accepted[0].due_at_ms
 
 
-def test_each_message_resets_the_timer(talk: Talk) -> None:
-    due = say_at_pace(talk, 5, gap_ms=200)
-    assert due == sorted(set(due)), "later with each message"
-    arrival = one(talk)
-    assert arrival.batch["messageCount"] == 5
-    assert arrival.at_ms >= due[-1]
+def test_each_message_resets_the_timer(stage: LocalStage) -> None:
+    def attempt() -> bool:
+        talk = Talk(stage)
+        in_pace = say_at_pace(talk, 5, gap_ms=200) == [1, 2, 3, 4, 5]
+        arrivals = judge([talk], within_ms=WITHIN_MS)
+        if in_pace:
+            due = [each.due_at_ms for each in talk.accepted]
+            assert due == sorted(set(due)), "later with each message"
+            (arrival,) = arrivals
+            assert arrival.batch["messageCount"] == 5
+            assert arrival.at_ms >= due[-1]
+        return in_pace
+
+    if_quick_enough(attempt)
 
 
-def test_quick_fragments_wait_longer_because_somebody_is_typing(talk: Talk) -> None:
-    talk.say()
-    talk.say()
-    first, second = one(talk).batch["messages"]
-    assert talk.accepted[0].due_at_ms - first["receivedAt"] == pytest.approx(SILENCE_MS, abs=50)
-    assert talk.accepted[1].due_at_ms - second["receivedAt"] == pytest.approx(TYPING_MS, abs=50)
+def test_quick_fragments_wait_longer_because_somebody_is_typing(stage: LocalStage) -> None:
+    def attempt() -> bool:
+        talk = Talk(stage)
+        in_pace = say_at_pace(talk, 2, gap_ms=0) == [1, 2]
+        arrivals = judge([talk], within_ms=WITHIN_MS)
+        if in_pace:
+            first, second = arrivals[0].batch["messages"]
+            assert talk.accepted[0].due_at_ms - first["receivedAt"] == pytest.approx(SILENCE_MS, abs=50)
+            assert talk.accepted[1].due_at_ms - second["receivedAt"] == pytest.approx(TYPING_MS, abs=50)
+        return in_pace
+
+    if_quick_enough(attempt)
 
 
-def test_who_never_stops_typing_is_answered_after_the_longest_wait(talk: Talk) -> None:
-    say_at_pace(talk, 12, gap_ms=400)
-    first, *_ = judge([talk], within_ms=WITHIN_MS)
-    assert first.batch["flushReason"] == "max_wait"
-    opened_ms = first.batch["metadata"]["firstMessageAt"]
-    assert all(each.due_at_ms <= opened_ms + MAX_WAIT_MS for each in talk.accepted if each.message_id in ids_of(first))
-    assert len(talk.batches()) == 2
+def test_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalStage) -> None:
+    def attempt() -> bool:
+        talk = Talk(stage)
+        waiting = say_at_pace(talk, 14, gap_ms=350)
+        first, *_ = judge([talk], within_ms=WITHIN_MS)
+        opened_ms = first.batch["metadata"]["firstMessageAt"]
+        of_first = [each for each in talk.accepted if each.message_id in ids_of(first)]
+        assert all(each.due_at_ms <= opened_ms + MAX_WAIT_MS for each in of_first)
+        # A silence on the way means that the machine paused, not the author.
+        in_pace = max(waiting) >= MAX_WAIT_MS / 350 - 1
+        if in_pace:
+            assert first.batch["flushReason"] == "max_wait"
+            assert len(talk.batches()) == 2
+        return in_pace
+
+    if_quick_enough(attempt)
 
 
 def test_a_full_buffer_is_not_kept_waiting(talk: Talk) -> None:

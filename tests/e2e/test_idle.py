@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from local.webhooks import whatsapp, whatsapp_text
-from tests.support.judge import Talk, judge
-from tests.support.local_stage import IDLE_MS, LocalStage
+from tests.support.judge import Talk, if_quick_enough, judge
+from tests.support.local_stage import IDLE_MS, START_MS, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.xdist_group("stage")]
 
@@ -22,7 +22,7 @@ def starts_since(stage: LocalStage, since_ms: int) -> int:
 def test_the_processor_leaves_when_nothing_is_left_to_do(stage: LocalStage) -> None:
     talk = Talk(stage)
     talk.say()
-    judge([talk], within_ms=6_000)
+    judge([talk], within_ms=15_000)
     assert stage.processor_is_there()
     time.sleep(IDLE_MS / 1_000 + 1.5)
     assert not stage.processor_is_there()
@@ -33,22 +33,27 @@ def test_the_processor_leaves_when_nothing_is_left_to_do(stage: LocalStage) -> N
 
 
 def test_fifty_messages_that_arrive_at_once_start_one_processor(stage: LocalStage) -> None:
-    stage.wait_until_idle()
-    talks = [Talk(stage) for _ in range(5)]
-    # A slow machine may take longer to start the processor than these tests otherwise let a reservation stand.
-    with stage.configured("ingest", START_MS="30000"), ThreadPoolExecutor(50) as pool:
-        stage.warm_up()
+    def attempt() -> bool:
         stage.wait_until_idle()
         since_ms = int(time.time() * 1_000)
-        list(pool.map(lambda number: talks[number % 5].say(), range(50)))
-    assert sum(len(talk.accepted) for talk in talks) == 50
-    # They raced each other, so there is no order to judge.
-    assert {message_id for talk in talks for batch in talk.wait_all() for message_id in batch} == {
-        message_id for talk in talks for message_id in talk.ids
-    }
-    stage.wait_until_idle()
-    time.sleep(0.5)
-    assert starts_since(stage, since_ms) == 1
+        talks = [Talk(stage) for _ in range(5)]
+        with ThreadPoolExecutor(51) as pool:
+            coming = pool.submit(stage.wait_until_busy)
+            list(pool.map(lambda number: talks[number % 5].say(), range(50)))
+            came_ms = coming.result() * 1_000 - since_ms
+        assert sum(len(talk.accepted) for talk in talks) == 50
+        # They raced each other, so there is no order to judge.
+        came = {message_id for talk in talks for batch in talk.wait_all() for message_id in batch}
+        assert came == {message_id for talk in talks for message_id in talk.ids}
+        stage.wait_until_idle()
+        time.sleep(0.5)
+        # A processor that takes longer to come is given up, and another one is started: rightly so.
+        in_time = came_ms < START_MS
+        if in_time:
+            assert starts_since(stage, since_ms) == 1
+        return in_time
+
+    if_quick_enough(attempt)
 
 
 def test_the_logs_hold_no_text_no_name_and_no_secret(stage: LocalStage) -> None:
@@ -60,7 +65,7 @@ def test_the_logs_hold_no_text_no_name_and_no_secret(stage: LocalStage) -> None:
     stage.webhooks.post("generic", talk.body() | {"sentAt": SECRET_WORDS})
     stage.webhooks.post("generic", f'{{"text": "{SECRET_WORDS}"'.encode())
     stage.webhooks.post("whatsapp", whatsapp(whatsapp_text("wamid.secret", SECRET_WORDS, sender="4915100000000")))
-    judge([talk], within_ms=6_000)
+    judge([talk], within_ms=15_000)
     stage.wait_until_idle()
     time.sleep(0.5)
     forbidden = [SECRET_WORDS, *stage.outputs.WebhookSecrets.values()]

@@ -12,6 +12,7 @@ import pytest
 
 from local.outputs import Outputs
 from local.processes import MARK
+from tests.support.local_stage import share_emulator
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("local-stage")]
 
@@ -51,10 +52,7 @@ def _is_about(process: psutil.Process, folder: Path) -> bool:
 def home(tmp_path: Path) -> Iterator[Home]:
     home = Home(tmp_path / "home")
     # The emulator is installed once, not once a test.
-    (tmp_path / "home").mkdir()
-    installed = ROOT / ".local" / "emulator"
-    installed.mkdir(parents=True, exist_ok=True)
-    (home.folder / "emulator").symlink_to(installed)
+    share_emulator(home.folder)
     yield home
     home.run("down")
 

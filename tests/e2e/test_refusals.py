@@ -114,4 +114,4 @@ def test_an_unknown_platform_is_not_found(stage: LocalStage) -> None:
 def test_after_all_that_a_message_still_gets_through(stage: LocalStage) -> None:
     talk = Talk(stage)
     talk.say()
-    judge([talk], within_ms=6_000)
+    judge([talk], within_ms=15_000)

@@ -174,6 +174,14 @@ class LocalStage:
     def keys(self, pattern: str) -> list[str]:
         return [str(key) for key in self.valkey.scan_iter(pattern)]
 
+    def wait_until_busy(self, *, timeout_seconds: float = 30.0) -> float:
+        """Until a processor is there; when that was."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self.processor_is_there():
+            assert time.monotonic() < deadline, "no processor came"
+            time.sleep(0.02)
+        return time.time()
+
     def wait_until_idle(self, *, timeout_seconds: float = 30.0) -> None:
         """Until no processor is there, so that a test knows where it begins."""
         deadline = time.monotonic() + timeout_seconds
