@@ -136,8 +136,11 @@ def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks:
     stage.wait_until_idle()
     time.sleep(0.5)
     left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor left"' in line]
-    assert sum('"held"' in line for line in left) >= 3
-    assert sum('"idle"' in line for line in left) == 1
+    held, idle = sum('"held"' in line for line in left), sum('"idle"' in line for line in left)
+    # On a slow machine the first may have left, rightly, before the second pair came: then that pair has a winner too.
+    assert 1 <= idle <= 2
+    assert held >= 4 - idle
+    assert held + idle == len(left)
 
 
 def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aws: AwsProxy) -> None:
