@@ -19,7 +19,7 @@ from local.webhooks import Webhooks, whatsapp, whatsapp_text
 # What the customer types, and how long they take for it.
 FRAGMENTS = (
     (0.0, "Hey"),
-    (0.7, "I have a question"),
+    (0.5, "I have a question"),
     (1.6, "about my order"),
     (1.2, "#12345"),
     (1.9, "when will it arrive?"),
@@ -40,8 +40,10 @@ class Sent:
 def run(stage: Stage, *, stream: TextIO = sys.stdout) -> bool:
     """Whether exactly one event came, with exactly the five messages in order."""
     with _started(stage) as outputs, collect(outputs) as inbox:
-        view = View(stream)
-        sent = _type_as_a_person(Webhooks(outputs), view)
+        webhooks, view = Webhooks(outputs), View(stream)
+        with Progress().step("Warm up"):
+            _warm_up(webhooks, inbox)
+        sent = _type_as_a_person(webhooks, view)
         view.wait_for(sent[-1].due_at_ms, until=lambda: bool(_about(inbox, sent)), at_most_seconds=EVENT_SECONDS)
         arrivals = _about(inbox, sent)
         if arrivals:
@@ -71,6 +73,17 @@ def _down(stage: Stage) -> None:
     except KeyboardInterrupt:
         stage.down(Progress())
         raise
+
+
+def _warm_up(webhooks: Webhooks, inbox: Inbox) -> None:
+    """Somebody else's message: the functions' processes start with it, and the customer meets them running."""
+    name = f"warm-up-{uuid.uuid4().hex}"
+    webhooks.post("generic", {"account": "demo", "conversation": name, "id": name, "text": "warm-up"})
+
+    def is_out(arrivals: Sequence[Arrival]) -> bool:
+        return any(name in _ids(arrival) for arrival in arrivals)
+
+    inbox.wait_until(is_out, timeout_seconds=EVENT_SECONDS)
 
 
 def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
@@ -145,8 +158,7 @@ class View:
         batch: dict[str, Any] = arrival.batch
         self.line(f"\n{arrival.event['detail-type']}:\n{json.dumps(batch, indent=2, ensure_ascii=False)}\n")
         self.line(f"  waited    {batch['metadata']['waitMs'] / 1_000:.2f} s from the first message to the batch")
-        self.line(f"  lateness  {arrival.at_ms - due_at_ms} ms from the due time to the event on the bus")
-        self.line("            (after `up`, the first batch pays for the start of its function's process)\n")
+        self.line(f"  lateness  {arrival.at_ms - due_at_ms} ms from the due time to the event on the bus\n")
 
     def _show_bar(self, left_ms: float, whole_ms: float) -> None:
         if self._live:

@@ -1,9 +1,11 @@
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from tests.support.aws_proxy import AwsProxy, aws_proxy
+from tests.support.judge import TEXT_MARK
 from tests.support.local_stage import LocalStage
 
 # The watchdog's pass in these tests, instead of every half a minute.
@@ -13,12 +15,20 @@ PASS_SECONDS = 2.0
 @pytest.fixture(scope="package")
 def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
     """All functions reach AWS through a proxy that can make calls fail."""
+    since_ms = int(time.time() * 1_000)
     with ExitStack() as until_the_end:
         proxy = until_the_end.enter_context(aws_proxy(stage.outputs.AwsEndpointUrl))
         for role in stage.outputs.Functions:
             until_the_end.enter_context(stage.configured(role, AWS_ENDPOINT_URL=proxy.url))
         stage.warm_up()
         yield proxy
+        stage.wait_until_idle()
+    # What goes wrong is told, but not what people wrote.
+    for role in stage.outputs.LogGroups:
+        lines = stage.log(role, since_ms=since_ms)
+        assert lines, f"{role} says nothing at all"
+        secrets = stage.outputs.WebhookSecrets.values()
+        assert not [line for line in lines if TEXT_MARK in line or any(secret in line for secret in secrets)]
 
 
 @pytest.fixture

@@ -110,3 +110,25 @@ def test_two_ups_at_once_do_not_interfere(home: Home) -> None:
     )
     first.communicate()
     assert first.returncode == 0
+
+
+def test_the_demo_shows_one_event_with_five_messages_and_cleans_up(home: Home) -> None:
+    demo = home.run("demo")
+    assert demo.returncode == 0, demo.stderr
+    assert demo.stdout.count('"wamid.') == 5
+    assert "lateness" in demo.stdout
+    assert "\x1b" not in demo.stdout, "plain lines where nobody looks at a terminal"
+    assert demo.stdout.splitlines()[-1] == "One event, five messages, in order."
+    assert home.processes() == []
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(home: Home) -> None:
+    demo = home.begin("demo")
+    assert demo.stdout
+    for line in demo.stdout:
+        if "I have a question" in line:
+            break
+    demo.send_signal(signal.SIGINT)
+    demo.communicate()
+    assert demo.returncode == 130
+    assert home.processes() == []

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 Response = tuple[int, dict[str, str], bytes]
 PUT_EVENTS = "PutEvents"
 INVOKE = "Invoke"
+DEPTH_HEADER = "X-Ministack-Invoke-Depth"
 HOLD_SECONDS = 30.0
 NOT_FORWARDED = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
@@ -157,9 +158,11 @@ class AwsProxy:
         """Let the next call of this kind happen, but keep its answer."""
         return self._hold(self._after, operation, function=function, then=then)
 
-    def invokes(self, function: str) -> int:
+    def longest_chain(self, function: str) -> int:
+        """How many invocations deep a function was started: each hop is counted by the emulator, for its loop guard."""
         with self._lock:
-            return sum(call.function == function for call in self.calls)
+            depths = [call.headers.get(DEPTH_HEADER, "0") for call in self.calls if call.function == function]
+        return max(map(int, depths), default=0)
 
     def _hold(self, traps: list[Trap], operation: str, *, function: str | None, then: Verdict) -> Hold:
         released = threading.Event()

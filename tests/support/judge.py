@@ -16,6 +16,8 @@ from local.webhooks import Answer
 from tests.support.local_stage import LocalStage
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
+# Every text begins with it, so that it can be looked for where no text belongs.
+TEXT_MARK = "text of"
 
 
 @dataclass
