@@ -30,19 +30,6 @@ def valkey() -> Iterator[ValkeyServer]:
 
 
 @pytest.fixture
-def strict(valkey: ValkeyServer) -> Iterator[Engine]:
-    """The engine on the strict cluster. No script may touch a key it did not declare, whatever the test."""
-    admin = valkey.admin()
-    admin.flushall()
-    client = connect(ConnectionSettings(valkey.url, answer_timeout_ms=10_000))
-    with monitored(admin) as watch:
-        yield Engine(client, admin, shebang=STRICT_SHEBANG)
-    assert watch.undeclared() == []
-    client.close()
-    admin.close()
-
-
-@pytest.fixture
 def unwatched(valkey: ValkeyServer) -> Iterator[Engine]:
     """The strict engine without MONITOR, for a test that makes many thousand calls."""
     admin = valkey.admin()
@@ -51,6 +38,14 @@ def unwatched(valkey: ValkeyServer) -> Iterator[Engine]:
     yield Engine(client, admin, shebang=STRICT_SHEBANG)
     client.close()
     admin.close()
+
+
+@pytest.fixture
+def strict(unwatched: Engine) -> Iterator[Engine]:
+    """The engine on the strict cluster. No script may touch a key it did not declare, whatever the test."""
+    with monitored(unwatched.admin) as watch:
+        yield unwatched
+    assert watch.undeclared() == []
 
 
 @pytest.fixture
