@@ -1,5 +1,6 @@
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from queue import Queue
@@ -30,12 +31,13 @@ def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: Va
     def place(seed: int) -> Place:
         return Place(valkey.url, STRICT_SHEBANG, seed)
 
-    writers: list[BaseProcess] = [
-        spawn.Process(target=write, args=(place(1000), number, written, record)) for number in range(WRITERS)
-    ]
-    others: list[BaseProcess] = [
-        *(spawn.Process(target=process, args=(place(seed), drained, claims, record)) for seed in range(PROCESSORS)),
-        *(spawn.Process(target=execute, args=(place(50 + seed), drained, claims, record)) for seed in range(EXECUTORS)),
+    def spawned(role: Callable[..., None], *args: object) -> BaseProcess:
+        return spawn.Process(target=role, args=args, daemon=True)  # one that hangs must not keep pytest from ending
+
+    writers = [spawned(write, place(1000), number, written, record) for number in range(WRITERS)]
+    others = [
+        *(spawned(process, place(seed), drained, claims, record) for seed in range(PROCESSORS)),
+        *(spawned(execute, place(50 + seed), drained, claims, record) for seed in range(EXECUTORS)),
     ]
     for each in (*writers, *others):
         each.start()
@@ -56,6 +58,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: Va
     reports += [record.get(timeout=60) for _ in others]
     for each in (*writers, *others):
         each.join(30)
+    assert {each.exitcode for each in (*writers, *others)} == {0}
 
     judge(reports)
     lives = sum(count for kind, count in reports if kind == "lives")

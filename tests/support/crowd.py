@@ -69,6 +69,8 @@ def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
                     if chance.random() > 0.02:  # but for those that get lost
                         claims.put(due.conversation)
             time.sleep(0.005)
+    # Nobody reads the claims any more; without this, the process waits until somebody has.
+    claims.cancel_join_thread()
     record.put(("lives", lives))
 
 
