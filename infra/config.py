@@ -21,6 +21,8 @@ LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
 ]
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
+Instances = Annotated[int, Field(ge=1, le=10_000)]
+AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Milliseconds = Annotated[int, Field(ge=1)]
 
 
@@ -39,6 +41,48 @@ class Memory(Settings):
     processor: MemoryMb = 256
     conversation_processor: MemoryMb = 256
     watchdog: MemoryMb = 256
+
+
+class Concurrency(Settings):
+    """How many instances a function is kept and held to; none given: it takes of what the account has left."""
+
+    ingest: Instances | None = None
+    processor: Instances | None = None
+    conversation_processor: Instances | None = None
+    watchdog: Instances | None = None
+
+
+class Warmth(Settings):
+    """What ingest pays against cold starts: nothing, a snapshot, or instances that are always there."""
+
+    ingest: Literal["none", "snap_start", "provisioned"] = "none"
+    provisioned_instances: Instances = 2
+
+
+class Domain(Settings):
+    """A name of one's own for the API; its certificate is in the stage's region."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")]
+    certificate_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:acm:")]
+
+
+class Api(Settings):
+    # An HTTP API costs less than a third of a REST API; only the latter can stand behind WAF.
+    kind: Literal["http", "rest"] = "http"
+    requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
+    burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
+    domain: Domain | None = None
+
+
+class Bus(Settings):
+    archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
+    # Accounts that may put rules of their own on the bus.
+    consumer_accounts: tuple[AccountId, ...] = ()
+
+
+class Alarms(Settings):
+    # Subscribed to the stage's topic; each address confirms once.
+    emails: tuple[str, ...] = ()
 
 
 class Limits(Settings):
@@ -72,6 +116,7 @@ class Network(Settings):
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
     # Needed only with an account: CDK would look them up there, without one it leaves them to CloudFormation.
     availability_zones: tuple[str, ...] = ()
+    flow_logs: bool = False
 
 
 class Cache(Settings):
@@ -83,14 +128,23 @@ class Cache(Settings):
 
 class StageConfig(Settings):
     name: str
-    account: Annotated[str, Field(pattern=r"^\d{12}$")] | None = None
+    account: AccountId | None = None
     region: str = "us-east-1"
     removal_policy: Literal["destroy", "retain"] = "destroy"
+    # The stacks that hold something refuse to be deleted.
+    termination_protection: bool = False
+    # X-Ray samples the functions' invocations.
+    tracing: bool = False
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: LogLevel = "INFO"
     log_retention: LogRetention = "two_weeks"
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     memory: Memory = Memory()
+    concurrency: Concurrency = Concurrency()
+    warmth: Warmth = Warmth()
+    api: Api = Api()
+    bus: Bus = Bus()
+    alarms: Alarms = Alarms()
     limits: Limits = Limits()
     timings: Timings = Timings()
     rules: dict[str, Any] = {}
