@@ -16,15 +16,16 @@ from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.telemetry import Telemetry
 
 
 @cache
 def _parts() -> tuple[ConversationProcessor, Telemetry]:
     settings, telemetry = config.read_conversation_processor(), Telemetry()
+    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     processor = ConversationProcessor(
-        store=open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token)),
+        store=open_store(settings.valkey, opener),
         outlets=Outlets(
             EventBus(settings.event_bus),
             ObjectStore(settings.oversize_bucket),

@@ -65,7 +65,8 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
         conversation_processor_function="c", processor_function="p", idle_ms=10_000, handover_ms=30_000
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
-    parts = processor._Parts(settings, raising(AssertionError()), store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
+    opener = SimpleNamespace(open=raising(AssertionError()), swallowed=raising(AssertionError()))
+    parts = processor._Parts(settings, opener, store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
     monkeypatch.setattr(processor, "_parts", lambda: parts)
 
     def with_outcome(outcome: Any) -> Any:
