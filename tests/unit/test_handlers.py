@@ -12,6 +12,8 @@ from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavai
 from lambdas.watchdog import handler as watchdog
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 
+CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
+
 
 def raising(error: Exception) -> Any:
     def raise_it(*_: object, **__: object) -> None:
@@ -36,7 +38,7 @@ def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
     executor_with(monkeypatch, telemetry, process=raising(StoreUnavailable("gone")))
-    executor.handler({"conversation": "c", "shard": 0}, None)
+    executor.handler({"conversation": "c", "shard": 0}, CONTEXT)
     assert telemetry.counts["StoreFailures"] == 1
     assert telemetry.flushes == 1
 
@@ -44,16 +46,16 @@ def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(
 def test_a_bug_in_a_script_fails_the_invocation(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
     executor_with(monkeypatch, telemetry, process=raising(ScriptInvariantBroken("bug")))
     with pytest.raises(ScriptInvariantBroken):
-        executor.handler({"conversation": "c", "shard": 0}, None)
+        executor.handler({"conversation": "c", "shard": 0}, CONTEXT)
     assert telemetry.flushes == 1
 
 
 def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
-    executor_with(monkeypatch, telemetry, redrive=lambda letter: letter["batchId"])
-    assert executor.handler({"redrive": {"batchId": "b"}}, None) == {"redriven": "b"}
+    executor_with(monkeypatch, telemetry, redrive=lambda letter, _time: letter["batchId"])
+    assert executor.handler({"redrive": {"batchId": "b"}}, CONTEXT) == {"redriven": "b"}
     executor_with(monkeypatch, telemetry, redrive=raising(SendFailed("put event: Throttling")))
     with pytest.raises(SendFailed):
-        executor.handler({"redrive": {}}, None)
+        executor.handler({"redrive": {}}, CONTEXT)
 
 
 # -- processor -------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
 
     def with_outcome(outcome: Any) -> Any:
         monkeypatch.setattr(Processor, "run", outcome)
-        return processor.handler({"shard": 0}, SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000))
+        return processor.handler({"shard": 0}, CONTEXT)
 
     return with_outcome
 
