@@ -20,10 +20,10 @@ def _parts() -> tuple[Watchdog, Telemetry]:
     return Watchdog(store, ProcessorStarter(Functions(), settings.processor_function, telemetry), telemetry), telemetry
 
 
-def handler(_event: dict[str, Any], _context: Any) -> None:
+def handler(_event: dict[str, Any], context: Any) -> None:
     watchdog, telemetry = _parts()
     try:
-        watchdog.sweep()
+        watchdog.sweep(context.get_remaining_time_in_millis)
     except Exception as error:
         # Raised again: a failed invocation is what the alarm looks at. The next pass comes in half a minute.
         telemetry.crash("sweep failed", error)

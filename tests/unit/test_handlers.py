@@ -1,5 +1,6 @@
 """The handlers' own part: what they let out, and that they always report."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,23 @@ def test_a_processor_that_fails_says_so_and_fails_the_invocation(run: Any, telem
 # -- watchdog --------------------------------------------------------------------------------------
 
 
+def test_what_the_store_deals_with_itself_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {
+        "VALKEY_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION": "p",
+        "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    watchdog._parts.cache_clear()
+    with pytest.raises(StoreUnavailable):
+        watchdog.handler({}, CONTEXT)
+    watchdog._parts.cache_clear()
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (metrics["StoreRetries"], metrics["StoreFailures"]) == ([1.0], [1.0])
+
+
 def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
@@ -103,5 +121,5 @@ def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
         watchdog, "_parts", lambda: (SimpleNamespace(sweep=raising(StoreUnavailable("gone"))), telemetry)
     )
     with pytest.raises(StoreUnavailable):
-        watchdog.handler({}, None)
+        watchdog.handler({}, CONTEXT)
     assert telemetry.flushes == 1
