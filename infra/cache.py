@@ -12,8 +12,8 @@ from infra.environment import ValkeyAccess
 from infra.function import removal_policy
 
 MAJOR_VERSION = "8"
-# The scripts and the processor's pop, on our keys, and what the client library asks a cluster. By name: a category
-# would let a stranger who can sign in read what people wrote, and grows with each version of Valkey.
+# What the scripts and the processor's sleep do to our keys, and what the client library asks of a cluster. By name: a
+# category holds far more, and grows with each version of Valkey.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",

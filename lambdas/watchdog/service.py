@@ -15,7 +15,7 @@ PAGE = 500
 # What is left waits for the next sweep.
 MOST_IN_A_SWEEP = 50_000
 EVERY_MS = 30_000
-# The slowest step is a page of a Valkey that is slow to answer, and the start of a processor.
+# The slowest step: a Valkey that does not answer is given up after 2.4 seconds; then a processor is started.
 LONGEST_STEP_MS = 4_000 + LONGEST_CALL_MS
 
 

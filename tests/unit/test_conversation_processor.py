@@ -39,7 +39,8 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 CONVERSATION = "default/generic/shop/c"
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 MAX_ATTEMPTS = 3
-AMPLE = TimeLeft(lambda: 20_000)
+LIFE_MS = 20_000
+AMPLE = TimeLeft(lambda: LIFE_MS)
 
 
 class Scene:
@@ -362,26 +363,33 @@ def test_a_dead_letter_that_cannot_be_sent_is_no_reason_to_forget_the_batch(scen
 # -- time ------------------------------------------------------------------------------------------
 
 
+class Killed(BaseException):
+    """No executor can catch it."""
+
+
 class SlowAws:
     """Each call takes as long as it may, and the executor is killed at its time-out."""
 
-    def __init__(self, scene: Scene, *, life_ms: int = 20_000) -> None:
-        self.scene, self.life_ms, self.used_ms = scene, life_ms, 0
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.used_ms = scene, 0
         for outlet, method in ((scene.bus, "publish"), (scene.objects, "put"), (scene.queue, "put")):
             setattr(outlet, method, self._slow(getattr(outlet, method)))
 
     def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
         def slow(*args: Any) -> None:
             self.used_ms += LONGEST_CALL_MS
-            assert self.used_ms <= self.life_ms - SETTLE_MS, "killed"
+            if self.used_ms > LIFE_MS - SETTLE_MS:
+                raise Killed
             call(*args)
 
         return slow
 
-    def process(self) -> None:
+    def process(self, *, take_ms: int = 0) -> None:
         self.used_ms = 0
+        time = TimeLeft(lambda: LIFE_MS - self.used_ms)
+        self.used_ms = take_ms
         for conversation in self.scene.engine.claim():
-            self.scene.executor.process(conversation, TimeLeft(lambda: self.life_ms - self.used_ms))
+            self.scene.executor.process(conversation, time)
         self.scene.engine.clock.advance(LONGEST_RETRY_MS)
 
 
@@ -417,6 +425,23 @@ def test_a_letter_by_reference_gets_out_however_slow_aws_is(scene: Scene) -> Non
     for _ in range(MAX_ATTEMPTS + 1):
         slow.process()
     assert "payloadsRef" in scene.letters()[0]
+    assert scene.is_idle()
+
+
+@pytest.mark.parametrize("take_ms", [1_000, 3_000, 9_000, 11_000, 17_000])
+@pytest.mark.parametrize("refused", [False, True], ids=["emitted", "buried"])
+def test_an_executor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
+    fake: Engine, refused: bool, take_ms: int
+) -> None:
+    scene = Scene(fake, max_event_bytes=262_144 if refused else 1_024)
+    scene.bus.failures += [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS * refused
+    slow = SlowAws(scene)
+    for n in range(5):
+        scene.send(f"m{n}", "\u0001" * 10_000)
+    for _ in range(MAX_ATTEMPTS - 1 + refused):
+        slow.process(take_ms=take_ms)
+    slow.process()
+    assert len(scene.letters()) + len(scene.events()) == 1
     assert scene.is_idle()
 
 
