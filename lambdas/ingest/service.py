@@ -82,6 +82,8 @@ class Ingest:
                 return self._receive(platform, request)
         except (StoreError, SendFailed) as error:
             self._telemetry.count("Refused")
+            if isinstance(error, StoreError):
+                self._telemetry.count("StoreFailures")
             self._telemetry.warn("refused for now", platform=platform.name, reason=str(error))
             return refuse(
                 503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)}

@@ -2,6 +2,9 @@
 
 Ids of conversations are in the lines, because nothing can be followed without them. What people wrote, their
 names and the secrets of the platforms are not: whoever adds a field here keeps it so.
+
+Every metric has the dimension `service`, the name of its function, and no other; only those of `count_by` have
+`reason` beside it.
 """
 
 from functools import cached_property
@@ -43,7 +46,7 @@ class Telemetry:
         self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
     def count_by(self, metric: str, **dimension: str) -> None:
-        """Count once under this dimension, as a metric of its own."""
+        """Count once, as a metric whose dimensions are exactly this one and `service`."""
         with single_metric(metric, MetricUnit.Count, 1, namespace=self._metrics.namespace) as metrics:
             for name, value in dimension.items():
                 metrics.add_dimension(name, value)
