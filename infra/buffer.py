@@ -45,12 +45,14 @@ class BufferStack(cdk.Stack):
     ) -> None:
         super().__init__(scope, construct_id, env=env)
         self._config = config
+        self.undelivered = self._make_queue("Undelivered", retention=DEAD_LETTER_RETENTION)
         self._runtime = Runtime(
             config=config,
             code=source_code(source),
             layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
             valkey=valkey,
             placement=placement,
+            undelivered=self.undelivered,
         )
         # The processor starts itself, and is started by the function it starts: only a name that is known
         # beforehand breaks that circle.
@@ -132,6 +134,7 @@ class BufferStack(cdk.Stack):
             environment=environment.ingest(
                 config=self._config, processor=startable, webhook_secrets=self.webhook_secrets
             ),
+            warmth=self._config.warmth,
         )
         self.webhook_secrets.grant_read(function)
         return function
@@ -190,7 +193,7 @@ class BufferStack(cdk.Stack):
         api.add_routes(
             path="/webhook/{platform}",
             methods=[apigw.HttpMethod.GET, apigw.HttpMethod.POST],
-            integration=HttpLambdaIntegration("Ingest", self.ingest),
+            integration=HttpLambdaIntegration("Ingest", self.ingest.entrance),
         )
         return api
 
