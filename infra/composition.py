@@ -50,6 +50,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         valkey=cache.access,
         placement=network.placement,
     )
+    for stack in (network, cache, buffer):
+        stack.termination_protection = config.termination_protection
     for function in buffer.functions.values():
         cache.grant_connect(function)
     OperabilityStack(
