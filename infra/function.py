@@ -23,8 +23,15 @@ ONLY_SOURCE = ["/*", "!/lambdas", "!/lua", "/lambdas/requirements.*", "__pycache
 ASYNC_RETRIES = 0
 ASYNC_MAX_AGE = cdk.Duration.minutes(1)
 
-# Lambda creates these for the function before any exists: there is no name to give.
-NETWORK_ACTIONS = ["ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DeleteNetworkInterface"]
+# What Lambda asks of the role to place a function in a network, before there is anything to name.
+NETWORK_ACTIONS = [
+    "ec2:CreateNetworkInterface",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSubnets",
+    "ec2:DeleteNetworkInterface",
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:UnassignPrivateIpAddresses",
+]
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,12 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
         iam.PolicyStatement(actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log_group.log_group_arn])
     ]
     if in_network:
-        statements.append(iam.PolicyStatement(actions=NETWORK_ACTIONS, resources=["*"]))
+        # The service may, the function's code may not: only its calls carry the function's ARN.
+        by_code = {"Null": {"lambda:SourceFunctionArn": "false"}}
+        statements += [
+            iam.PolicyStatement(actions=NETWORK_ACTIONS, resources=["*"]),
+            iam.PolicyStatement(effect=iam.Effect.DENY, actions=NETWORK_ACTIONS, resources=["*"], conditions=by_code),
+        ]
     role = iam.Role(
         scope,
         construct_id,
@@ -156,7 +168,7 @@ def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFun
         "Live",
         alias_name="live",
         version=function.current_version,
-        provisioned_concurrent_executions=(warmth.provisioned_instances if warmth.ingest == "provisioned" else None),
+        provisioned_concurrent_executions=warmth.provisioned_instances if warmth.ingest == "provisioned" else None,
     )
 
 

@@ -188,7 +188,10 @@ def test_a_warm_ingest_is_entered_by_its_published_version(
 NAMELESS = {
     "ec2:CreateNetworkInterface",
     "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSubnets",
     "ec2:DeleteNetworkInterface",
+    "ec2:AssignPrivateIpAddresses",
+    "ec2:UnassignPrivateIpAddresses",
     "xray:PutTraceSegments",
     "xray:PutTelemetryRecords",
 }
@@ -201,6 +204,22 @@ def test_no_role_may_do_more_than_it_names(stage: str, synthesize: Callable[...,
             actions = _several(statement["Action"])
             assert not [action for action in actions if "*" in action]
             assert "*" not in _several(statement["Resource"]) or set(actions) <= NAMELESS
+
+
+@pytest.mark.parametrize("stage", IN_AWS)
+def test_a_functions_own_code_may_not_touch_the_network(stage: str, synthesize: Callable[..., Stacks]) -> None:
+    of_network = [
+        statement
+        for statement in _statements(synthesize(stage)["Buffer"])
+        if "ec2:CreateNetworkInterface" in statement["Action"]
+    ]
+    allowed, denied = (
+        [statement for statement in of_network if statement["Effect"] == effect] for effect in ("Allow", "Deny")
+    )
+    assert len(allowed) == len(denied) == len(ROLES)
+    for allow, deny in zip(allowed, denied, strict=True):
+        assert set(_several(deny["Action"])) >= set(_several(allow["Action"]))
+        assert deny["Condition"] == {"Null": {"lambda:SourceFunctionArn": "false"}}
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
