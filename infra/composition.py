@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import aws_cdk as cdk
+from cdk_nag import AwsSolutionsChecks
 from constructs import Construct
 
 from infra.buffer import BufferStack
@@ -50,6 +51,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         valkey=cache.access,
         placement=network.placement,
     )
+    for stack in (network, cache, buffer):
+        stack.termination_protection = config.termination_protection
     for function in buffer.functions.values():
         cache.grant_connect(function)
     OperabilityStack(
@@ -61,3 +64,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         api=buffer.api,
     )
     return buffer
+
+
+def hold_to_rules(app: cdk.App) -> None:
+    """Synthesis fails on whatever AWS's rules find and no construct has acknowledged."""
+    cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))

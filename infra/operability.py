@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 import aws_cdk as cdk
-from aws_cdk import aws_apigatewayv2 as apigw
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
+
+from infra.api import WebApi
 
 MINUTE = cdk.Duration.minutes(1)
 
@@ -21,7 +22,7 @@ class OperabilityStack(cdk.Stack):
         env: cdk.Environment,
         functions: Mapping[str, lambda_.IFunction],
         dead_letters: sqs.IQueue,
-        api: apigw.HttpApi,
+        api: WebApi,
     ) -> None:
         super().__init__(scope, construct_id, env=env)
         dead = dead_letters.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum")

@@ -34,7 +34,7 @@ from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, 
 from tests.support.invariants import assert_invariants
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 
 CONVERSATION = "default/generic/shop/c"
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
