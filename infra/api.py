@@ -38,7 +38,7 @@ WHO_IS_LET_IN = "Platforms cannot sign in: each signs its webhooks, and ingest c
 WebApi = apigw.HttpApi | apigateway.RestApi
 
 
-class Entrance(NamedTuple):
+class Webhooks(NamedTuple):
     api: WebApi
     url: str
     """What a platform is told, before `/webhook/{platform}`."""
@@ -46,7 +46,7 @@ class Entrance(NamedTuple):
     """Where the DNS record of the stage's domain points."""
 
 
-def open_entrance(scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction) -> Entrance:
+def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction) -> Webhooks:
     """Platforms know its address: whatever changes, an API of one kind stays the same resource."""
     log_group = logs.LogGroup(
         scope,
@@ -62,7 +62,7 @@ def open_entrance(scope: Construct, *, config: StageConfig, ingest: lambda_.IFun
 
 def _open_http(
     scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
-) -> Entrance:
+) -> Webhooks:
     domain = config.api.domain
     api = apigw.HttpApi(
         scope,
@@ -90,17 +90,18 @@ def _open_http(
     resource = stage.node.default_child
     assert isinstance(resource, apigw.CfnStage)
     resource.access_log_settings = apigw.CfnStage.AccessLogSettingsProperty(
-        destination_arn=log_group.log_group_arn, format=json.dumps(ACCESS_LOG)
+        destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
+        format=json.dumps(ACCESS_LOG),
     )
     acknowledge(api, "AwsSolutions-APIG4", WHO_IS_LET_IN)
     if domain is None:
-        return Entrance(api, api.api_endpoint, None)
-    return Entrance(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
+        return Webhooks(api, api.api_endpoint, None)
+    return Webhooks(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
 
 
 def _open_rest(
     scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
-) -> Entrance:
+) -> Webhooks:
     domain = config.api.domain
     api = apigateway.RestApi(
         scope,
@@ -132,8 +133,8 @@ def _open_rest(
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
-        return Entrance(api, f"https://{host}/{REST_STAGE}", None)
-    return Entrance(
+        return Webhooks(api, f"https://{host}/{REST_STAGE}", None)
+    return Webhooks(
         api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.rest_api_id, stage=stage.stage_name)
     )
 

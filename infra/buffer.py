@@ -12,7 +12,7 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import environment
-from infra.api import open_entrance
+from infra.api import open_webhooks
 from infra.bus import BatchBus
 from infra.config import StageConfig
 from infra.environment import ValkeyAccess
@@ -74,8 +74,8 @@ class BufferStack(cdk.Stack):
         self.ingest.node.add_dependency(self.processor)
         self.watchdog.node.add_dependency(self.processor)
 
-        self._entrance = open_entrance(self, config=config, ingest=self.ingest.entrance)
-        self.api = self._entrance.api
+        self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
+        self.api = self._webhooks.api
         self._wind_up_watchdog()
         self._export()
 
@@ -182,15 +182,15 @@ class BufferStack(cdk.Stack):
 
     def _export(self) -> None:
         outputs = {
-            "ApiEndpoint": self._entrance.url,
+            "ApiEndpoint": self._webhooks.url,
             "EventBusName": self.bus.event_bus_name,
             "DeadLetterQueueUrl": self.dead_letters.queue_url,
             "UndeliveredQueueUrl": self.undelivered.queue_url,
             "OversizeBucketName": self.oversize.bucket_name,
             "WebhookSecretId": self.webhook_secrets.secret_arn,
         }
-        if self._entrance.dns_target is not None:
-            outputs["ApiDnsTarget"] = self._entrance.dns_target
+        if self._webhooks.dns_target is not None:
+            outputs["ApiDnsTarget"] = self._webhooks.dns_target
         for role, function in self.functions.items():
             camel = "".join(word.capitalize() for word in role.split("_"))
             outputs[f"{camel}Function"] = function.function_name

@@ -6,8 +6,8 @@ from constructs import Construct
 from infra.config import StageConfig
 
 RATE_WINDOW_SECONDS = 300
-# People write of scripts, paths and addresses; pictures of a product make a body large. A blocked message would come
-# again for days and never get in: these rules count what they see. So does the one that wants a user agent.
+# People write of scripts, paths and addresses, and a webhook with many messages is large. Were one blocked, it would
+# come again for days and never get in: these rules count what they see. So does the one that wants a user agent.
 COUNTED_OF_GROUP = {
     "AWSManagedRulesCommonRuleSet": [
         "NoUserAgent_HEADER",
@@ -47,7 +47,7 @@ class Firewall(Acl):
 
 def _rate_rule(config: StageConfig) -> Acl.RuleProperty:
     # Platforms send from few addresses. One may take half of what the stage lets in: the rest is for the others.
-    limit = max(10, config.api.requests_per_second * RATE_WINDOW_SECONDS // 2)
+    limit = config.api.requests_per_second * RATE_WINDOW_SECONDS // 2
     return Acl.RuleProperty(
         name="RatePerAddress",
         priority=0,
