@@ -9,6 +9,7 @@ from infra.buffer import BufferStack
 from infra.cache import CacheStack
 from infra.config import StageConfig
 from infra.environment import ValkeyAccess
+from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
 
@@ -52,12 +53,12 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     )
     for function in buffer.functions.values():
         cache.grant_connect(function)
-    OperabilityStack(
-        scope,
-        f"{prefix}-Operability",
-        env=env,
+    metrics = Metrics(
+        config=config,
         functions=buffer.functions,
-        dead_letters=buffer.dead_letters,
         api=buffer.api,
+        cache_name=cache.name,
+        dead_letters=buffer.dead_letters,
     )
+    OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer
