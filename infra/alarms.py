@@ -127,6 +127,11 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.told("ExecutorStartFailures", "processor", period=FIVE_MINUTES),
         ),
         Watch(
+            heading="Sweeps cut",
+            says="The watchdog does not get round to all shards in one pass.",
+            metric=metrics.told("SweepsCut", "watchdog", period=FIVE_MINUTES),
+        ),
+        Watch(
             heading="Emission retries",
             says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
             metric=metrics.told("Retries", "conversation_processor"),

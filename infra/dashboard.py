@@ -120,6 +120,7 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
                 metrics.told("Refused", "ingest"),
                 metrics.told("Crashes", "ingest"),
                 metrics.told("SweepFailures", "watchdog"),
+                metrics.told("SweepsCut", "watchdog"),
             ],
             unit="per minute",
         ),

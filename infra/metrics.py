@@ -31,7 +31,7 @@ class Api(Protocol):
     def metric_latency(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The metrics of one stage."""
 
