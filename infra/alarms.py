@@ -66,7 +66,7 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Watchdog silent",
-            says="No pass of the watchdog for three minutes: nothing is recovered, no gauge is told.",
+            says="For three minutes no pass of the watchdog has seen all shards.",
             metric=metrics.told("Sweeps", "watchdog"),
             below=1,
             periods=3,
