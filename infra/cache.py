@@ -41,7 +41,7 @@ class CacheStack(cdk.Stack):
     ) -> None:
         super().__init__(scope, construct_id, env=env)
         # The IAM token is signed for these two names, in lower case.
-        name = f"message-buffer-{config.name}"
+        self.name = name = f"message-buffer-{config.name}"
         self._user = elasticache.CfnUser(
             self,
             "User",

@@ -10,6 +10,7 @@ from infra.buffer import BufferStack
 from infra.cache import CacheStack
 from infra.config import StageConfig
 from infra.environment import ValkeyAccess
+from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
 
@@ -55,14 +56,15 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         stack.termination_protection = config.termination_protection
     for function in buffer.functions.values():
         cache.grant_connect(function)
-    OperabilityStack(
-        scope,
-        f"{prefix}-Operability",
-        env=env,
+    metrics = Metrics(
+        config=config,
         functions=buffer.functions,
-        dead_letters=buffer.dead_letters,
         api=buffer.api,
+        cache_name=cache.name,
+        dead_letters=buffer.dead_letters,
+        undelivered=buffer.undelivered,
     )
+    OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer
 
 
