@@ -182,7 +182,7 @@ def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]
 
 def _reserved_by(config: StageConfig, account: Account) -> int:
     # Deployed before, the stage holds already what it asks for again.
-    tags = [{"Key": key, "Values": [value]} for key, value in (("product", "message-buffer"), ("stage", config.name))]
+    tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
     client = account.client("lambda")
     return sum(
@@ -190,6 +190,11 @@ def _reserved_by(config: StageConfig, account: Account) -> int:
         for page in pages.paginate(TagFilters=tags, ResourceTypeFilters=["lambda:function"])
         for function in page["ResourceTagMappingList"]
     )
+
+
+def stage_tags(config: StageConfig) -> Mapping[str, str]:
+    """What everything of a stage is tagged with."""
+    return {"product": "message-buffer", "stage": config.name}
 
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """The workflows and the role they deploy with: who may do what, and that they only call what exists."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,28 @@ def test_deployments_start_by_hand_or_by_a_release_and_only_after_the_checks() -
     assert "needs.dev.result == 'success'" in jobs["prod"]["if"]
 
 
+@pytest.mark.parametrize("target", ["synth", "diff", "deploy", "destroy"])
+def test_what_is_missing_is_said_before_cdk_starts(target: str) -> None:
+    *_, preflight, cdk = would_run(target, CI="")
+    assert preflight.endswith(f"python -m infra.preflight --stage prod --for {target}")
+    assert f"python -m infra.cli {target} " in cdk
+    assert cdk.endswith(" -c stage=prod")
+
+
+def test_a_person_is_asked_before_each_change_and_a_pipeline_is_not() -> None:
+    assert "--require-approval any-change " in would_run("deploy", CI="")[-1]
+    assert "--require-approval never " in would_run("deploy", CI="true")[-1]
+    assert "--force" not in would_run("destroy", CI="true")[-1]
+
+
+def would_run(target: str, **environment: str) -> list[str]:
+    run = subprocess.run(
+        ["make", "--dry-run", target, "STAGE=prod"],
+        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, **environment},
+    )  # fmt: skip
+    return run.stdout.splitlines()
+
+
 def test_the_stages_offered_are_the_stages_in_aws(stages: dict[str, Any]) -> None:
     offered = triggers("deploy.yml")["workflow_dispatch"]["inputs"]["stage"]["options"]
     assert set(offered) == stages.keys() - {"local"}
@@ -104,7 +128,7 @@ def test_the_role_trusts_one_environment_of_one_repository() -> None:
     (statement,) = json.loads((ROOT / "docs/github-oidc/trust-policy.json").read_text())["Statement"]
     assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
     assert statement["Principal"] == {"Federated": f"arn:aws:iam::ACCOUNT:oidc-provider/{PROVIDER}"}
-    # StringLike would take a wildcard, and with it every branch and fork that names the environment.
+    # StringLike would take a wildcard, and trust all that it happens to match.
     assert statement["Condition"] == {
         "StringEquals": {
             f"{PROVIDER}:aud": "sts.amazonaws.com",

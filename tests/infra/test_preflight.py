@@ -14,13 +14,18 @@ from typing import Any
 import aws_cdk as cdk
 import boto3
 import pytest
+from aws_cdk.assertions import Match, Template
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, SSOTokenLoadError
 from botocore.stub import Stubber
 
 from infra import cli, preflight
+from infra.composition import compose
 from infra.config import StageConfig
 from infra.layer import LayerError
 from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
+
+# One process synthesizes for all of these.
+pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 ACCOUNT = "111122223333"
@@ -279,7 +284,7 @@ def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_aske
     assert concurrency.startswith("AWS did not answer GetAccountSettings (AccessDenied)")
 
 
-# -- what CDK itself asks for ------------------------------------------------------------------------------------
+# -- what the stacks themselves say ------------------------------------------------------------------------------------
 
 
 def test_the_bootstrap_asked_for_is_the_one_that_the_stacks_need(tmp_path: Path) -> None:
@@ -291,3 +296,14 @@ def test_the_bootstrap_asked_for_is_the_one_that_the_stacks_need(tmp_path: Path)
     assert needs["requiresBootstrapStackVersion"] == preflight.BOOTSTRAP_VERSION
     assert needs["bootstrapStackVersionSsmParameter"] == preflight.BOOTSTRAP_PARAMETER
     assert f"/{preflight.LOOKUP_ROLE}-{ACCOUNT}-us-east-1" in needs["lookupRole"]["arn"]
+
+
+def test_the_functions_of_a_stage_are_found_by_their_tags(
+    stage_config: Callable[..., StageConfig], tmp_path: Path
+) -> None:
+    config = stage_config("dev")
+    layer = tmp_path / "layer"
+    (layer / "python").mkdir(parents=True)
+    buffer = compose(cdk.App(outdir=str(tmp_path / "out")), config, source=ROOT, layer=layer)
+    tags = [{"Key": key, "Value": value} for key, value in preflight.stage_tags(config).items()]
+    Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})
