@@ -198,7 +198,7 @@ def _usages() -> str:
 
 def _prices() -> str:
     body = [
-        [name.replace("_", " "), unit_price(found.price), found.unit, str(found.as_of), found.source]
+        [name.replace("_", " "), unit_price(found.price), found.unit, str(found.as_of or "check"), found.source]
         for name, found in prices().items()
     ]
     return _table(["price of", "$", "for a", "as of", "source"], body, right={1})

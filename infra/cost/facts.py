@@ -3,9 +3,9 @@
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 HERE = Path(__file__).parent
 REGION = "us-east-1"
@@ -24,8 +24,14 @@ class _Fact(BaseModel):
 
 class Price(_Fact):
     price: float = Field(gt=0)
-    as_of: int
     source: Literal["vendor", "web", "memory"]
+    as_of: int | None = None
+
+    @model_validator(mode="after")
+    def _dated(self) -> Self:
+        if (self.as_of is None) != (self.source == "memory"):
+            raise ValueError("a price that was looked up has the year of its source, any other has none")
+        return self
 
 
 class Usage(_Fact):
