@@ -7,9 +7,10 @@ from string import Template
 from typing import Any
 
 from infra.config import StageConfig, load_stage
+from infra.cost.alternatives import polling, window_lane
 from infra.cost.chart import Series, svg
 from infra.cost.facts import HOURS, MILLION, prices, usages, used
-from infra.cost.model import EGRESSES, Line, bill, floors, polling, total, window_lane, with_egress
+from infra.cost.model import EGRESSES, Line, bill, floors, total, with_egress
 from infra.cost.report import HEAD, number, rows, unit_price
 from infra.cost.traffic import Traffic, processors
 

@@ -1,4 +1,4 @@
-"""The monthly bill of a stage, line by line, and those of what else could have been built."""
+"""The monthly bill of a stage, line by line."""
 
 from collections.abc import Iterable
 from math import ceil
@@ -13,7 +13,6 @@ LOOKS_A_SECOND = 2
 RENEW_SECONDS = 5
 REPORT_SECONDS = 30
 FLOW_RECORD_SECONDS = 600
-POLL_SECONDS = 0.5
 
 RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,
@@ -30,8 +29,6 @@ EGRESSES: dict[str, dict[str, Any]] = {
     "2 NAT gateways": {"egress": "nat", "nat_gateways": 2},
     "endpoints": {"egress": "endpoints"},
 }
-# What the lane without Valkey has no need of.
-OF_THE_CACHE = frozenset({"processor", "executor", "watchdog", "cache", "network"})
 
 
 class Line(NamedTuple):
@@ -76,39 +73,6 @@ def with_egress(config: StageConfig, name: str) -> StageConfig:
     return config.model_copy(update={"network": network})
 
 
-def window_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
-    """The bill of the lane on DynamoDB and SQS, by its design: it is not built."""
-    item_writes = ceil(traffic.payload_bytes / 1_000)
-    batch_bytes = traffic.fragments_per_batch * traffic.payload_bytes
-    gb = config.memory.conversation_processor / 1_024
-    lane = [
-        Line("lane", "DynamoDB: writes", "dynamodb_write", (
-            traffic.messages * (2 * item_writes + 1) + traffic.batches
-        ) / MILLION, "a message: put by KB, try the trigger, delete; a batch: delete its trigger"),
-        Line("lane", "DynamoDB: reads", "dynamodb_read", traffic.batches * ceil(batch_bytes / 4_000) / MILLION,
-             "a batch: one consistent query by 4 KB"),
-        Line("lane", "SQS: trigger queue", "sqs_requests", (used("queue_polls") + 3 * traffic.batches) / MILLION,
-             "polls, and a batch: send, receive, delete"),
-        Line("lane", "Lambda: batch, requests", "lambda_requests", traffic.batches / MILLION, "one a batch"),
-        Line("lane", "Lambda: batch, duration", "lambda_arm", traffic.batches * gb * _billed_s("executor_ms"),
-             "a batch, as the conversation processor"),
-        Line("lane", "Logs: batch", "logs_written", traffic.batches * (
-            used("executor_log_bytes") + used("platform_log_bytes")
-        ) / GB, "a batch, as the conversation processor"),
-    ]  # fmt: skip
-    return [line for line in bill(config, traffic) if line.part not in OF_THE_CACHE] + lane
-
-
-def polling(config: StageConfig) -> list[Line]:
-    """What a processor costs that runs day and night and asks twice a second, as many samples do."""
-    shards, asks = config.shards, config.shards * SECONDS / POLL_SECONDS
-    return [
-        Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory.processor / 1_024,
-             "all seconds of the month, each shard"),
-        Line("cache", "Valkey: polling", "valkey_ecpu", asks * _ecpu("look_us") / MILLION, "two looks a second"),
-    ]  # fmt: skip
-
-
 def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
     millions = traffic.webhooks / MILLION
     answers = traffic.webhooks * used("answer_bytes") / GB
@@ -131,7 +95,7 @@ def _functions(config: StageConfig, traffic: Traffic) -> list[Line]:
     memory = config.memory
     run_seconds = run.seconds + run.starts * used("cold_start_ms") / 1_000
     pass_seconds = PASSES * config.shards * used("sweep_ms") / 1_000
-    executor_seconds = traffic.batches * _billed_s("executor_ms")
+    executor_seconds = traffic.batches * billed_seconds("executor_ms")
     return [
         *_ingest(config, traffic),
         Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION, "starts of a run"),
@@ -152,7 +116,7 @@ def _functions(config: StageConfig, traffic: Traffic) -> list[Line]:
 def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
     gb, warmth = config.memory.ingest / 1_024, config.warmth.ingest
     duration = "lambda_provisioned_duration_arm" if warmth == "provisioned" else "lambda_arm"
-    gb_seconds = traffic.webhooks * gb * _billed_s("ingest_ms")
+    gb_seconds = traffic.webhooks * gb * billed_seconds("ingest_ms")
     lines = [
         Line("ingest", "Lambda: ingest, requests", "lambda_requests", traffic.webhooks / MILLION,
              "messages and statuses"),
@@ -193,17 +157,17 @@ def stored_gb(traffic: Traffic) -> float:
 def ecpus(config: StageConfig, traffic: Traffic) -> float:
     """Of all calls of a month."""
     run = processors(traffic, shards=config.shards, timings=config.timings)
-    look = _ecpu("look_us")
+    look = ecpu("look_us")
     payload, batch = traffic.payload_bytes, traffic.payload_bytes * traffic.fragments_per_batch
-    buffering = traffic.messages * _ecpu("buffer_us", used("buffer_call_bytes") + payload)
+    buffering = traffic.messages * ecpu("buffer_us", used("buffer_call_bytes") + payload)
     batches = traffic.batches * (
-        look + _ecpu("claim_us") + _ecpu("take_us", used("take_call_bytes") + batch) + _ecpu("take_us")
+        look + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
     )
     looking = run.seconds * (LOOKS_A_SECOND + 1 / RENEW_SECONDS) * look
     return buffering + batches + looking + PASSES * config.shards * look
 
 
-def _ecpu(time_us: str, moved_bytes: float = 0) -> float:
+def ecpu(time_us: str, moved_bytes: float = 0) -> float:
     """A simple command is one ECPU; another costs the higher of its time in simple commands and the KB it moves."""
     return max(used(time_us) / used("simple_command_us"), moved_bytes / 1_000, 1)
 
@@ -276,7 +240,7 @@ def _secret_calls(traffic: Traffic) -> float:
 
 def _instances(traffic: Traffic, invocations: float, time_ms: str) -> float:
     """How many run side by side in the busiest second."""
-    return invocations / traffic.active_seconds * _billed_s(time_ms) * traffic.peak
+    return invocations / traffic.active_seconds * billed_seconds(time_ms) * traffic.peak
 
 
 def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:
@@ -322,5 +286,5 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
     return lines
 
 
-def _billed_s(time_ms: str) -> float:
+def billed_seconds(time_ms: str) -> float:
     return (used(time_ms) + used("cold_share") * used("cold_start_ms")) / 1_000

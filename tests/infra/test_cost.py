@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from infra.config import LogRetention, StageConfig, Timings, load_stage
 from infra.cost import document
 from infra.cost.__main__ import main
+from infra.cost.alternatives import polling, window_lane
 from infra.cost.chart import HEIGHT, WIDTH
 from infra.cost.facts import HERE, Price, prices, usages, used
-from infra.cost.model import RETENTION_DAYS, Line, bill, ecpus, floors, polling, stored_gb, total, window_lane
+from infra.cost.model import RETENTION_DAYS, Line, bill, ecpus, floors, stored_gb, total
 from infra.cost.traffic import Traffic, processors
 
 ROOT = Path(__file__).parents[2]
@@ -153,11 +154,43 @@ def test_what_is_switched_off_is_not_in_the_bill(more: dict[str, Any], component
     assert lines(changed(**more), Traffic())[component].monthly > 0
 
 
-def test_logs_are_paid_for_as_long_as_they_are_kept() -> None:
-    month, year = (lines(changed(log_retention=kept), Traffic()) for kept in ("one_month", "one_year"))
-    kept = "Logs: ingest, kept"
-    assert year[kept].monthly / month[kept].monthly == pytest.approx(365 / 30)
-    assert year["Logs: ingest"] == month["Logs: ingest"]
+def test_logs_are_written_once_and_kept_for_the_stages_retention() -> None:
+    found = lines(changed(log_retention="one_week"), Traffic())
+    a_day = found["Logs: ingest"].quantity / DAYS
+    assert found["Logs: ingest, kept"].quantity == pytest.approx(a_day * used("logs_compressed") * 7)
+
+
+def test_the_archive_keeps_the_events_of_its_days() -> None:
+    found = lines(changed(bus={"archive_days": 30}), Traffic())
+    a_day = found["EventBridge: archive, written"].quantity / DAYS
+    assert a_day == pytest.approx(25_000 * Traffic().event_bytes / 1e9)
+    assert found["EventBridge: archive, kept"].quantity == pytest.approx(a_day * 30)
+
+
+def test_a_snapshot_of_each_day_is_kept() -> None:
+    # Ids of 10 million messages are 0.9 GB.
+    found = lines(changed(cache={"snapshot_days": 7}), Traffic(messages_per_day=1e7))
+    assert found["Valkey: snapshots"].quantity == pytest.approx(0.9 * 7, rel=0.01)
+
+
+def test_metrics_are_paid_for_in_the_hours_in_which_they_are_sent() -> None:
+    always, with_traffic = used("metrics_always"), used("metrics_with_traffic")
+    assert lines(PLAIN, NOBODY)["Metrics of our own"].quantity == always
+    crowd = lines(PLAIN, Traffic(messages_per_day=1e6, active_hours=6))
+    assert crowd["Metrics of our own"].quantity == pytest.approx(always + with_traffic / 4)
+
+
+def test_a_start_of_a_processor_is_billed_with_its_cold_start() -> None:
+    # Ten conversations a day, each with a start: 19 s and 0.6 s of a quarter GB.
+    found = lines(PLAIN, Traffic(messages_per_day=40))["Lambda: processor, duration"]
+    assert found.quantity == pytest.approx(10 * DAYS * 19.6 / 4, rel=0.005)
+
+
+def test_with_one_nat_gateway_half_of_its_traffic_comes_from_the_other_zone() -> None:
+    one, two = (lines(changed(network={"nat_gateways": count}), Traffic()) for count in (1, 2))
+    assert one["Between zones"].quantity - two["Between zones"].quantity == pytest.approx(
+        one["NAT gateways: data"].quantity
+    )
 
 
 def test_every_retention_of_a_stage_is_known() -> None:
