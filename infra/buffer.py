@@ -7,6 +7,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_apigatewayv2 as apigw
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
@@ -43,7 +44,9 @@ class BufferStack(cdk.Stack):
         valkey: ValkeyAccess,
         placement: Placement | None,
     ) -> None:
-        super().__init__(scope, construct_id, env=env)
+        # On the emulator, which has no TLS, the bucket of the bootstrap refuses everybody but the account itself.
+        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
+        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
         self._runtime = Runtime(
             config=config,
@@ -103,7 +106,7 @@ class BufferStack(cdk.Stack):
             delivery_delay=settings.get("delay"),
             visibility_timeout=settings.get("visibility"),
             encryption=sqs.QueueEncryption.SQS_MANAGED,
-            enforce_ssl=True,
+            enforce_ssl=not self._config.is_local,
             removal_policy=removal_policy(self._config),
         )
 
@@ -113,7 +116,7 @@ class BufferStack(cdk.Stack):
             "Oversize",
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             encryption=s3.BucketEncryption.S3_MANAGED,
-            enforce_ssl=True,
+            enforce_ssl=not self._config.is_local,
             lifecycle_rules=[
                 s3.LifecycleRule(prefix=BATCHES, expiration=cdk.Duration.days(self._config.oversize_retention_days)),
                 # What a dead letter refers to outlives the letter.
@@ -133,7 +136,12 @@ class BufferStack(cdk.Stack):
                 config=self._config, processor=startable, webhook_secrets=self.webhook_secrets
             ),
         )
-        self.webhook_secrets.grant_read(function)
+        # The secret's ARN; a `Ref` says the same in AWS, but on the emulator it is the name.
+        secret = self.webhook_secrets.node.default_child
+        assert isinstance(secret, secretsmanager.CfnSecret)
+        function.add_to_role_policy(
+            iam.PolicyStatement(actions=["secretsmanager:GetSecretValue"], resources=[secret.attr_id])
+        )
         return function
 
     def _make_processor(self) -> Function:
