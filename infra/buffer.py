@@ -39,7 +39,9 @@ class BufferStack(cdk.Stack):
         valkey: ValkeyAccess,
         placement: Placement | None,
     ) -> None:
-        super().__init__(scope, construct_id, env=env)
+        # On the emulator, which has no TLS, the bucket of the bootstrap refuses everybody but the account itself.
+        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
+        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
         self.undelivered = Queue(
             self, "Undelivered", config=config, no_dead_letters_because="It holds the starts that failed."
@@ -100,7 +102,7 @@ class BufferStack(cdk.Stack):
             ),
             warmth=self._config.warmth,
         )
-        _allow(function, "secretsmanager:GetSecretValue", on=[self.webhook_secrets.secret_arn])
+        _allow(function, "secretsmanager:GetSecretValue", on=[self.webhook_secrets.arn])
         return function
 
     def _make_processor(self) -> Function:

@@ -36,7 +36,7 @@ class Queue(sqs.Queue):
             delivery_delay=delay,
             visibility_timeout=visibility,
             encryption=sqs.QueueEncryption.SQS_MANAGED,
-            enforce_ssl=True,
+            enforce_ssl=not config.is_local,  # the emulator has no TLS
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
@@ -50,7 +50,7 @@ class OversizeBucket(s3.Bucket):
             construct_id,
             block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
             encryption=s3.BucketEncryption.S3_MANAGED,
-            enforce_ssl=True,
+            enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
                 _expire(BATCHES, cdk.Duration.days(config.oversize_retention_days)),
                 # What a dead letter refers to outlives the letter.
@@ -99,3 +99,10 @@ class WebhookSecrets(secretsmanager.Secret):
             "AwsSolutions-SMG4",
             "The platforms issue these secrets: only a person can renew them there, and two are valid meanwhile.",
         )
+
+    @property
+    def arn(self) -> str:
+        """For policies. `secret_arn` is the same in AWS, but the emulator, which enforces policies, has the name there."""
+        secret = self.node.default_child
+        assert isinstance(secret, secretsmanager.CfnSecret)
+        return secret.attr_id

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,14 @@ class Cdk:
         process = processes.start(
             cli.command(*arguments), instance=self._instance, log=log, environment=environment, folder=folder
         )
-        if process.wait():
+        try:
+            failed = process.wait()
+        except BaseException:
+            # Ctrl-C did not reach it: it has a session of its own. Nobody may deploy on after `up` has ended.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        if failed:
             raise LocalError(f"cdk {arguments[0]} failed:\n{_last_lines(log.read_text())}")
 
 
