@@ -102,7 +102,7 @@ class WebhookSecrets(secretsmanager.Secret):
 
     @property
     def arn(self) -> str:
-        """For policies. `secret_arn` is the same in AWS, but the emulator, which enforces policies, has the name there."""
+        """For policies: `secret_arn` is the same in AWS, but on the emulator, which enforces them, the name."""
         secret = self.node.default_child
         assert isinstance(secret, secretsmanager.CfnSecret)
         return secret.attr_id

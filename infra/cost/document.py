@@ -27,7 +27,7 @@ LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("a REST API with WAF", {"api": {"kind": "rest"}}),
     ("ingest with a snapshot", {"warmth": {"ingest": "snap_start"}}),
     ("ingest with 2 instances kept warm", {"warmth": {"ingest": "provisioned", "provisioned_instances": 2}}),
-    ("four shards", {"shards": 4}),
+    ("four shards", {"shards": 4, "concurrency": {"processor": 8}}),
     ("tracing", {"tracing": True}),
     ("no flow logs", {"network": {"flow_logs": False}}),
     ("no archive", {"bus": {"archive_days": 0}}),

@@ -18,7 +18,7 @@ from infra.config import ZONES, StageConfig
 from infra.cost.facts import used
 from infra.cost.traffic import Traffic
 from lambdas.conversation_processor.batch import DETAIL_TYPE
-from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets
+from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest, timings_of
 from lambdas.ingest.webhook_secrets import WebhookSecrets
@@ -38,7 +38,7 @@ TEXT = "I have a question about order #12345, it has not come by now"
 CONVERSATION = "default/whatsapp/106540352242922/16505551234"
 
 # service -> metric -> how many values of its dimension are usual
-ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1}}
+ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
 WITH_TRAFFIC = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "ProcessorStarts": 1},
     "processor": {"LatenessMs": 1, "ProcessorExits": 2},
@@ -50,6 +50,7 @@ WITH_TRAFFIC = {
 WHEN_SOMETHING_IS_WRONG = {
     "Refused", "Unauthentic", "RulesSkipped", "Crashes", "ExecutorStartFailures", "ProcessorStartFailures", "Retries",
     "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
+    "StoreRetries", "SweepsCut", "LeaseLost",
 }  # fmt: skip
 
 
@@ -108,7 +109,7 @@ class Scene:
             limits=Limits(262_144, 20),
             clock=self.engine.clock,
         )
-        executor.process(CONVERSATION)
+        executor.process(CONVERSATION, TimeLeft(lambda: 20_000))
         return entry_bytes(DETAIL_TYPE, self.bus.published[-1][1].encode())
 
 
@@ -153,7 +154,9 @@ def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> 
 
 
 def test_a_pass_of_the_watchdog_writes_as_much_as_the_model_says(scene: Scene) -> None:
-    Watchdog(scene.engine.store, scene.starter, scene.telemetry, clock=scene.engine.clock).sweep()
+    Watchdog(scene.engine.store, scene.starter, scene.telemetry, clock=scene.engine.clock).sweep(
+        remaining_ms=lambda: 25_000
+    )
     assert scene.written() == pytest.approx(used("sweep_log_bytes"), rel=0.1)
 
 

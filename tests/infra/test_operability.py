@@ -26,13 +26,6 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
-# Emitted from the next change of the runtime on; then this list goes.
-COMING = {
-    "ingest": {"StoreFailures"},
-    "processor": {"StoreFailures"},
-    "watchdog": {"StoreFailures", "Sweeps", "SweepsCut"},
-}
-
 Properties = dict[str, Any]
 
 
@@ -186,10 +179,9 @@ def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
 ) -> None:
     template = synthesize("prod")["Operability"]
     emitted = set(_emitted())
-    assert not emitted & set(_coming()), "emitted now: take it off COMING"
     looked_at = set(_looked_at(template, namespace="MessageBuffer/prod"))
     assert looked_at
-    assert looked_at <= emitted | set(_coming())
+    assert looked_at <= emitted
 
 
 def test_the_runbook_explains_every_metric_that_the_functions_emit() -> None:
@@ -342,10 +334,6 @@ def _emitted() -> Iterator[Told]:
             own = {str(keyword.arg) for keyword in call.keywords} if call.func.attr == "count_by" else set()
             for service in ROLES if folder == "shared" else {folder}:
                 yield Told(str(name.value), service, frozenset({"service", *own}))
-
-
-def _coming() -> Iterator[Told]:
-    return (Told(name, service) for service, names in COMING.items() for name in names)
 
 
 def _looked_at(template: Template, *, namespace: str) -> Iterator[Told]:
