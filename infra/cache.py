@@ -11,9 +11,9 @@ from infra.config import StageConfig
 from infra.environment import ValkeyAccess
 from infra.function import keep_identity, removal_policy
 
-MAJOR_VERSION = "8"
-# UTC: the night of most of America and Europe.
+# UTC: early morning in Europe, night in America.
 SNAPSHOT_TIME = "06:00"
+MAJOR_VERSION = "8"
 # Our keys all begin with the hash tag of a shard, `{b<shard>}`. Later words win over earlier ones.
 ACCESS = " ".join(
     [

@@ -115,6 +115,7 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
     ]
     if by_nat:
+        # Last, so that the others keep their addresses when it comes or goes.
         subnets.append(
             ec2.SubnetConfiguration(
                 # Only the NAT gateways are in it, with addresses of their own.
