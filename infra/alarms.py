@@ -220,12 +220,11 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             periods=3,
             out_of=5,
         )
-    if metrics.undelivered is not None:
-        yield Watch(
-            heading="Undelivered starts",
-            says="Lambda gave up starts and kept them.",
-            metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
-        )
+    yield Watch(
+        heading="Undelivered starts",
+        says="Lambda gave up starts and kept them.",
+        metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
+    )
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 LOCAL = "local"
+# Two of its AWS calls at their slowest, and a call to Valkey.
+LEAST_EXECUTOR_TIMEOUT_MS = 20_000
 ZONES = 2
 # The emulator serves an API under a known path only if the API asks for an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
@@ -224,6 +226,11 @@ class StageConfig(Settings):
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
+        if not self.is_local and self.timings.executor_timeout_ms < LEAST_EXECUTOR_TIMEOUT_MS:
+            raise ValueError(
+                f"timings.executor_timeout_ms must be at least {LEAST_EXECUTOR_TIMEOUT_MS}: in less, an executor cannot"
+                " wait for a slow AWS and still put its batch back"
+            )
         if self.account and not self.is_local and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
         return self

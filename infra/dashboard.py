@@ -94,9 +94,10 @@ def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[
 
 
 def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    queues = [metrics.waiting_in(metrics.dead_letters, label="dead letters")]
-    if metrics.undelivered is not None:
-        queues.append(metrics.waiting_in(metrics.undelivered, label="undelivered starts"))
+    queues = [
+        metrics.waiting_in(metrics.dead_letters, label="dead letters"),
+        metrics.waiting_in(metrics.undelivered, label="undelivered starts"),
+    ]
     return [
         _graph(
             "Oldest overdue",

@@ -40,7 +40,7 @@ class Metrics:
     api: Api
     cache_name: str
     dead_letters: sqs.IQueue
-    undelivered: sqs.IQueue | None = None
+    undelivered: sqs.IQueue
 
     def told(
         self,

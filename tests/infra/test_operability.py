@@ -7,16 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aws_cdk as cdk
 import pytest
-from aws_cdk import aws_apigateway as rest
-from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
-from infra.composition import compose
-from infra.config import StageConfig
-from infra.metrics import Metrics
-from infra.operability import OperabilityStack
 from lambdas.processor.service import Exit
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -26,6 +19,8 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
+HTTP, REST = {"kind": "http"}, {"kind": "rest"}
+
 Properties = dict[str, Any]
 
 
@@ -35,40 +30,6 @@ class Told(NamedTuple):
     name: str
     service: str
     dimensions: frozenset[str] = frozenset({"service"})
-
-
-@pytest.fixture(scope="session")
-def synthesize(
-    stage_config: Callable[..., StageConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Mapping[str, Template]]:
-    empty = tmp_path_factory.mktemp("source")
-    (empty / "thing.py").touch()
-    made: dict[str, Mapping[str, Template]] = {}
-
-    def synthesized(stage: str, **overrides: Any) -> Mapping[str, Template]:
-        """The stacks by the last word of their name. `Other` watches a REST API and a queue of undelivered starts."""
-        key = f"{stage} {overrides}"
-        if key not in made:
-            app = cdk.App(outdir=str(tmp_path_factory.mktemp("out")))
-            config = stage_config(stage, **overrides)
-            buffer = compose(app, config, source=empty, layer=empty)
-            extra = cdk.Stack(app, "Extra", env=cdk.Environment(region=config.region))
-            api = rest.RestApi(extra, "Rest", cloud_watch_role=False)
-            api.root.add_method("POST")
-            metrics = Metrics(
-                config=config,
-                functions=buffer.functions,
-                api=api,
-                cache_name="name",
-                dead_letters=buffer.dead_letters,
-                undelivered=sqs.Queue(extra, "Undelivered"),
-            )
-            OperabilityStack(app, "Other", metrics=metrics, env=cdk.Environment(region=config.region))
-            stacks = [child for child in app.node.children if isinstance(child, cdk.Stack)]
-            made[key] = {stack.stack_name.split("-")[-1]: Template.from_stack(stack) for stack in stacks}
-        return made[key]
-
-    return synthesized
 
 
 def _all(template: Template, kind: str) -> list[Properties]:
@@ -156,7 +117,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    for alarm in _alarms(synthesize("prod")["Other"]).values():
+    for alarm in _alarms(synthesize("prod", api=REST)["Operability"]).values():
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
         pointed_at.add(match[2])
@@ -198,11 +159,11 @@ def test_a_lost_lease_is_what_the_processor_calls_lost(synthesize: Callable[...,
     ("errors", "requests", "pages"),
     [(1, 1, False), (4, 4, False), (5, 20, True), (5, 1_000, False), (80, 1_000, True)],
 )
-@pytest.mark.parametrize("stack", ["Operability", "Other"])
+@pytest.mark.parametrize("api", [HTTP, REST])
 def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
-    stack: str, errors: int, requests: int, pages: bool, synthesize: Callable[..., Mapping[str, Template]]
+    api: dict[str, str], errors: int, requests: int, pages: bool, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    alarm = _alarms(synthesize("prod")[stack])["webhooks-fail"]
+    alarm = _alarms(synthesize("prod", api=api)["Operability"])["webhooks-fail"]
     (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
     names = {"IF": lambda test, then, other: then if test else other, "errors": errors, "requests": requests}
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
@@ -270,19 +231,19 @@ def test_every_function_is_watched_for_errors_and_throttles(
 def test_undelivered_starts_are_watched_where_they_are_kept(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    template = synthesize("prod")["Other"]
+    template = synthesize("prod", api=REST)["Operability"]
     queue = _metric(_alarms(template)["undelivered-starts"])["Dimensions"]
     assert queue != _metric(_alarms(template)["dead-letters"])["Dimensions"]
     assert len(_widget(template, "Given up")["metrics"]) == 2
 
 
-@pytest.mark.parametrize("stack", ["Operability", "Other"])
+@pytest.mark.parametrize("api", [HTTP, REST])
 def test_no_widgets_of_the_dashboard_overlap_and_every_row_is_full(
-    stack: str, synthesize: Callable[..., Mapping[str, Template]]
+    api: dict[str, str], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
     cells = [
         (each["x"] + column, each["y"] + row)
-        for each in _widgets(synthesize("prod")[stack])
+        for each in _widgets(synthesize("prod", api=api)["Operability"])
         for column in range(each["width"])
         for row in range(each["height"])
     ]
