@@ -12,9 +12,11 @@
 | RULES | ingest | the stage's layer of the rules, JSON |
 | WEBHOOK_SECRET_ID | ingest | secret with a JSON object: platform -> webhook secret, or `{"secret", "verifyToken"}` |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
-| CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
-| EVENT_BUS_NAME, MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go |
-| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS, DEAD_LETTER_QUEUE_URL | conversation_processor | when it gives up |
+| CONVERSATION_PROCESSOR_FUNCTION | processor, admin | whom to hand a claimed conversation, or a dead letter, to |
+| EVENT_BUS_NAME | conversation_processor, admin | where batches and cancellations go |
+| MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go that are too large for the bus |
+| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS | conversation_processor | when it gives up |
+| DEAD_LETTER_QUEUE_URL | conversation_processor, admin | where it puts then what it has |
 """
 
 import json
@@ -102,3 +104,18 @@ def conversation_processor(
 
 def watchdog(*, processor: lambda_.IFunction) -> Environment:
     return {"PROCESSOR_FUNCTION": processor.function_name}
+
+
+def admin(
+    *,
+    processor: lambda_.IFunction,
+    conversation_processor: lambda_.IFunction,
+    bus: events.IEventBus,
+    dead_letters: sqs.IQueue,
+) -> Environment:
+    return {
+        "PROCESSOR_FUNCTION": processor.function_name,
+        "CONVERSATION_PROCESSOR_FUNCTION": conversation_processor.function_name,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+    }

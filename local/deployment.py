@@ -14,7 +14,7 @@ from local import aws, emulator, processes
 from local.errors import LocalError
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog")
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "admin")
 IN_A_LOOP = ("processor", "conversation_processor")
 PLATFORMS = ("generic", "whatsapp")
 

@@ -247,6 +247,18 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
             },
         ),
         ("watchdog", {("lambda:InvokeFunction", PROCESSOR)}),
+        (
+            "admin",
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("lambda:InvokeFunction", "<ConversationProcessor>"),
+                ("events:PutEvents", "<Bus>"),
+                ("sqs:ReceiveMessage", "<DeadLetters>"),
+                ("sqs:ChangeMessageVisibility", "<DeadLetters>"),
+                ("sqs:DeleteMessage", "<DeadLetters>"),
+                ("sqs:GetQueueAttributes", "<DeadLetters>"),
+            },
+        ),
     ],
 )
 def test_a_function_may_do_what_it_does_and_nothing_else(

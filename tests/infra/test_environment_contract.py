@@ -37,6 +37,7 @@ READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "processor": config.read_processor,
     "conversation_processor": config.read_conversation_processor,
     "watchdog": config.read_watchdog,
+    "admin": config.read_admin,
 }
 # What Lambda itself adds.
 RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1"}
