@@ -10,8 +10,8 @@ WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  min
 @pytest.mark.parametrize(
     "text",
     [
-        "stop", "STOP", " Stop \n", "stop!", "stop…", "stop ?!", "\uff53\uff54\uff4f\uff50", "stóp", "sto\u200bp", "/stop", "/STOP.",
-        "OLVIDALO", "olvi\u0301dalo!", "¡Olvídalo!", "STRASSE", "never mind", "NEVER\u00a0MIND.",
+        "stop", "STOP", " Stop \n", "stop!", "stop…", "stop ?!", "\uff53\uff54\uff4f\uff50", "stóp", "sto\u200bp",
+        "/stop", "/STOP.", "OLVIDALO", "olvi\u0301dalo!", "¡Olvídalo!", "STRASSE", "never mind", "NEVER\u00a0MIND.",
     ],
 )  # fmt: skip
 def test_case_22_a_stop_word_is_known_however_it_is_written(text: str) -> None:

@@ -41,7 +41,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Stubber]:
         client = botocore.session.Session().create_client(service)
         stubber = Stubber(client)
         stubber.activate()
-        monkeypatch.setattr(aws, "_made", lambda name, _connections: {service: client}[name])
+        monkeypatch.setattr(aws, "_made", lambda name, *_: {service: client}[name])
         return stubber
 
     return stubbed
@@ -83,7 +83,7 @@ def test_a_refusal_is_ours_and_does_not_quote_what_was_sent(stub: Callable[[str]
 
 
 def test_no_answer_is_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(aws, "ATTEMPTS", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(SendFailed, match=r"^read secret: EndpointConnectionError$"):
         Secrets().read("id")

@@ -7,13 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from lambdas.shared.errors import SendFailed
 
+
+class Patience(NamedTuple):
+    connect_seconds: float
+    answer_seconds: float
+
+
 # Two tries of at most 3.5 seconds: every caller has something better to do than to wait for longer.
-CONNECT_SECONDS = 1.0
-ANSWER_SECONDS = 2.5
+PATIENT = Patience(1.0, 2.5)
+# Of callers that have something to go by, and somebody who waits for them.
+HURRIED = Patience(0.5, 1.0)
 ATTEMPTS = 2
 # Between the tries the SDK pauses for up to a second.
 LONGEST_CALL_MS = 8_000
@@ -21,22 +28,22 @@ LONGEST_CALL_MS = 8_000
 _making = Lock()
 
 
-def client(service: str, *, connections: int = 10) -> Any:
+def client(service: str, *, connections: int = 10, patience: Patience = PATIENT) -> Any:
     # Clients may be shared between threads, but not be made by several at once.
     with _making:
-        return _made(service, connections)
+        return _made(service, connections, patience)
 
 
 @cache
-def _made(service: str, connections: int) -> Any:
+def _made(service: str, connections: int, patience: Patience) -> Any:
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.config import Config  # noqa: PLC0415
 
     return boto3.client(
         service,
         config=Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=ANSWER_SECONDS,
+            connect_timeout=patience.connect_seconds,
+            read_timeout=patience.answer_seconds,
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
             max_pool_connections=connections,
         ),
