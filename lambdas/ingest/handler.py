@@ -1,4 +1,7 @@
-"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}` of an HTTP API, payload format 2.0."""
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`.
+
+Behind an HTTP API events have payload format 2.0, behind a REST API that of its proxy integration, 1.0.
+"""
 
 from base64 import b64decode
 from functools import cache
@@ -47,8 +50,9 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
 
 def _request(event: dict[str, Any]) -> Request:
     body = event.get("body") or ""
+    context = event["requestContext"]
     return Request(
-        method=event["requestContext"]["http"]["method"],
+        method=context["http"]["method"] if "http" in context else context["httpMethod"],
         platform=(event.get("pathParameters") or {}).get("platform", ""),
         headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
         query=event.get("queryStringParameters") or {},

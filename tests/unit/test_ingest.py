@@ -55,6 +55,28 @@ def gateway(
     }
 
 
+def rest_gateway(
+    platform: str,
+    body: bytes = b"",
+    *,
+    method: str = "POST",
+    headers: dict[str, str] | None = None,
+    query: dict[str, str] | None = None,
+) -> Json:
+    """What the REST API hands over: format 1.0, all media types binary, null for what there is none of."""
+    return {
+        "resource": "/webhook/{platform}",
+        "path": f"/webhook/{platform}",
+        "httpMethod": method,
+        "pathParameters": {"platform": platform},
+        "requestContext": {"httpMethod": method, "resourcePath": "/webhook/{platform}"},
+        "headers": headers,
+        "queryStringParameters": query,
+        "body": base64.b64encode(body).decode() if body else None,
+        "isBase64Encoded": bool(body),
+    }
+
+
 class Scene:
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, *, stage_rules: Json | None = None) -> None:
         self.engine = engine
@@ -126,6 +148,24 @@ def test_a_body_that_is_not_base64_is_signed_over_the_same_bytes(scene: Scene) -
     status, _ = scene.call(gateway("generic", raw, headers={"X-Signature-256": signature(raw)}, as_base64=False))
     assert status == 200
     assert scene.buffered(CONVERSATION)[0]["text"] == "Grüße 😀"
+
+
+def test_a_rest_apis_event_is_as_good_as_an_http_apis(scene: Scene) -> None:
+    raw = json.dumps(message(text="Grüße 😀"), ensure_ascii=False).encode()
+    status, _ = scene.call(rest_gateway("generic", raw, headers={"X-Signature-256": signature(raw)}))
+    assert status == 200
+    assert scene.buffered(CONVERSATION)[0]["text"] == "Grüße 😀"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_rest_apis_event_without_anything_is_refused_and_no_crash(scene: Scene, method: str) -> None:
+    status, _ = scene.call(rest_gateway("whatsapp", method=method))
+    assert status == (403 if method == "GET" else 401)
+
+
+def test_a_rest_apis_challenge_is_answered(scene: Scene) -> None:
+    query = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "1158201444"}
+    assert scene.call(rest_gateway("whatsapp", method="GET", query=query)) == (200, "1158201444")
 
 
 def test_a_list_of_messages_is_buffered_in_its_order(scene: Scene) -> None:
