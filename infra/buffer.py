@@ -130,10 +130,11 @@ class BufferStack(cdk.Stack):
             memory_mb=self._config.memory.ingest,
             timeout=INGEST_TIMEOUT,
             environment=environment.ingest(
-                config=self._config, processor=startable, webhook_secrets=self.webhook_secrets
+                config=self._config, processor=startable, webhook_secrets=self.webhook_secrets, bus=self.bus
             ),
         )
         self.webhook_secrets.grant_read(function)
+        self.bus.grant_put_events_to(function)
         return function
 
     def _make_processor(self) -> Function:
@@ -187,11 +188,13 @@ class BufferStack(cdk.Stack):
         api = apigw.HttpApi(self, "Api")
         if self._config.is_local:
             cdk.Tags.of(api).add("ms-custom-id", LOCAL_API_ID)
+        ingest = HttpLambdaIntegration("Ingest", self.ingest)
         api.add_routes(
             path="/webhook/{platform}",
             methods=[apigw.HttpMethod.GET, apigw.HttpMethod.POST],
-            integration=HttpLambdaIntegration("Ingest", self.ingest),
+            integration=ingest,
         )
+        api.add_routes(path="/typing/{platform}", methods=[apigw.HttpMethod.POST], integration=ingest)
         return api
 
     def _wind_up_watchdog(self) -> None:
