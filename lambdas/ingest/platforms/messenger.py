@@ -90,7 +90,7 @@ class _Event:
         fields = {
             "id": content.get("mid"),
             "text": content.get("text") or strings_of([each.get("name") for each in attachments]),
-            "type": "interactive" if chosen else str(attachments[0]["type"]) if attachments else "text",
+            "type": "interactive" if chosen else _type(content, attachments),
             "replyTo": reply.get("mid"),
             "attachments": attachments,
         }
@@ -127,6 +127,13 @@ _READERS: Mapping[str, Callable[[_Event, Json], Update | str]] = {
     "message_edit": _Event.read_edit,
     "reaction": _Event.read_reaction,
 }
+
+
+def _type(content: Json, attachments: list[dict[str, Any]]) -> str:
+    # A text stays one if it has a link in it, or answers a story.
+    beside = {"fallback", "story"} if word_of(content.get("text")) else set()
+    kinds = [str(each["type"]) for each in attachments if each["type"] not in beside]
+    return kinds[0] if kinds else "text"
 
 
 def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:

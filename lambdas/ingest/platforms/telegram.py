@@ -182,8 +182,8 @@ def _content_of(message: Json) -> dict[str, Any] | None:
     if attachment is None:
         return None
     kind = "contacts" if attachment["type"] == "contact" else attachment["type"]
-    text = message.get("caption") or attachment.pop("text", "")
-    return {"text": text, "type": kind, "attachments": [without_nothing(attachment)]}
+    described = attachment.pop("text", "")
+    return {"text": message.get("caption") or described, "type": kind, "attachments": [without_nothing(attachment)]}
 
 
 def _attachment_of(message: Json) -> dict[str, Any] | None:
