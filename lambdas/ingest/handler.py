@@ -81,7 +81,7 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     else:
         # A REST API tells the stage's path in its context alone, and never the query as it was sent.
         path = context.get("path") or event.get("path", "")
-        query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True)
+        query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
 
 

@@ -21,7 +21,6 @@ from tests.support.platforms import (
     fixtures,
     name_of,
     signed,
-    url_of,
     webhook,
 )
 
