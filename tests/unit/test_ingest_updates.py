@@ -189,6 +189,7 @@ def test_a_signed_url_is_the_one_that_the_platform_called(scene: Scene) -> None:
     raw = body_of("twilio", fields)
     headers = {"content-type": FORM, **signed("twilio", raw, SECRET, fields=list(fields.items()))}
     assert scene.call(gateway("twilio", raw, headers=headers | {"Host": HOST, "X-Forwarded-Proto": "https"}))[0] == 200
+    assert scene.call(rest_gateway("twilio", raw, headers=headers, query={"\ud83d": "\ud83d"}))[0] == 401
     for wrong in ({"Host": "evil.example.com"}, {"X-Forwarded-Proto": "http"}):
         assert scene.call(gateway("twilio", raw, headers=headers | wrong))[0] == 401
     assert scene.call(gateway("twilio", raw, headers=headers, query={"more": "1"}))[0] == 401
