@@ -20,10 +20,15 @@ BASE_PYTHON := $(shell $(PYTHON) -c 'import sys; print(getattr(sys, "_base_execu
 MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("requirements.txt").read())).encode()).hexdigest()[:12])' 2>/dev/null)
 READY := $(VENV)/made-from-$(MADE_FROM)
 
-# Which stage of cdk.json `make synth` builds the templates of.
+# Which stage of cdk.json is built, compared, deployed or destroyed.
 STAGE ?= dev
+# A person sees each change and says yes; a pipeline has its reviewers before it.
+APPROVAL ?= $(if $(CI),never,any-change)
+CDK = $(BIN)/python -m infra.cli
+PREFLIGHT = $(BIN)/python -m infra.preflight --stage $(STAGE) --for
 
-.PHONY: help setup test check format-check lint types imports format nightly demo up down status logs synth lock clean
+.PHONY: help setup test check format-check lint types imports format nightly demo up down status logs \
+  synth diff deploy destroy bootstrap lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -97,7 +102,23 @@ logs: $(READY) ## follow what the functions of the local stage write
 	@$(BIN)/python -m local logs
 
 synth: $(READY) ## the CloudFormation templates of a stage, in cdk.out: make synth STAGE=prod
-	@$(BIN)/python -m infra.cli synth -q -c stage=$(STAGE)
+	@$(PREFLIGHT) synth
+	@$(CDK) synth -q -c stage=$(STAGE)
+
+diff: $(READY) ## what a deployment of a stage would change in AWS
+	@$(PREFLIGHT) diff
+	@$(CDK) diff -c stage=$(STAGE)
+
+deploy: $(READY) ## deploy a stage to AWS, after showing each change and asking
+	@$(PREFLIGHT) deploy
+	@$(CDK) deploy --all --require-approval $(APPROVAL) -c stage=$(STAGE)
+
+destroy: $(READY) ## remove a stage from AWS, after asking
+	@$(PREFLIGHT) destroy
+	@$(CDK) destroy --all -c stage=$(STAGE)
+
+bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
+	@$(CDK) bootstrap -c stage=$(STAGE)
 
 lock: ## pin everything again, from requirements.in (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aws_cdk as cdk
 
-from infra.composition import compose
+from infra.composition import compose, hold_to_rules
 from infra.config import ConfigError, load_stage
 from infra.layer import LayerError, Platform, build_layer
 
@@ -28,6 +28,8 @@ def main() -> None:
     except (ConfigError, LayerError) as error:
         sys.exit(f"{error}")
     compose(app, config, source=ROOT, layer=layer)
+    if not config.is_local:
+        hold_to_rules(app)
     app.synth()
 
 

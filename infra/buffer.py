@@ -4,30 +4,26 @@ import math
 from pathlib import Path
 
 import aws_cdk as cdk
-from aws_cdk import aws_apigatewayv2 as apigw
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_s3 as s3
-from aws_cdk import aws_secretsmanager as secretsmanager
-from aws_cdk import aws_sqs as sqs
-from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import environment
-from infra.config import LOCAL_API_ID, StageConfig
+from infra.api import open_webhooks
+from infra.bus import BatchBus
+from infra.config import StageConfig
 from infra.environment import ValkeyAccess
-from infra.function import Function, Placement, Runtime, removal_policy, source_code
+from infra.function import Function, Placement, Runtime, acknowledge, source_code
+from infra.storage import BATCHES, DEAD_LETTERS, OversizeBucket, Queue, WebhookSecrets
 
 INGEST_TIMEOUT = cdk.Duration.seconds(15)
 WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
 # A rule cannot run more often than once a minute: the queue repeats each pass half a minute later.
 WATCHDOG_RATE = cdk.Duration.minutes(1)
 WATCHDOG_ECHO = cdk.Duration.seconds(30)
-DEAD_LETTER_RETENTION = cdk.Duration.days(14)
-# Where the conversation processor puts what is too large for an event or a letter.
-BATCHES, DEAD_LETTERS = "batches/", "dead-letters/"
 
 
 class BufferStack(cdk.Stack):
@@ -43,46 +39,45 @@ class BufferStack(cdk.Stack):
         valkey: ValkeyAccess,
         placement: Placement | None,
     ) -> None:
-        super().__init__(scope, construct_id, env=env)
+        # On the emulator, which has no TLS, the bucket of the bootstrap refuses everybody but the account itself.
+        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
+        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
+        self.undelivered = Queue(
+            self, "Undelivered", config=config, no_dead_letters_because="It holds the starts that failed."
+        )
         self._runtime = Runtime(
             config=config,
             code=source_code(source),
             layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
             valkey=valkey,
             placement=placement,
+            undelivered=self.undelivered,
         )
         # The processor starts itself, and is started by the function it starts: only a name that is known
         # beforehand breaks that circle.
         self._processor_name = f"message-buffer-{config.name}-processor"
         startable = lambda_.Function.from_function_name(self, "StartableProcessor", self._processor_name)
 
-        self.bus = events.EventBus(self, "Bus")
-        self.dead_letters = self._make_queue("DeadLetters", retention=DEAD_LETTER_RETENTION)
-        self.oversize = self._make_bucket()
-        self.webhook_secrets = secretsmanager.Secret(
-            self,
-            "WebhookSecrets",
-            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not in it is off.',
-            generate_secret_string=secretsmanager.SecretStringGenerator(
-                secret_string_template="{}",  # noqa: S106 - the empty object that the secret is put into
-                generate_string_key="generic",
-                exclude_punctuation=True,
-            ),
-            removal_policy=removal_policy(config),
+        self.bus = BatchBus(self, "Bus", config=config)
+        self.dead_letters = Queue(
+            self, "DeadLetters", config=config, no_dead_letters_because="It holds the batches that failed."
         )
+        self.oversize = OversizeBucket(self, "Oversize", config=config)
+        self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
 
         self.conversation_processor = self._make_conversation_processor(startable)
         self.processor = self._make_processor()
         self.ingest = self._make_ingest(startable)
         self.watchdog = self._make_watchdog(startable)
         for starter in self.functions.values():
-            startable.grant_invoke(starter)
+            _allow(starter, "lambda:InvokeFunction", on=[startable.function_arn])
         # A name is no dependency: without these the entrances might open before there is a processor.
         self.ingest.node.add_dependency(self.processor)
         self.watchdog.node.add_dependency(self.processor)
 
-        self.api = self._make_api()
+        self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
+        self.api = self._webhooks.api
         self._wind_up_watchdog()
         self._export()
 
@@ -95,33 +90,6 @@ class BufferStack(cdk.Stack):
             "watchdog": self.watchdog,
         }
 
-    def _make_queue(self, construct_id: str, **settings: cdk.Duration) -> sqs.Queue:
-        return sqs.Queue(
-            self,
-            construct_id,
-            retention_period=settings.get("retention"),
-            delivery_delay=settings.get("delay"),
-            visibility_timeout=settings.get("visibility"),
-            encryption=sqs.QueueEncryption.SQS_MANAGED,
-            enforce_ssl=True,
-            removal_policy=removal_policy(self._config),
-        )
-
-    def _make_bucket(self) -> s3.Bucket:
-        return s3.Bucket(
-            self,
-            "Oversize",
-            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
-            encryption=s3.BucketEncryption.S3_MANAGED,
-            enforce_ssl=True,
-            lifecycle_rules=[
-                s3.LifecycleRule(prefix=BATCHES, expiration=cdk.Duration.days(self._config.oversize_retention_days)),
-                # What a dead letter refers to outlives the letter.
-                s3.LifecycleRule(prefix=DEAD_LETTERS, expiration=DEAD_LETTER_RETENTION.plus(cdk.Duration.days(1))),
-            ],
-            removal_policy=removal_policy(self._config),
-        )
-
     def _make_ingest(self, startable: lambda_.IFunction) -> Function:
         function = Function(
             self,
@@ -132,9 +100,10 @@ class BufferStack(cdk.Stack):
             environment=environment.ingest(
                 config=self._config, processor=startable, webhook_secrets=self.webhook_secrets, bus=self.bus
             ),
+            warmth=self._config.warmth,
         )
-        self.webhook_secrets.grant_read(function)
-        self.bus.grant_put_events_to(function)
+        _allow(function, "secretsmanager:GetSecretValue", on=[self.webhook_secrets.arn])
+        _allow(function, "events:PutEvents", on=[self.bus.event_bus_arn])
         return function
 
     def _make_processor(self) -> Function:
@@ -148,7 +117,7 @@ class BufferStack(cdk.Stack):
             environment=environment.processor(config=self._config, conversation_processor=self.conversation_processor),
             in_a_loop=True,
         )
-        self.conversation_processor.grant_invoke(function)
+        _allow(function, "lambda:InvokeFunction", on=[self.conversation_processor.function_arn])
         return function
 
     def _make_conversation_processor(self, startable: lambda_.IFunction) -> Function:
@@ -167,11 +136,19 @@ class BufferStack(cdk.Stack):
             ),
             in_a_loop=True,
         )
-        self.bus.grant_put_events_to(function)
-        self.oversize.grant_put(function)
+        batches, letters = map(self.oversize.arn_for_objects, (BATCHES, DEAD_LETTERS))
+        _allow(function, "events:PutEvents", on=[self.bus.event_bus_arn])
+        _allow(function, "sqs:SendMessage", on=[self.dead_letters.queue_arn])
+        _allow(function, "s3:PutObject", on=[batches, letters])
         # A dead letter that was too large for its queue is read again when it is redriven.
-        self.oversize.grant_read(function)
-        self.dead_letters.grant_send_messages(function)
+        _allow(function, "s3:GetObject", on=[letters])
+        assert function.role is not None
+        for folder in (BATCHES, DEAD_LETTERS):
+            acknowledge(
+                function.role,
+                f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]",
+                "Objects are named after batches that are yet to come: what can be named is their folder.",
+            )
         return function
 
     def _make_watchdog(self, startable: lambda_.IFunction) -> Function:
@@ -184,26 +161,16 @@ class BufferStack(cdk.Stack):
             environment=environment.watchdog(processor=startable),
         )
 
-    def _make_api(self) -> apigw.HttpApi:
-        api = apigw.HttpApi(self, "Api")
-        if self._config.is_local:
-            cdk.Tags.of(api).add("ms-custom-id", LOCAL_API_ID)
-        ingest = HttpLambdaIntegration("Ingest", self.ingest)
-        api.add_routes(
-            path="/webhook/{platform}",
-            methods=[apigw.HttpMethod.GET, apigw.HttpMethod.POST],
-            integration=ingest,
-        )
-        api.add_routes(path="/typing/{platform}", methods=[apigw.HttpMethod.POST], integration=ingest)
-        return api
-
     def _wind_up_watchdog(self) -> None:
-        echo = self._make_queue(
+        echo = Queue(
+            self,
             "WatchdogEcho",
+            config=self._config,
             delay=WATCHDOG_ECHO,
             visibility=cdk.Duration.seconds(6 * WATCHDOG_TIMEOUT.to_seconds()),
             # A pass that is late is one too many: the rule brings the next within the minute.
             retention=cdk.Duration.minutes(5),
+            no_dead_letters_because="A late pass is worth nothing; that passes fail or stay away has an alarm.",
         )
         self.watchdog.add_event_source(SqsEventSource(echo, batch_size=1))
         events.Rule(
@@ -218,15 +185,23 @@ class BufferStack(cdk.Stack):
 
     def _export(self) -> None:
         outputs = {
-            "ApiEndpoint": self.api.api_endpoint,
+            "ApiEndpoint": self._webhooks.url,
             "EventBusName": self.bus.event_bus_name,
             "DeadLetterQueueUrl": self.dead_letters.queue_url,
+            "UndeliveredQueueUrl": self.undelivered.queue_url,
             "OversizeBucketName": self.oversize.bucket_name,
             "WebhookSecretId": self.webhook_secrets.secret_arn,
         }
+        if self._webhooks.dns_target is not None:
+            outputs["ApiDnsTarget"] = self._webhooks.dns_target
         for role, function in self.functions.items():
             camel = "".join(word.capitalize() for word in role.split("_"))
             outputs[f"{camel}Function"] = function.function_name
             outputs[f"{camel}LogGroup"] = function.log_group.log_group_name
         for name, value in outputs.items():
             cdk.CfnOutput(self, name, value=value)
+
+
+def _allow(function: Function, action: str, *, on: list[str]) -> None:
+    """Exactly this; CDK's own grants add what the runtime never calls."""
+    function.add_to_role_policy(iam.PolicyStatement(actions=[action], resources=on))

@@ -9,15 +9,21 @@ from constructs import Construct
 
 from infra.config import StageConfig
 from infra.environment import ValkeyAccess
-from infra.function import removal_policy
+from infra.function import keep_identity, removal_policy
 
+# UTC: early morning in Europe, night in America.
+SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
-# Our keys all begin with the hash tag of a shard, `{b<shard>}`. Later words win over earlier ones.
+# What the scripts and the processor's sleep do to our keys, and what the client library asks of a cluster. By name: a
+# category holds far more, and grows with each version of Valkey.
 ACCESS = " ".join(
     [
-        "on resetchannels ~{b*",
-        "-@all +@read +@write +@scripting +@connection -@dangerous",
-        "+cluster|slots +cluster|shards +cluster|nodes +cluster|info +info +command",
+        "on resetchannels ~{b*}:* -@all",
+        "+eval +evalsha +blpop +command +cluster|slots +asking",
+        "+del +persist +pexpire +rename",
+        "+hdel +hexists +hget +hmget +hset",
+        "+llen +lmove +lpush +lrange +lrem +lset +rpush",
+        "+zadd +zcard +zrange +zrem +zremrangebyscore +zscore",
     ]
 )
 
@@ -35,7 +41,7 @@ class CacheStack(cdk.Stack):
     ) -> None:
         super().__init__(scope, construct_id, env=env)
         # The IAM token is signed for these two names, in lower case.
-        name = f"message-buffer-{config.name}"
+        self.name = name = f"message-buffer-{config.name}"
         self._user = elasticache.CfnUser(
             self,
             "User",
@@ -45,9 +51,18 @@ class CacheStack(cdk.Stack):
             access_string=ACCESS,
             authentication_mode={"Type": "iam"},
         )
+        # A Valkey group holds only users that authenticate: the user `default` of Redis OSS is not let in.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
-        key = kms.Key(self, "Key", enable_key_rotation=True, removal_policy=removal_policy(config))
+        # ElastiCache uses the key by grants of whoever creates the cache, which the default key policy leaves to IAM.
+        key = kms.Key(
+            self,
+            "Key",
+            description=f"Cache and snapshots of {name}",
+            enable_key_rotation=True,
+            removal_policy=removal_policy(config),
+        )
         limits = elasticache.CfnServerlessCache
+        snapshots = config.cache.snapshot_days > 0
         self._cache = elasticache.CfnServerlessCache(
             self,
             "Cache",
@@ -61,10 +76,16 @@ class CacheStack(cdk.Stack):
             kms_key_id=key.key_arn,
             security_group_ids=[security_group.security_group_id],
             subnet_ids=subnets.subnet_ids,
-            snapshot_retention_limit=config.cache.snapshot_days or None,
+            snapshot_retention_limit=config.cache.snapshot_days if snapshots else None,
+            daily_snapshot_time=SNAPSHOT_TIME if snapshots else None,
+            final_snapshot_name=f"{name}-final" if snapshots else None,
             user_group_id=group.ref,
         )
-        self._cache.apply_removal_policy(removal_policy(config))
+        for resource in (self._user, group, self._cache):
+            # A cache that is kept needs those who may sign in.
+            resource.apply_removal_policy(removal_policy(config))
+        for construct in (self._user, group, key, self._cache):
+            keep_identity(construct, construct.node.id)
         self.access = ValkeyAccess(
             url=f"valkeys://{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}?cluster=true",
             iam_user=name,

@@ -22,7 +22,8 @@ def app() -> list[str]:
 
 def environment() -> Mapping[str, str]:
     """What jsii, between Python and the constructs, has to know: the same Node."""
-    return {"JSII_NODE": str(node()), "CDK_DISABLE_CLI_TELEMETRY": "true"}
+    # The CLI is pinned: what is the newest one is no news, and may be one that does not work.
+    return {"JSII_NODE": str(node()), "CDK_DISABLE_CLI_TELEMETRY": "true", "CDK_DISABLE_VERSION_CHECK": "true"}
 
 
 def node() -> Path:

@@ -6,15 +6,41 @@ The names in cdk.json are the field names below. A wrong one ends the run with a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 LOCAL = "local"
+# Two of its AWS calls at their slowest, and a call to Valkey.
+LEAST_EXECUTOR_TIMEOUT_MS = 20_000
 ZONES = 2
 # The emulator serves an API under a known path only if the API asks for an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
+# ElastiCache's names have 40 characters and no double hyphen; ours begin with "message-buffer-".
+STAGE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+STAGE_NAME_LENGTH = 20
+# Two thirds of a lease outlast a look and a call to the store that fails: renewing it can be tried again.
+LEAST_LEASE_MS = 3_000
+# The functions check the values; a name that they do not know would only come to light in the first message.
+RULES = frozenset(
+    {
+        "preset",
+        "silenceMs",
+        "typingInferenceMs",
+        "maxWaitMs",
+        "maxMessages",
+        "minMessages",
+        "priority",
+        "vipSilenceMs",
+        "adaptive",
+        "adaptiveFloorMs",
+        "adaptiveCeilingMs",
+        "adaptiveK",
+    }
+)
+OVERRIDES = "platformOverrides"
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -24,6 +50,7 @@ MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Milliseconds = Annotated[int, Field(ge=1)]
+Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 
 
 class ConfigError(ValueError):
@@ -82,7 +109,7 @@ class Bus(Settings):
 
 class Alarms(Settings):
     # Subscribed to the stage's topic; each address confirms once.
-    emails: tuple[str, ...] = ()
+    emails: tuple[Email, ...] = ()
 
 
 class Limits(Settings):
@@ -95,10 +122,13 @@ class Timings(Settings):
     """How long each of the moving parts may take before another one steps in."""
 
     claim_timeout_ms: Milliseconds = 30_000
-    executor_timeout_ms: Milliseconds = 20_000
-    lease_ms: Milliseconds = 15_000
-    start_ms: Milliseconds = 10_000
-    processor_idle_ms: Milliseconds = 10_000
+    # It is also the function's time-out, which Lambda counts in seconds.
+    executor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
+    # For so long a shard waits when its processor died.
+    lease_ms: Annotated[int, Field(ge=LEAST_LEASE_MS, le=60_000)] = 15_000
+    # After that the watchdog, twice a minute, starts a processor anyway.
+    start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 10_000
+    processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
     processor_handover_ms: Milliseconds = 30_000
     processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
 
@@ -106,8 +136,19 @@ class Timings(Settings):
     def _one_outlives_the_other(self) -> Timings:
         if self.executor_timeout_ms >= self.claim_timeout_ms:
             raise ValueError("executor_timeout_ms must be less than claim_timeout_ms: a claim outlives its executor")
-        if self.processor_handover_ms >= self.processor_life_seconds * 1_000:
+        working_ms = self.processor_life_seconds * 1_000 - self.processor_handover_ms
+        if working_ms <= 0:
             raise ValueError("processor_handover_ms must be less than processor_life_seconds")
+        if self.processor_handover_ms < self.lease_ms:
+            raise ValueError(
+                "processor_handover_ms must not be less than lease_ms: who leaves waits for its executors, then starts"
+                " a successor, on one lease"
+            )
+        if self.processor_idle_ms >= working_ms:
+            raise ValueError(
+                "processor_idle_ms must be less than processor_life_seconds without processor_handover_ms, or no"
+                " processor ever leaves for lack of work"
+            )
         return self
 
 
@@ -157,14 +198,61 @@ class StageConfig(Settings):
     def is_local(self) -> bool:
         return self.name == LOCAL
 
+    @field_validator("rules")
+    @classmethod
+    def _known(cls, rules: dict[str, Any]) -> dict[str, Any]:
+        overrides = rules.get(OVERRIDES, {})
+        if not isinstance(overrides, dict) or not all(isinstance(layer, dict) for layer in overrides.values()):
+            raise ValueError(f"{OVERRIDES} should be an object with an object of rules for each platform")
+        unknown = [name for name in rules if name not in RULES | {OVERRIDES}]
+        unknown += [
+            f"{OVERRIDES}.{platform}.{name}"
+            for platform, layer in overrides.items()
+            for name in layer
+            if name not in RULES
+        ]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {', '.join(sorted(RULES | {OVERRIDES}))}")
+        return rules
+
     @model_validator(mode="after")
     def _complete(self) -> StageConfig:
+        if not STAGE_NAME.fullmatch(self.name) or len(self.name) > STAGE_NAME_LENGTH:
+            raise ValueError(
+                f"a stage's name has at most {STAGE_NAME_LENGTH} lower-case letters, digits and single hyphens,"
+                " and begins with a letter"
+            )
         if self.is_local and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
+        if not self.is_local and self.timings.executor_timeout_ms < LEAST_EXECUTOR_TIMEOUT_MS:
+            raise ValueError(
+                f"timings.executor_timeout_ms must be at least {LEAST_EXECUTOR_TIMEOUT_MS}: in less, an executor cannot"
+                " wait for a slow AWS and still put its batch back"
+            )
         if self.account and not self.is_local and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_its_region(self) -> StageConfig:
+        zones = self.network.availability_zones
+        if len(set(zones)) != len(zones) or not all(zone.startswith(self.region) for zone in zones):
+            raise ValueError(f"network.availability_zones must be different zones of {self.region}")
+        domain = self.api.domain
+        if domain and f":acm:{self.region}:" not in domain.certificate_arn:
+            raise ValueError(f"api.domain.certificate_arn must be of a certificate in {self.region}, as the API is")
+        return self
+
+    @model_validator(mode="after")
+    def _concurrency_suffices(self) -> StageConfig:
+        processors, needed = self.concurrency.processor, 2 * self.shards
+        if processors is not None and processors < needed:
+            raise ValueError(f"concurrency.processor must be at least {needed}, twice the shards: successors overlap")
+        provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
+        if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:
+            raise ValueError("warmth.provisioned_instances must not exceed concurrency.ingest, which they are part of")
         return self
 
 

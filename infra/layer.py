@@ -1,31 +1,43 @@
 """The dependency layer: wheels unpacked by pip, for the host or for Lambda, without Docker.
 
 A layer is named after all that decides its content, so a second build of the same one is a look at a folder.
+It carries byte code: Lambda mounts layers read-only, so each cold start would compile every module anew.
 """
 
-import compileall
 import hashlib
 import os
-import py_compile
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 LAMBDA_PYTHON = "3.13"
+LAMBDA_MARKERS = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "aarch64",
+    "platform_system": "Linux",
+    "python_full_version": f"{LAMBDA_PYTHON}.0",
+    "python_version": LAMBDA_PYTHON,
+    "sys_platform": "linux",
+}
 # What the wheels of the Lambda runtime (Amazon Linux 2023, glibc 2.34, arm64) may be tagged with.
 LAMBDA_PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
 UNUSED_FOLDERS = ("__pycache__", "tests", "test", "bin")
 UNUSED_SUFFIXES = (".pyi", ".c", ".h")
 # importlib.metadata answers version() from METADATA alone.
 KEPT_OF_DIST_INFO = ("METADATA",)
-RECIPE = "1"
+RECIPE = "2"
 
 
 class LayerError(RuntimeError):
-    """pip could not put the layer together."""
+    """The layer could not be put together."""
 
 
 class Platform(Enum):
@@ -43,8 +55,8 @@ def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
         built = Path(scratch) / "layer"
         _install(requirements, into=built / "python", platform=platform)
         _strip(built / "python")
-        if platform is Platform.HOST:
-            _compile(built / "python")
+        if interpreter := _interpreter(platform):
+            _compile(built, interpreter=interpreter)
         try:
             os.rename(built, target)
         except OSError:
@@ -54,32 +66,53 @@ def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
     return target
 
 
+@cache
+def lambda_interpreter() -> str | None:
+    """A Python that writes the byte code Lambda reads: this one, or `python3.13` on the PATH. None: there is none."""
+    wanted = f"python{LAMBDA_PYTHON}"
+    if wanted == f"python{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    found = shutil.which(wanted)
+    # A version manager may have put a script there that only tells how to switch versions.
+    if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:  # noqa: S603
+        return found
+    return None
+
+
+def _interpreter(platform: Platform) -> str | None:
+    return sys.executable if platform is Platform.HOST else lambda_interpreter()
+
+
 def _content_key(requirements: Path, platform: Platform) -> str:
-    interpreter = LAMBDA_PYTHON if platform is Platform.LAMBDA else sys.implementation.cache_tag
-    digest = hashlib.sha256(f"{RECIPE} {platform.value} {interpreter} {sys.platform}\n".encode())
+    target = LAMBDA_PYTHON if platform is Platform.LAMBDA else f"{sys.implementation.cache_tag} {sys.platform}"
+    compiled = _interpreter(platform) is not None
+    digest = hashlib.sha256(f"{RECIPE} {platform.value} {target} {compiled=}\n".encode())
     digest.update(requirements.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
     # The requirements are a lock: whatever a package needs stands in it.
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-compile",
-        "--only-binary=:all:",
-    ]
-    command += ["--disable-pip-version-check", "--requirement", str(requirements), "--target", str(into)]
+    options = ["--quiet", "--no-deps", "--no-compile", "--only-binary=:all:", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(into)]
     if platform is Platform.LAMBDA:
         command += ["--implementation", "cp", "--python-version", LAMBDA_PYTHON]
         command += [argument for tag in LAMBDA_PLATFORMS for argument in ("--platform", tag)]
+        command += lambda_pins(requirements)
+    else:
+        command += ["--requirement", str(requirements)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
     if result.returncode:
         raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
+
+
+def lambda_pins(requirements: Path) -> Iterator[str]:
+    """The pins that hold on Lambda; pip would ask their markers of the interpreter that it runs on."""
+    for line in requirements.read_text("utf-8").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            pin = Requirement(line)
+            if pin.marker is None or pin.marker.evaluate(LAMBDA_MARKERS):
+                yield f"{pin.name}{pin.specifier}"
 
 
 def _strip(packages: Path) -> None:
@@ -98,7 +131,11 @@ def _strip(packages: Path) -> None:
                 subfolders.remove(name)
 
 
-def _compile(packages: Path) -> None:
-    # The emulator unpacks the layer for every worker, with new file times: unchecked byte code survives that.
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(packages, quiet=2, invalidation_mode=mode)
+def _compile(layer: Path, *, interpreter: str) -> None:
+    # Unpacking gives the files new times: unchecked byte code survives that. -I: nothing in this environment
+    # moves the byte code elsewhere. -s and -p: the folder of this build must not get into it.
+    command = [interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    command += ["-s", str(layer), "-p", "/opt", str(layer / "python")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
+    if result.returncode:
+        raise LayerError(f"{interpreter} could not compile the layer:\n{result.stdout}{result.stderr}")

@@ -1,21 +1,23 @@
-"""Network stack: the VPC, and the two security groups that let functions reach the cache and nobody else."""
+"""Network stack: the VPC, and the security groups that let functions reach the cache and nobody else."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.config import ZONES, StageConfig
-from infra.function import Placement
+from infra.function import Placement, acknowledge, keep_identity, removal_policy
 
+HTTPS = ec2.Port.tcp(443)
 # 6379 reads and writes, 6380 reads from replicas; both TLS.
 CACHE_PORTS = ec2.Port.tcp_range(6379, 6380)
-# What the functions call, where no NAT gateway carries it.
+# What the functions call, where no NAT gateway carries it. Lambda ships their logs by itself.
 INTERFACE_ENDPOINTS = {
     "Events": ec2.InterfaceVpcEndpointAwsService.EVENTBRIDGE,
     "Lambda": ec2.InterfaceVpcEndpointAwsService.LAMBDA_,
     "Sqs": ec2.InterfaceVpcEndpointAwsService.SQS,
     "Secrets": ec2.InterfaceVpcEndpointAwsService.SECRETS_MANAGER,
-    "Logs": ec2.InterfaceVpcEndpointAwsService.CLOUDWATCH_LOGS,
 }
 
 
@@ -23,29 +25,15 @@ class NetworkStack(cdk.Stack):
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
         super().__init__(scope, construct_id, env=env)
         by_nat = config.network.egress == "nat"
-        zones = list(config.network.availability_zones)
-        self.vpc = ec2.Vpc(
-            self,
-            "Vpc",
-            availability_zones=zones or None,
-            max_azs=None if zones else ZONES,
-            nat_gateways=config.network.nat_gateways if by_nat else 0,
-            subnet_configuration=_subnets(by_nat=by_nat),
-            gateway_endpoints={
-                "S3": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.S3),
-                "DynamoDb": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.DYNAMODB),
-            },
-        )
+        self.vpc = self._make_vpc(config, by_nat=by_nat)
+        self._log_flows(config)
+        functions = self._make_security_group("Functions", "Message buffer functions")
+        # A gateway endpoint's prefix list has an id that only a look-up with credentials finds. Without NAT there is
+        # no route but to the VPC, S3 and DynamoDB, so this rule opens nothing else.
+        functions.add_egress_rule(ec2.Peer.any_ipv4(), HTTPS, "AWS APIs")
         if not by_nat:
-            for name, service in INTERFACE_ENDPOINTS.items():
-                self.vpc.add_interface_endpoint(name, service=service)
-        functions = ec2.SecurityGroup(
-            self, "Functions", vpc=self.vpc, description="Message buffer functions", allow_all_outbound=False
-        )
-        functions.add_egress_rule(ec2.Peer.any_ipv4(), ec2.Port.tcp(443), "AWS APIs")
-        self.cache_security_group = ec2.SecurityGroup(
-            self, "Cache", vpc=self.vpc, description="Message buffer cache", allow_all_outbound=False
-        )
+            self._add_interface_endpoints(config, functions)
+        self.cache_security_group = self._make_security_group("Cache", "Message buffer cache")
         functions.connections.allow_to(self.cache_security_group, CACHE_PORTS, "Valkey")
         self.cache_subnets = self.vpc.select_subnets(subnet_group_name="cache")
         self.placement = Placement(
@@ -53,6 +41,71 @@ class NetworkStack(cdk.Stack):
             subnets=ec2.SubnetSelection(subnet_group_name="functions"),
             security_group=functions,
         )
+
+    def _make_vpc(self, config: StageConfig, *, by_nat: bool) -> ec2.Vpc:
+        zones = list(config.network.availability_zones)
+        vpc = ec2.Vpc(
+            self,
+            "Vpc",
+            availability_zones=zones or None,
+            max_azs=None if zones else ZONES,
+            nat_gateways=config.network.nat_gateways if by_nat else 0,
+            subnet_configuration=_subnets(by_nat=by_nat),
+            # CDK would do it by a Lambda function with rights over security groups; nothing is in the default group.
+            restrict_default_security_group=False,
+        )
+        keep_identity(vpc, "Vpc")
+        for name, service in {
+            "S3": ec2.GatewayVpcEndpointAwsService.S3,
+            "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB,
+        }.items():
+            vpc.add_gateway_endpoint(name, service=service).add_to_policy(self._only_this_account())
+        return vpc
+
+    def _add_interface_endpoints(self, config: StageConfig, functions: ec2.SecurityGroup) -> None:
+        group = self._make_security_group("Endpoints", "Message buffer interface endpoints")
+        functions.connections.allow_to(group, HTTPS, "AWS APIs")
+        services = dict(INTERFACE_ENDPOINTS)
+        if config.tracing:
+            services["XRay"] = ec2.InterfaceVpcEndpointAwsService.XRAY
+        for name, service in services.items():
+            endpoint = self.vpc.add_interface_endpoint(
+                name,
+                service=service,
+                subnets=ec2.SubnetSelection(subnet_group_name="functions"),
+                security_groups=[group],
+                # CDK's own rule would admit the whole VPC by its addresses.
+                open=False,
+            )
+            endpoint.add_to_policy(self._only_this_account())
+
+    def _only_this_account(self) -> iam.PolicyStatement:
+        """Nobody's credentials but ours pass an endpoint; what those may do, the roles say."""
+        return iam.PolicyStatement(
+            actions=["*"],
+            resources=["*"],
+            principals=[iam.AnyPrincipal()],
+            conditions={"StringEquals": {"aws:PrincipalAccount": self.account}},
+        )
+
+    def _make_security_group(self, construct_id: str, description: str) -> ec2.SecurityGroup:
+        group = ec2.SecurityGroup(self, construct_id, vpc=self.vpc, description=description, allow_all_outbound=False)
+        # It is exported: under another id neither this stack nor the importing ones could be updated.
+        keep_identity(group, f"{construct_id}SecurityGroup")
+        return group
+
+    def _log_flows(self, config: StageConfig) -> None:
+        if not config.network.flow_logs:
+            acknowledge(self.vpc, "AwsSolutions-VPC7", "The stage forgoes flow logs: they are billed by volume.")
+            return
+        flows = logs.LogGroup(
+            self,
+            "FlowLogs",
+            retention=logs.RetentionDays[config.log_retention.upper()],
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(flows, "FlowLogs")
+        self.vpc.add_flow_log("Flows", destination=ec2.FlowLogDestination.to_cloud_watch_logs(flows))
 
 
 def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
@@ -62,5 +115,14 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
     ]
     if by_nat:
-        subnets.append(ec2.SubnetConfiguration(name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=26))
+        # Last, so that the others keep their addresses when it comes or goes.
+        subnets.append(
+            ec2.SubnetConfiguration(
+                # Only the NAT gateways are in it, with addresses of their own.
+                name="public",
+                subnet_type=ec2.SubnetType.PUBLIC,
+                cidr_mask=26,
+                map_public_ip_on_launch=False,
+            )
+        )
     return subnets

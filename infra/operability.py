@@ -1,56 +1,54 @@
 """Operability stack: what tells a person that something is wrong, apart because no emulator has it."""
 
-from collections.abc import Mapping
-
 import aws_cdk as cdk
-from aws_cdk import aws_apigatewayv2 as apigw
-from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_sqs as sqs
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_sns as sns
+from aws_cdk.aws_sns_subscriptions import EmailSubscription
 from constructs import Construct
 
-MINUTE = cdk.Duration.minutes(1)
+from infra.alarms import raise_alarms
+from infra.config import StageConfig
+from infra.dashboard import draw_dashboard
+from infra.metrics import Metrics
 
 
 class OperabilityStack(cdk.Stack):
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        env: cdk.Environment,
-        functions: Mapping[str, lambda_.IFunction],
-        dead_letters: sqs.IQueue,
-        api: apigw.HttpApi,
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str, *, metrics: Metrics, env: cdk.Environment) -> None:
         super().__init__(scope, construct_id, env=env)
-        dead = dead_letters.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum")
-        refused = api.metric_server_error(period=MINUTE, statistic="Sum")
-        errors = {role: function.metric_errors(period=MINUTE) for role, function in functions.items()}
-        self._alarm("DeadLetters", dead, "Batches wait in the dead-letter queue.")
-        self._alarm("Webhooks", refused, "The API answers webhooks with 5xx: platforms redeliver, then give up.")
-        for role, metric in errors.items():
-            self._alarm(f"Errors-{role}", metric, f"The {role} function fails.")
-        cloudwatch.Dashboard(
-            self,
-            "Dashboard",
-            widgets=[
-                [
-                    cloudwatch.GraphWidget(title="Webhooks", left=[api.metric_count(period=MINUTE), refused]),
-                    cloudwatch.GraphWidget(title="Errors", left=list(errors.values())),
-                    cloudwatch.GraphWidget(title="Dead letters", left=[dead]),
-                ]
-            ],
-        )
+        topic = self._make_topic(metrics.config)
+        alarms = raise_alarms(self, metrics, action=actions.SnsAction(topic))
+        draw_dashboard(self, metrics, alarms=alarms)
+        cdk.CfnOutput(self, "AlarmTopicArn", value=topic.topic_arn)
 
-    def _alarm(self, construct_id: str, metric: cloudwatch.IMetric, description: str) -> None:
-        cloudwatch.Alarm(
+    def _make_topic(self, config: StageConfig) -> sns.Topic:
+        """Encrypted by a key of its own: CloudWatch may not use AWS' key for SNS, and its alarms would be lost."""
+        cloudwatch = iam.ServicePrincipal("cloudwatch.amazonaws.com")
+        key = kms.Key(
             self,
-            construct_id,
-            metric=metric,
-            threshold=0,
-            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-            evaluation_periods=1,
-            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-            alarm_description=description,
+            "AlarmKey",
+            description=f"Alarms of message-buffer-{config.name}",
+            enable_key_rotation=True,
+            removal_policy=cdk.RemovalPolicy.DESTROY,
         )
+        key.grant(cloudwatch, "kms:Decrypt", "kms:GenerateDataKey*")
+        topic = sns.Topic(
+            self,
+            "AlarmTopic",
+            display_name=f"message-buffer-{config.name}",
+            master_key=key,
+            enforce_ssl=True,
+        )
+        # A topic with a policy of its own loses the default one, by which all of the account may publish.
+        topic.add_to_resource_policy(
+            iam.PolicyStatement(
+                principals=[cloudwatch],
+                actions=["sns:Publish"],
+                resources=[topic.topic_arn],
+                conditions={"StringEquals": {"aws:SourceAccount": self.account}},
+            )
+        )
+        for address in config.alarms.emails:
+            topic.add_subscription(EmailSubscription(address))
+        return topic

@@ -60,6 +60,8 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
         "MINISTACK_HOST": "127.0.0.1",
         "MINISTACK_REGION": region,
         "MINISTACK_ACCOUNT_ID": ACCOUNT,
+        # Calls are signed, and a function may do what its role allows, as in AWS.
+        "AUTH": "true",
         "TMPDIR": str(scratch),
         "S3_DATA_DIR": str(folder / "s3"),
         "STATE_DIR": str(folder / "state"),

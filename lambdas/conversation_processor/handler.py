@@ -7,7 +7,7 @@ queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batch
 from functools import cache
 from typing import Any
 
-from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets
+from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
 from lambdas.shared import config
 from lambdas.shared.errors import StoreError
 from lambdas.shared.senders.cache_token import sign_cache_token
@@ -16,15 +16,16 @@ from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.telemetry import Telemetry
 
 
 @cache
 def _parts() -> tuple[ConversationProcessor, Telemetry]:
     settings, telemetry = config.read_conversation_processor(), Telemetry()
+    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     processor = ConversationProcessor(
-        store=open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token)),
+        store=open_store(settings.valkey, opener),
         outlets=Outlets(
             EventBus(settings.event_bus),
             ObjectStore(settings.oversize_bucket),
@@ -37,12 +38,13 @@ def _parts() -> tuple[ConversationProcessor, Telemetry]:
     return processor, telemetry
 
 
-def handler(event: dict[str, Any], _context: Any) -> dict[str, str] | None:
+def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
     processor, telemetry = _parts()
+    time = TimeLeft(context.get_remaining_time_in_millis)
     try:
         if "redrive" in event:
-            return {"redriven": processor.redrive(event["redrive"])}
-        processor.process(event["conversation"])
+            return {"redriven": processor.redrive(event["redrive"], time)}
+        processor.process(event["conversation"], time)
     except StoreError as error:
         # The claim, or the token, runs out: then the watchdog puts the conversation back, batch and id unchanged.
         telemetry.count("StoreFailures")

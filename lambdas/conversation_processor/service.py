@@ -13,6 +13,7 @@ from uuid import uuid4
 from lambdas.conversation_processor import batch
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidInput, SendFailed
+from lambdas.shared.senders.aws import LONGEST_CALL_MS
 from lambdas.shared.senders.event_bus import entry_bytes
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Stale, Taken
@@ -23,6 +24,8 @@ FIRST_RETRY_MS = 1_000
 LONGEST_RETRY_MS = 60_000
 # What every account's queue takes.
 MAX_LETTER_BYTES = 262_144
+# For putting the batch back, or saying that it is out.
+SETTLE_MS = 2_000
 
 _random = SystemRandom().random
 
@@ -30,6 +33,22 @@ _random = SystemRandom().random
 class Limits(NamedTuple):
     max_event_bytes: int
     max_attempts: int
+
+
+class TimeLeft:
+    """What Lambda still gives an executor. It ends by putting its batch back, not by being killed.
+
+    Two calls of AWS fit into the default time-out of 20 seconds at their slowest, a third may have to wait for the
+    next attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
+    """
+
+    def __init__(self, remaining_ms: Callable[[], int]) -> None:
+        self._remaining_ms = remaining_ms
+        self._needed_ms = min(LONGEST_CALL_MS + SETTLE_MS, remaining_ms() // 2)
+
+    def require_a_call(self) -> None:
+        if self._remaining_ms() < self._needed_ms:
+            raise SendFailed("too little time is left for another call")
 
 
 class Bus(Protocol):
@@ -78,7 +97,7 @@ class ConversationProcessor:
         self._random = random
         self._new_token = new_token
 
-    def process(self, conversation: str) -> None:
+    def process(self, conversation: str, time: TimeLeft) -> None:
         token = self._new_token()
         taken = self._store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
@@ -86,7 +105,7 @@ class ConversationProcessor:
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         try:
-            self._send(conversation, taken)
+            self._send(conversation, taken, time)
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
             self._try_later(conversation, token, taken, error)
             return
@@ -96,7 +115,7 @@ class ConversationProcessor:
         elif completed.start_processor:
             self._starter.start(self._store.shard_of(conversation))
 
-    def redrive(self, letter: Mapping[str, Any]) -> str:
+    def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit what a dead letter holds under its old batch id; raises what goes wrong. Answers that id.
 
         The conversation has gone on since: this batch comes out of order.
@@ -107,46 +126,50 @@ class ConversationProcessor:
         if not isinstance(payloads, list) or not payloads:
             raise InvalidInput("this is not the body of a dead letter: it has no payloads")
         conversation, taken = batch.taken_from_letter(letter, payloads)
-        self._emit(conversation, taken)
+        self._emit(conversation, taken, time)
         return taken.batch_id
 
-    def _send(self, conversation: str, taken: Taken) -> None:
+    def _send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         """To the bus; or among the dead letters, if it cannot go there."""
         if taken.attempt > self._limits.max_attempts:
             # Its executors died: one that lives gives up at its last attempt.
-            self._bury(conversation, taken, reason="attempts exhausted")
+            self._bury(conversation, taken, time, reason="attempts exhausted")
             return
         try:
-            self._emit(conversation, taken)
+            self._emit(conversation, taken, time)
         except InvalidInput as error:
-            self._bury(conversation, taken, reason=f"unreadable: {error}")
+            self._bury(conversation, taken, time, reason=f"unreadable: {error}")
         except SendFailed as error:
             if taken.attempt < self._limits.max_attempts:
                 raise
-            self._bury(conversation, taken, reason=str(error))
+            self._bury(conversation, taken, time, reason=str(error))
 
-    def _emit(self, conversation: str, taken: Taken) -> None:
+    def _emit(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         content = batch.content_of(taken.payloads)
         detail = batch.to_json(batch.event_of(conversation, taken, content))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
         if oversize:
             key, body = batch.object_key(taken), content.wire
+            time.require_a_call()
             self._objects.put(key, body)
             reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
             detail = batch.to_json(batch.event_by_reference(conversation, taken, content, reference=reference))
+        time.require_a_call()
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
         self._tell_emitted(conversation, taken, oversize=oversize)
 
-    def _bury(self, conversation: str, taken: Taken, *, reason: str) -> None:
+    def _bury(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escaped to ASCII: a queue refuses some of the characters that people can write.
         body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
         if len(body) > MAX_LETTER_BYTES:
             key, content = batch.letter_key(taken), json.dumps(payloads, separators=(",", ":")).encode()
+            time.require_a_call()
             self._objects.put(key, content)
             reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(content)}
             body = json.dumps(letter | {"payloadsRef": reference}, separators=(",", ":"))
+        time.require_a_call()
         self._dead_letters.put(body)
         self._telemetry.count("DeadLetters")
         self._telemetry.warn(

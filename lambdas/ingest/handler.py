@@ -19,7 +19,7 @@ from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.secrets import Secrets
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.telemetry import Telemetry
 
 
@@ -31,8 +31,9 @@ def _telemetry() -> Telemetry:
 @cache
 def _ingest() -> Ingest:
     settings, telemetry = config.read_ingest(), _telemetry()
+    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     return Ingest(
-        store=open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token)),
+        store=open_store(settings.valkey, opener),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
         amendments=Amendments(EventBus(settings.event_bus)),

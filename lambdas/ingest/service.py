@@ -93,6 +93,8 @@ class Ingest:
                     return self._keep_waiting(platform, request.webhook)
         except (StoreError, SendFailed) as error:
             self._telemetry.count("Refused")
+            if isinstance(error, StoreError):
+                self._telemetry.count("StoreFailures")
             self._telemetry.warn("refused for now", platform=platform.name, reason=str(error))
             return refuse(
                 503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)}
@@ -172,19 +174,20 @@ class Ingest:
         # After all messages: in its body, a change may stand before what it changes.
         in_place = sum([self._change(change) for change in changes])
         accepted, amended = len(messages) - duplicates, len(changes) - in_place
-        for metric, value in (
-            ("Messages", accepted),
-            ("Duplicates", duplicates),
-            ("Changed", in_place),
-            ("Amended", amended),
-            ("Ignored", sum(ignored.values())),
-            *((f"Ignored{kind.capitalize()}", count) for kind, count in ignored.items() if count),
-        ):
-            self._telemetry.count(metric, value)
+        self._telemetry.count("Messages", accepted)
+        self._telemetry.count("Duplicates", duplicates)
+        self._telemetry.count("Ignored", sum(ignored.values()))
+        for kind, count in ignored.items():
+            if count:
+                self._telemetry.count_by("IgnoredKinds", count, reason=kind)
+        # A stage whose platforms know no changes does not pay for metrics of them.
+        if changes:
+            self._telemetry.count("Changed", in_place)
+            self._telemetry.count("Amended", amended)
         self._telemetry.info(
             "buffered",
             platform=platform.name, accepted=accepted, duplicates=duplicates, changed=in_place, amended=amended,
-            ignored=[f"{kind} {count}" for kind, count in ignored.items() if count],
+            ignored=sum(ignored.values()),
             conversations=list(conversations),
         )  # fmt: skip
         body, content_type = platform.acknowledge(

@@ -1,6 +1,5 @@
 """Lambda entry of the processor: `{"shard": n}`, invoked asynchronously."""
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -9,8 +8,7 @@ from lambdas.shared import config
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Client
-from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.store.store import Store
 from lambdas.shared.store.wake import Wake
 from lambdas.shared.telemetry import Telemetry
@@ -20,7 +18,7 @@ class _Parts(NamedTuple):
     """What is kept from one run to the next."""
 
     settings: config.ProcessorSettings
-    open_client: Callable[[], Client]
+    opener: Opener
     store: Store
     functions: Functions
     telemetry: Telemetry
@@ -28,10 +26,10 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings = config.read_processor()
-    open_client = client_opener(settings.valkey, sign_cache_token)
-    store = open_store(settings.valkey, open_client)
-    return _Parts(settings, open_client, store, Functions(connections=WORKERS), Telemetry())
+    settings, telemetry = config.read_processor(), Telemetry()
+    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    store = open_store(settings.valkey, opener)
+    return _Parts(settings, opener, store, Functions(connections=WORKERS), telemetry)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
@@ -40,7 +38,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
     parts.telemetry.info("processor began", shard=shard)
     processor = Processor(
         store=parts.store,
-        wake=Wake(parts.open_client, shard),
+        wake=Wake(parts.opener.open, shard, swallowed=parts.opener.swallowed),
         executors=Executors(parts.functions, parts.settings.conversation_processor_function),
         starter=ProcessorStarter(parts.functions, parts.settings.processor_function, parts.telemetry),
         telemetry=parts.telemetry,

@@ -159,6 +159,7 @@ class Processor:
             if not error.retryable:
                 raise
             now = self._monotonic_ms()
+            self._telemetry.count("StoreFailures")
             if self._down_since is None:
                 self._down_since = now
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
@@ -239,6 +240,7 @@ class Processor:
 
     def _come_back(self) -> Exit | None:
         """The lease ran out: take it again, unless somebody else has."""
+        self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)
         return Exit.LOST if self._enter(0) else None
 

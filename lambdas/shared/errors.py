@@ -12,6 +12,7 @@ MessageBufferError
     ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
     ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses to grow
     ├── StoreThrottled          (retryable) the cache is at its request limit
+    ├── StoreSignInRefused      (retryable) the cache does not accept the user, or its password or token
     └── ScriptInvariantBroken   a script failed, or answered what its header does not allow: a bug
 """
 
@@ -63,6 +64,11 @@ class StoreOutOfMemory(StoreError):
 
 
 class StoreThrottled(StoreError):
+    retryable = True
+
+
+class StoreSignInRefused(StoreError):
+    # A token may be refused in passing, while rights are spreading or many sign in at once.
     retryable = True
 
 

@@ -7,7 +7,7 @@ from lambdas.shared import config
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.opening import client_opener, open_store
+from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.telemetry import Telemetry
 from lambdas.watchdog.service import Watchdog
 
@@ -15,14 +15,15 @@ from lambdas.watchdog.service import Watchdog
 @cache
 def _parts() -> tuple[Watchdog, Telemetry]:
     settings, telemetry = config.read_watchdog(), Telemetry()
-    store = open_store(settings.valkey, client_opener(settings.valkey, sign_cache_token))
+    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    store = open_store(settings.valkey, opener)
     return Watchdog(store, ProcessorStarter(Functions(), settings.processor_function, telemetry), telemetry), telemetry
 
 
-def handler(_event: dict[str, Any], _context: Any) -> None:
+def handler(_event: dict[str, Any], context: Any) -> None:
     watchdog, telemetry = _parts()
     try:
-        watchdog.sweep()
+        watchdog.sweep(context.get_remaining_time_in_millis)
     except Exception as error:
         # Raised again: a failed invocation is what the alarm looks at. The next pass comes in half a minute.
         telemetry.crash("sweep failed", error)

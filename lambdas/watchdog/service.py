@@ -1,7 +1,11 @@
 """The watchdog: puts back what dead executors left behind, and starts processors that are missing."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import StoreError
+from lambdas.shared.senders.aws import LONGEST_CALL_MS
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Recovered
 from lambdas.shared.store.store import Store
@@ -10,6 +14,15 @@ from lambdas.shared.telemetry import Telemetry
 PAGE = 500
 # What is left waits for the next sweep.
 MOST_IN_A_SWEEP = 50_000
+EVERY_MS = 30_000
+# The slowest step: a Valkey that does not answer is given up after 2.4 seconds; then a processor is started.
+LONGEST_STEP_MS = 4_000 + LONGEST_CALL_MS
+
+
+class _Health(NamedTuple):
+    pending: int
+    inflight: int
+    overdue_ms: int
 
 
 class Watchdog:
@@ -21,25 +34,44 @@ class Watchdog:
         self._telemetry = telemetry
         self._clock = clock
 
-    def sweep(self) -> None:
-        """Every shard, whatever happens on the others; then raises the first error, so that the alarm sees it."""
+    def sweep(self, remaining_ms: Callable[[], int]) -> None:
+        """Every shard, whatever happens on the others; then raises the first error, so that the alarm sees it.
+
+        Each pass begins at another shard: where the time does not reach for all, none is always left out.
+        """
+        shards = self._store.settings.shards
+        first = self._clock() // EVERY_MS % shards
         first_error: StoreError | None = None
-        for shard in range(self._store.settings.shards):
+        seen: list[_Health] = []
+        for n in range(shards):
+            if remaining_ms() < LONGEST_STEP_MS:
+                self._telemetry.count("SweepsCut")
+                self._telemetry.warn("sweep cut", shards_left=shards - n)
+                break
+            shard = (first + n) % shards
             try:
-                self._sweep_shard(shard)
+                seen.append(self._sweep_shard(shard, remaining_ms))
             except StoreError as error:
                 first_error = first_error or error
                 self._telemetry.count("SweepFailures")
+                self._telemetry.count("StoreFailures")
                 self._telemetry.warn("sweep failed", shard=shard, reason=str(error))
+        self._tell(seen)
         if first_error:
             raise first_error
 
-    def _sweep_shard(self, shard: int) -> None:
-        recovered, conversations = self._recover(shard)
+    def _tell(self, seen: list[_Health]) -> None:
+        """One value a pass, of all shards it has seen: an alarm on a mean or a maximum then means the stage."""
+        if seen:
+            self._telemetry.count("Pending", sum(health.pending for health in seen))
+            self._telemetry.count("InFlight", sum(health.inflight for health in seen))
+            self._telemetry.measure_ms("OldestOverdueMs", max(health.overdue_ms for health in seen))
+        if len(seen) == self._store.settings.shards:
+            self._telemetry.count("Sweeps")
+
+    def _sweep_shard(self, shard: int, remaining_ms: Callable[[], int]) -> _Health:
+        recovered, conversations = self._recover(shard, remaining_ms)
         overdue_ms = 0 if recovered.oldest_due_at_ms is None else max(self._clock() - recovered.oldest_due_at_ms, 0)
-        self._telemetry.count("Pending", recovered.pending)
-        self._telemetry.count("InFlight", recovered.inflight)
-        self._telemetry.measure_ms("OldestOverdueMs", overdue_ms)
         if conversations:
             self._telemetry.count("Recovered", conversations)
         self._telemetry.info(
@@ -47,8 +79,9 @@ class Watchdog:
             shard=shard, pending=recovered.pending, inflight=recovered.inflight, recovered=conversations,
             overdue_ms=overdue_ms, heartbeat_at_ms=recovered.heartbeat_at_ms,
         )  # fmt: skip
+        return _Health(recovered.pending, recovered.inflight, overdue_ms)
 
-    def _recover(self, shard: int) -> tuple[Recovered, int]:
+    def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[Recovered, int]:
         """Page by page; a page that is not full was the last."""
         conversations = 0
         while True:
@@ -58,5 +91,6 @@ class Watchdog:
             for conversation in recovered.conversations:
                 self._telemetry.warn("recovered", conversation=conversation)
             conversations += len(recovered.conversations)
-            if len(recovered.conversations) < PAGE or conversations >= MOST_IN_A_SWEEP:
+            full = len(recovered.conversations) >= PAGE
+            if not full or conversations >= MOST_IN_A_SWEEP or remaining_ms() < LONGEST_STEP_MS:
                 return recovered, conversations

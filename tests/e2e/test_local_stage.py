@@ -132,3 +132,29 @@ def test_an_interrupted_demo_leaves_nothing_behind(home: Home) -> None:
     demo.communicate()
     assert demo.returncode == 130
     assert home.processes() == []
+
+
+def test_an_interrupted_second_up_leaves_the_stage_running_and_nothing_deploying(home: Home) -> None:
+    assert home.run("up").returncode == 0
+    before = {process.pid for process in home.processes()}
+    again = home.begin("up")
+    wait_for_process(home, "aws-cdk/bin/cdk", since=before)
+    again.send_signal(signal.SIGINT)
+    again.communicate()
+    assert again.returncode == 130
+    assert not [each for each in home.processes() if each.pid not in before and runs(each, "cdk")]
+    assert home.run("status").returncode == 0
+
+
+def wait_for_process(home: Home, words: str, *, since: set[int]) -> None:
+    deadline = time.monotonic() + 30
+    while not any(runs(each, words) for each in home.processes() if each.pid not in since):
+        assert time.monotonic() < deadline, f"no process with {words}"
+        time.sleep(0.05)
+
+
+def runs(process: psutil.Process, words: str) -> bool:
+    try:
+        return words in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False

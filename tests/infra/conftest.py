@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,27 @@ import pytest
 from infra import cli
 from infra.config import LOCAL, StageConfig, load_stage
 
-ROOT = Path(__file__).parents[2]
-
 # jsii looks for its Node when aws_cdk is first imported.
 os.environ.update(cli.environment())
 
+import aws_cdk as cdk
+from aws_cdk.assertions import Template
+
+from infra.composition import compose
+
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="session")
-def stages() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]["stages"]
+def context() -> dict[str, Any]:
+    """What cdk.json tells the app: the stages, and CDK's feature flags."""
+    found: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def stages(context: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = context["stages"]
     return found
 
 
@@ -30,3 +42,42 @@ def stage_config(stages: dict[str, Any]) -> Callable[..., StageConfig]:
         return load_stage(stages, stage=stage, valkey_url=url, overrides=json.dumps(overrides))
 
     return load
+
+
+@pytest.fixture(scope="session")
+def new_app(context: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[], cdk.App]:
+    return lambda: cdk.App(outdir=str(tmp_path_factory.mktemp("out")), context=context)
+
+
+@pytest.fixture(scope="session")
+def composed(
+    new_app: Callable[[], cdk.App],
+    stage_config: Callable[..., StageConfig],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., cdk.App]:
+    """The app of a stage, not synthesized yet; its layer is a stand-in."""
+    layer = tmp_path_factory.mktemp("layer")
+    (layer / "python").mkdir()
+    (layer / "python" / "thing.py").touch()
+
+    def compose_stage(stage: str, **overrides: Any) -> cdk.App:
+        app = new_app()
+        compose(app, stage_config(stage, **overrides), source=ROOT, layer=layer)
+        return app
+
+    return compose_stage
+
+
+@pytest.fixture(scope="session")
+def synthesize(composed: Callable[..., cdk.App]) -> Callable[..., Mapping[str, Template]]:
+    """The templates of a stage by the last word of their stack's name."""
+    made: dict[str, Mapping[str, Template]] = {}
+
+    def synthesized(stage: str, **overrides: Any) -> Mapping[str, Template]:
+        key = f"{stage} {overrides}"
+        if key not in made:
+            stacks = [child for child in composed(stage, **overrides).node.children if isinstance(child, cdk.Stack)]
+            made[key] = {stack.stack_name.split("-")[-1]: Template.from_stack(stack) for stack in stacks}
+        return made[key]
+
+    return synthesized

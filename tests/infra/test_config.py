@@ -4,7 +4,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from infra.config import ConfigError, StageConfig, load_stage
+from infra.config import LEAST_LEASE_MS, RULES, STAGE_NAME_LENGTH, ConfigError, StageConfig, load_stage
+from lambdas.shared.rules import RULE_FIELDS
+from lambdas.shared.store.connection import ConnectionSettings
+from lambdas.shared.store.store import StoreSettings
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
@@ -38,6 +41,50 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"network": {"egress": "carrier pigeon"}}, "network.egress: should be 'nat' or 'endpoints'"),
         ({"timings": {"claim_timeout_ms": 5}}, "executor_timeout_ms must be less than claim_timeout_ms"),
         ({"timings": {"processor_life_seconds": 20}}, "processor_handover_ms must be less than"),
+        ({"timings": {"lease_ms": 2_000}}, "timings.lease_ms: should be greater than or equal to 3000"),
+        ({"timings": {"executor_timeout_ms": 2_500}}, "timings.executor_timeout_ms: should be a multiple of 1000"),
+        (
+            {"timings": {"executor_timeout_ms": 901_000, "claim_timeout_ms": 902_000}},
+            "timings.executor_timeout_ms: should be less than or equal to 900000",
+        ),
+        ({"timings": {"start_ms": 60_000}}, "timings.start_ms: should be less than or equal to 30000"),
+        ({"timings": {"processor_handover_ms": 5_000}}, "processor_handover_ms must not be less than lease_ms"),
+        (
+            {"timings": {"processor_life_seconds": 40, "processor_idle_ms": 10_000}},
+            "processor_idle_ms must be less than processor_life_seconds without processor_handover_ms",
+        ),
+        (
+            {"shards": 3, "concurrency": {"processor": 5}},
+            "concurrency.processor must be at least 6, twice the shards",
+        ),
+        (
+            {"concurrency": {"ingest": 2}, "warmth": {"ingest": "provisioned", "provisioned_instances": 3}},
+            "warmth.provisioned_instances must not exceed concurrency.ingest",
+        ),
+        ({"rules": {"silenceMS": 500}}, "rules: silenceMS is unknown; valid there: adaptive, "),
+        ({"rules": {"silence_ms": 500}}, "rules: silence_ms is unknown"),
+        (
+            {"rules": {"platformOverrides": {"whatsapp": {"preset": "quickSupport", "wait": 1}}}},
+            "rules: platformOverrides.whatsapp.wait is unknown",
+        ),
+        ({"rules": {"platformOverrides": {"whatsapp": 5}}}, "rules: platformOverrides should be an object with"),
+        (
+            {"network": {"availability_zones": ["us-east-1a", "us-east-1a"]}},
+            "network.availability_zones must be different zones of us-east-1",
+        ),
+        (
+            {"region": "eu-west-1", "network": {"availability_zones": ["us-east-1a", "us-east-1b"]}},
+            "network.availability_zones must be different zones of eu-west-1",
+        ),
+        (
+            {
+                "region": "eu-west-1",
+                "api": {"domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:certificate/c"}},
+            },
+            "api.domain.certificate_arn must be of a certificate in eu-west-1",
+        ),
+        ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
+        ({"alarms": {"emails": ["on call"]}}, "alarms.emails: "),
         ({"account": "123456789012"}, "a stage with an account names two network.availability_zones"),
         ({"valkey_url": "valkey://x:1"}, "only the local stage takes valkeyUrl"),
     ],
@@ -47,6 +94,25 @@ def test_an_invalid_value_is_answered_with_a_sentence(values: dict[str, Any], se
         load_stage({"dev": values}, stage="dev")
     assert sentence in str(refused.value)
     assert str(refused.value).startswith("Stage 'dev' in cdk.json is not valid. ")
+
+
+@pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (STAGE_NAME_LENGTH + 1)])
+def test_a_stages_name_is_one_that_elasticache_takes(name: str) -> None:
+    with pytest.raises(ConfigError):
+        load_stage({name: {}}, stage=name)
+    longest = "a-" + "b" * (STAGE_NAME_LENGTH - 2)
+    assert load_stage({longest: {}}, stage=longest).name == longest
+    assert len(f"message-buffer-{longest}") <= 40
+
+
+def test_the_rules_a_stage_may_set_are_those_the_functions_know() -> None:
+    assert set(RULE_FIELDS.values()) | {"preset"} == RULES
+
+
+def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
+    connection, store = ConnectionSettings("valkey://host:1"), StoreSettings()
+    failing_ms = connection.connect_timeout_ms + connection.answer_timeout_ms
+    assert store.look_ms + failing_ms < LEAST_LEASE_MS - LEAST_LEASE_MS // 3
 
 
 def test_the_local_stage_asks_for_the_address_of_valkey() -> None:

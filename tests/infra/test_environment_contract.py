@@ -4,20 +4,34 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import aws_cdk as cdk
 import pytest
 from aws_cdk.assertions import Template
 
-from infra.composition import compose
-from infra.config import StageConfig
+from infra import bus, storage
+from lambdas.conversation_processor import batch
 from lambdas.shared import config
 from lambdas.shared.message import MAX_MESSAGE_BYTES
 from lambdas.shared.rules import RuleLayer, resolve_rules
+from lambdas.shared.senders import event_bus
 from lambdas.shared.store.connection import connect
+from lambdas.shared.store.outcomes import Taken
 
 pytestmark = pytest.mark.xdist_group("synth")
 
-STAGES = ["local", "dev", "prod"]
+# Every stage, and of each choice that changes functions or their environment the one that no stage makes.
+VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "local": ("local", {}),
+    "dev": ("dev", {}),
+    "prod": ("prod", {}),
+    "REST": ("dev", {"api": {"kind": "rest"}}),
+    "without NAT": ("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
+    "snapshots": ("dev", {"warmth": {"ingest": "snap_start"}}),
+    "always warm": ("prod", {"warmth": {"ingest": "provisioned"}}),
+    "many shards": (
+        "dev",
+        {"shards": 4, "rules": {"silenceMs": 2_000, "platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}},
+    ),
+}
 READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "ingest": config.read_ingest,
     "processor": config.read_processor,
@@ -29,22 +43,13 @@ RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1
 
 
 @pytest.fixture(scope="session")
-def functions(
-    stage_config: Callable[..., StageConfig], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., dict[str, dict[str, Any]]]:
-    empty = tmp_path_factory.mktemp("source")
-    (empty / "thing.py").touch()
-    made: dict[str, dict[str, dict[str, Any]]] = {}
+def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Callable[[str], dict[str, dict[str, Any]]]:
+    def of(variant: str) -> dict[str, dict[str, Any]]:
+        stage, overrides = VARIANTS[variant]
+        found = synthesize(stage, **overrides)["Buffer"].find_resources("AWS::Lambda::Function").values()
+        return {each["Properties"]["Handler"].split(".")[1]: each["Properties"] for each in found}
 
-    def synthesized(stage: str) -> dict[str, dict[str, Any]]:
-        if stage not in made:
-            app = cdk.App(outdir=str(tmp_path_factory.mktemp("out")))
-            stack = compose(app, stage_config(stage), source=empty, layer=empty)
-            found = Template.from_stack(stack).find_resources("AWS::Lambda::Function").values()
-            made[stage] = {each["Properties"]["Handler"].split(".")[1]: each["Properties"] for each in found}
-        return made[stage]
-
-    return synthesized
+    return of
 
 
 def environment(function: dict[str, Any]) -> dict[str, str]:
@@ -63,20 +68,20 @@ def _filled_in(value: Any) -> str:
     return "6379" if "Port" in str(argument) else re.sub(r"[^A-Za-z0-9]", "-", str(name))
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("role", READERS)
 def test_what_a_function_is_told_is_what_it_reads(
-    stage: str, role: str, functions: Callable[..., dict[str, dict[str, Any]]]
+    variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
-    settings = READERS[role](environment(functions(stage)[role]))
-    assert (settings.valkey.iam is None) == (stage == "local")
-    assert settings.valkey.connection.url.startswith("valkey://" if stage == "local" else "valkeys://")
+    settings = READERS[role](environment(functions(variant)[role]))
+    assert (settings.valkey.iam is None) == (variant == "local")
+    assert settings.valkey.connection.url.startswith("valkey://" if variant == "local" else "valkeys://")
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("role", READERS)
 def test_a_function_reads_all_that_it_is_told(
-    stage: str, role: str, functions: Callable[..., dict[str, dict[str, Any]]]
+    variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
     read: set[str] = set()
 
@@ -85,47 +90,57 @@ def test_a_function_reads_all_that_it_is_told(
             read.add(name)
             return super().get(name, default)
 
-    told = environment(functions(stage)[role])
+    told = environment(functions(variant)[role])
     READERS[role](Watched(told))
     unread = told.keys() - read - RESERVED.keys()
     assert {name for name in unread if not name.startswith("POWERTOOLS_")} == {"STAGE"}
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_an_executors_token_outlasts_its_lambda_and_not_its_claim(
-    stage: str, functions: Callable[..., dict[str, dict[str, Any]]]
+    variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
-    found = functions(stage)
+    found = functions(variant)
     executor = config.read_conversation_processor(environment(found["conversation_processor"]))
     processor = config.read_processor(environment(found["processor"]))
     lambda_ms = found["conversation_processor"]["Timeout"] * 1_000
     assert lambda_ms < executor.valkey.store.executor_ms <= processor.valkey.store.claim_ms
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_processor_lives_long_enough_to_leave(
-    stage: str, functions: Callable[..., dict[str, dict[str, Any]]]
+    variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
-    found = functions(stage)["processor"]
+    found = functions(variant)["processor"]
     settings = config.read_processor(environment(found))
     assert found["Timeout"] * 1_000 > settings.handover_ms + settings.valkey.store.lease_ms // 3
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_stages_rules_are_rules(stage: str, functions: Callable[..., dict[str, dict[str, Any]]]) -> None:
-    rules = config.read_ingest(environment(functions(stage)["ingest"])).rules
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_stages_rules_are_rules(variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
+    rules = config.read_ingest(environment(functions(variant)["ingest"])).rules
     layer = RuleLayer.model_validate({**rules, "name": "stage"})
     for platform in ("", "generic", "whatsapp"):
         assert resolve_rules([layer], platform).skipped == ()
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_one_message_fits_an_event(stage: str, functions: Callable[..., dict[str, dict[str, Any]]]) -> None:
-    settings = config.read_conversation_processor(environment(functions(stage)["conversation_processor"]))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_message_fits_an_event(variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
+    settings = config.read_conversation_processor(environment(functions(variant)["conversation_processor"]))
     assert settings.max_event_bytes > MAX_MESSAGE_BYTES
 
 
-def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[..., dict[str, dict[str, Any]]]) -> None:
+def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
     settings = config.read_watchdog(environment(functions("local")["watchdog"]))
     # Standalone clients do not connect until they are used.
     connect(settings.valkey.connection._replace(url=settings.valkey.connection.url.partition("?")[0])).close()
+
+
+def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
+    assert (bus.SOURCE, bus.DETAIL_TYPE) == (event_bus.SOURCE, batch.DETAIL_TYPE)
+
+
+def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
+    taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [])
+    keys = (batch.object_key(taken), batch.letter_key(taken))
+    assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)

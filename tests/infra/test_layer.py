@@ -1,9 +1,23 @@
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from infra import layer
-from infra.layer import LayerError, Platform, build_layer
+from infra.layer import LayerError, Platform, build_layer, lambda_interpreter, lambda_pins
+
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "lambdas" / "requirements.txt"
+ROLES = [handler.parent.name for handler in sorted(ROOT.glob("lambdas/*/handler.py"))]
+EM_AARCH64 = 183
+# What Amazon Linux 2023 has, below the runtime.
+GLIBC = (2, 34)
+# importlib.util.MAGIC_NUMBER of every Python 3.13.
+MAGIC_3_13 = (3571).to_bytes(2, "little") + b"\r\n"
+MAX_BYTES = 60_000_000
 
 
 @pytest.fixture
@@ -35,7 +49,23 @@ def installs(monkeypatch: pytest.MonkeyPatch) -> list[Platform]:
             path.touch()
 
     monkeypatch.setattr(layer, "_install", install)
+    monkeypatch.setattr(layer, "lambda_interpreter", lambda: None)
     return calls
+
+
+@pytest.fixture(scope="session")
+def lambda_layer() -> Path:
+    """The layer that is deployed, out of the cache that `make synth` uses."""
+    return _build(cache=ROOT / ".build" / "layers")
+
+
+def _build(*, cache: Path) -> Path:
+    try:
+        return build_layer(LOCK, platform=Platform.LAMBDA, cache=cache)
+    except LayerError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no package index to build the layer from: {error}")
 
 
 def _files(folder: Path) -> set[str]:
@@ -74,6 +104,26 @@ def test_a_layer_for_the_host_brings_byte_code_that_outlives_unpacking(
     assert flags == 0b01, "checked by hash, and not at all while running"
 
 
+def test_a_layer_for_lambda_brings_byte_code_if_there_is_a_python_to_write_it(
+    tmp_path: Path, requirements: Path, installs: list[Platform], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "layers"
+    plain = build_layer(requirements, platform=Platform.LAMBDA, cache=cache)
+    monkeypatch.setattr(layer, "lambda_interpreter", lambda: sys.executable)
+    compiled = build_layer(requirements, platform=Platform.LAMBDA, cache=cache)
+    assert [len(list(built.rglob("*.pyc"))) for built in (plain, compiled)] == [0, 1]
+
+
+def test_only_the_pins_that_hold_on_lambda_go_into_its_layer(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.txt"
+    lock.write_text(
+        "# a comment\nalways==1.0\n    # via something\n"
+        "old==1.0 ; python_full_version < '3.11.3'\nwindows==1.0 ; sys_platform == 'win32'\n"
+        "arm==1.0 ; platform_machine == 'aarch64'\n"
+    )
+    assert list(lambda_pins(lock)) == ["always==1.0", "arm==1.0"]
+
+
 def test_a_failed_build_leaves_nothing_to_be_taken_for_a_layer(
     tmp_path: Path, requirements: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,3 +134,50 @@ def test_a_failed_build_leaves_nothing_to_be_taken_for_a_layer(
     with pytest.raises(LayerError):
         build_layer(requirements, platform=Platform.HOST, cache=tmp_path / "layers")
     assert not list((tmp_path / "layers").iterdir())
+
+
+def test_the_binaries_of_the_layer_run_on_lambda(lambda_layer: Path) -> None:
+    binaries = list(lambda_layer.rglob("*.so*"))
+    assert {binary.parent.name for binary in binaries} == {"hiredis", "pydantic_core"}
+    for binary in binaries:
+        content = binary.read_bytes()
+        assert content[:4] == b"\x7fELF"
+        assert int.from_bytes(content[18:20], "little") == EM_AARCH64
+        assert binary.name.endswith(".cpython-313-aarch64-linux-gnu.so")
+        needed = {tuple(map(int, version.split(b"."))) for version in re.findall(rb"GLIBC_([\d.]+)\0", content)}
+        assert needed
+        assert max(needed) <= GLIBC
+
+
+def test_the_layer_is_small(lambda_layer: Path) -> None:
+    assert sum(path.stat().st_size for path in lambda_layer.rglob("*") if path.is_file()) <= MAX_BYTES
+
+
+def test_every_package_of_the_layer_is_imported_by_a_handler(lambda_layer: Path) -> None:
+    packages = {path.stem for path in (lambda_layer / "python").iterdir() if path.suffix != ".dist-info"}
+    handlers = ", ".join(f"lambdas.{role}.handler" for role in ROLES)
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys, {handlers}; print(*sys.modules)"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert packages - {"__pycache__"} <= {module.partition(".")[0] for module in run.stdout.split()}
+
+
+def test_the_byte_code_of_the_layer_is_read_by_lambda_without_a_look_at_the_source(lambda_layer: Path) -> None:
+    if lambda_interpreter() is None:
+        pytest.skip("no Python 3.13 on this machine to write byte code with; the CI job on 3.13 has one")
+    sources = set(lambda_layer.rglob("*.py"))
+    compiled = {path.parent.parent / f"{path.name.partition('.')[0]}.py": path for path in lambda_layer.rglob("*.pyc")}
+    assert compiled.keys() == sources
+    assert {path.read_bytes()[:8] for path in compiled.values()} == {MAGIC_3_13 + b"\x01\0\0\0"}
+
+
+@pytest.mark.slow
+def test_a_layer_built_anew_elsewhere_is_the_same_to_the_byte(lambda_layer: Path, tmp_path: Path) -> None:
+    again = _build(cache=tmp_path / "elsewhere" / "layers")
+    assert again != lambda_layer
+    assert _contents(again) == _contents(lambda_layer)
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in _files(folder)}

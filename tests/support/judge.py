@@ -159,5 +159,5 @@ def _judge_one(talk: Talk, within_ms: int) -> None:
 
 
 @cache
-def _validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+def _validator() -> jsonschema.Draft4Validator:
+    return jsonschema.Draft4Validator(json.loads(SCHEMA.read_text()))

@@ -1,6 +1,7 @@
 """The executor: whatever fails around it, a batch comes out under one id, in order, or lies among the dead letters."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from infra.config import Timings
 from lambdas.conversation_processor import batch
 from lambdas.conversation_processor.service import (
     LONGEST_RETRY_MS,
     MAX_LETTER_BYTES,
+    SETTLE_MS,
     ConversationProcessor,
     Limits,
     Outlets,
+    TimeLeft,
 )
 from lambdas.shared.errors import InvalidInput, SendFailed, StoreUnavailable
 from lambdas.shared.message import Attachment, Message, encode
 from lambdas.shared.rules import Rules
+from lambdas.shared.senders import aws
+from lambdas.shared.senders.aws import LONGEST_CALL_MS
 from lambdas.shared.senders.event_bus import entry_bytes
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Busy, Taken
@@ -28,11 +34,13 @@ from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, 
 from tests.support.invariants import assert_invariants
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 
 CONVERSATION = "default/generic/shop/c"
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 MAX_ATTEMPTS = 3
+LIFE_MS = 20_000
+AMPLE = TimeLeft(lambda: LIFE_MS)
 
 
 class Scene:
@@ -61,7 +69,7 @@ class Scene:
     def run(self) -> None:
         """One pass of the processor, and the executors it sends."""
         for conversation in self.engine.claim():
-            self.executor.process(conversation)
+            self.executor.process(conversation, AMPLE)
 
     def run_until_idle(self) -> None:
         for _ in range(30):
@@ -212,9 +220,9 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
 def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene) -> None:
     scene.send("m1")
     scene.engine.claim()
-    scene.bus.on_publish = lambda: scene.executor.process(CONVERSATION)
-    scene.executor.process(CONVERSATION)
-    scene.executor.process(CONVERSATION)
+    scene.bus.on_publish = lambda: scene.executor.process(CONVERSATION, AMPLE)
+    scene.executor.process(CONVERSATION, AMPLE)
+    scene.executor.process(CONVERSATION, AMPLE)
     assert scene.ids() == [["m1"]]
     assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [Busy.__name__, "Stale"]
 
@@ -231,7 +239,7 @@ def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> 
         scene.engine.store.take_batch(CONVERSATION, "somebody-else")
 
     scene.bus.on_publish = take_over
-    scene.executor.process(CONVERSATION)
+    scene.executor.process(CONVERSATION, AMPLE)
     assert scene.engine.store.peek_conversation(CONVERSATION).frozen == 1
     assert scene.telemetry.said("completed too late")
 
@@ -245,7 +253,7 @@ def test_messages_that_came_meanwhile_start_a_processor_if_none_lives(scene: Sce
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
 
     scene.bus.on_publish = a_message_comes_and_the_processor_dies
-    scene.executor.process(CONVERSATION)
+    scene.executor.process(CONVERSATION, AMPLE)
     assert scene.functions.processors() == [0]
     assert_invariants(scene.engine)
 
@@ -352,6 +360,105 @@ def test_a_dead_letter_that_cannot_be_sent_is_no_reason_to_forget_the_batch(scen
     assert scene.is_idle()
 
 
+# -- time ------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """No executor can catch it."""
+
+
+class SlowAws:
+    """Each call takes as long as it may, and the executor is killed at its time-out."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.used_ms = scene, 0
+        for outlet, method in ((scene.bus, "publish"), (scene.objects, "put"), (scene.queue, "put")):
+            setattr(outlet, method, self._slow(getattr(outlet, method)))
+
+    def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
+        def slow(*args: Any) -> None:
+            self.used_ms += LONGEST_CALL_MS
+            if self.used_ms > LIFE_MS - SETTLE_MS:
+                raise Killed
+            call(*args)
+
+        return slow
+
+    def process(self, *, take_ms: int = 0) -> None:
+        self.used_ms = 0
+        time = TimeLeft(lambda: LIFE_MS - self.used_ms)
+        self.used_ms = take_ms
+        for conversation in self.scene.engine.claim():
+            self.scene.executor.process(conversation, time)
+        self.scene.engine.clock.advance(LONGEST_RETRY_MS)
+
+
+def test_a_batch_by_reference_gets_out_however_slow_aws_is(fake: Engine) -> None:
+    scene = Scene(fake, max_event_bytes=1_024)
+    scene.send("m1", "x" * 2_000)
+    SlowAws(scene).process()
+    assert len(scene.events()) == 1
+    assert scene.is_idle()
+
+
+def test_an_executor_whose_calls_all_fail_late_puts_its_batch_back_each_time_and_gives_up_in_the_end(
+    fake: Engine,
+) -> None:
+    scene = Scene(fake, max_event_bytes=1_024)
+    scene.bus.failures = [SendFailed("put event: ReadTimeoutError")] * MAX_ATTEMPTS
+    slow = SlowAws(scene)
+    scene.send("m1", "x" * 2_000)
+    for _ in range(MAX_ATTEMPTS):
+        slow.process()
+        assert scene.engine.store.peek_conversation(CONVERSATION).state == "PENDING"
+    assert scene.telemetry.said("emit failed")[-1]["reason"] == "too little time is left for another call"
+    slow.process()
+    assert scene.letters()[0]["reason"] == "attempts exhausted"
+    assert scene.is_idle()
+
+
+def test_a_letter_by_reference_gets_out_however_slow_aws_is(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
+    for n in range(5):
+        scene.send(f"m{n}", "\u0001" * 10_000)
+    slow = SlowAws(scene)
+    for _ in range(MAX_ATTEMPTS + 1):
+        slow.process()
+    assert "payloadsRef" in scene.letters()[0]
+    assert scene.is_idle()
+
+
+@pytest.mark.parametrize("take_ms", [1_000, 3_000, 9_000, 11_000, 17_000])
+@pytest.mark.parametrize("refused", [False, True], ids=["emitted", "buried"])
+def test_an_executor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
+    fake: Engine, refused: bool, take_ms: int
+) -> None:
+    scene = Scene(fake, max_event_bytes=262_144 if refused else 1_024)
+    scene.bus.failures += [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS * refused
+    slow = SlowAws(scene)
+    for n in range(5):
+        scene.send(f"m{n}", "\u0001" * 10_000)
+    for _ in range(MAX_ATTEMPTS - 1 + refused):
+        slow.process(take_ms=take_ms)
+    slow.process()
+    assert len(scene.letters()) + len(scene.events()) == 1
+    assert scene.is_idle()
+
+
+def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) -> None:
+    left = iter([4_000, 3_900, 3_700, 1_999])
+    time = TimeLeft(lambda: next(left))
+    time.require_a_call()
+    time.require_a_call()
+    with pytest.raises(SendFailed):
+        time.require_a_call()
+
+
+def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
+    assert Timings().executor_timeout_ms >= 2 * LONGEST_CALL_MS + SETTLE_MS
+    assert LONGEST_CALL_MS >= 1_000 * aws.ATTEMPTS * (aws.CONNECT_SECONDS + aws.ANSWER_SECONDS) + 1_000
+
+
 def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(scene: Scene) -> None:
     scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
     for n in range(5):
@@ -360,7 +467,7 @@ def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(
     (letter,) = scene.letters()
     assert "payloads" not in letter
     assert len(scene.queue.bodies[0]) <= MAX_LETTER_BYTES
-    assert scene.executor.redrive(letter) == letter["batchId"]
+    assert scene.executor.redrive(letter, AMPLE) == letter["batchId"]
     assert scene.telemetry.said("emitted")
 
 
@@ -369,7 +476,7 @@ def test_a_dead_letter_is_redriven_under_its_batch_id(scene: Scene) -> None:
     scene.send("m1", "precious 😀")
     scene.run_until_idle()
     (letter,) = scene.letters()
-    assert scene.executor.redrive(letter) == letter["batchId"]
+    assert scene.executor.redrive(letter, AMPLE) == letter["batchId"]
     (event,) = scene.events()
     assert (event["batchId"], event["attempt"]) == (letter["batchId"], MAX_ATTEMPTS + 1)
     assert event["text"] == "precious 😀"
@@ -378,7 +485,7 @@ def test_a_dead_letter_is_redriven_under_its_batch_id(scene: Scene) -> None:
 @pytest.mark.parametrize("letter", [{}, {"payloads": []}, {"payloads": ["x"]}, {"payloadsRef": 7}])
 def test_what_is_no_dead_letter_is_not_redriven(scene: Scene, letter: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="this is not the body of a dead letter"):
-        scene.executor.redrive(letter)
+        scene.executor.redrive(letter, AMPLE)
     assert scene.events() == []
 
 

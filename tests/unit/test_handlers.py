@@ -1,5 +1,6 @@
 """The handlers' own part: what they let out, and that they always report."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ from lambdas.processor.service import Exit, Processor
 from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from lambdas.watchdog import handler as watchdog
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
+
+CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
 
 
 def raising(error: Exception) -> Any:
@@ -36,7 +39,7 @@ def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
     executor_with(monkeypatch, telemetry, process=raising(StoreUnavailable("gone")))
-    executor.handler({"conversation": "c", "shard": 0}, None)
+    executor.handler({"conversation": "c", "shard": 0}, CONTEXT)
     assert telemetry.counts["StoreFailures"] == 1
     assert telemetry.flushes == 1
 
@@ -44,16 +47,16 @@ def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(
 def test_a_bug_in_a_script_fails_the_invocation(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
     executor_with(monkeypatch, telemetry, process=raising(ScriptInvariantBroken("bug")))
     with pytest.raises(ScriptInvariantBroken):
-        executor.handler({"conversation": "c", "shard": 0}, None)
+        executor.handler({"conversation": "c", "shard": 0}, CONTEXT)
     assert telemetry.flushes == 1
 
 
 def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
-    executor_with(monkeypatch, telemetry, redrive=lambda letter: letter["batchId"])
-    assert executor.handler({"redrive": {"batchId": "b"}}, None) == {"redriven": "b"}
+    executor_with(monkeypatch, telemetry, redrive=lambda letter, _time: letter["batchId"])
+    assert executor.handler({"redrive": {"batchId": "b"}}, CONTEXT) == {"redriven": "b"}
     executor_with(monkeypatch, telemetry, redrive=raising(SendFailed("put event: Throttling")))
     with pytest.raises(SendFailed):
-        executor.handler({"redrive": {}}, None)
+        executor.handler({"redrive": {}}, CONTEXT)
 
 
 # -- processor -------------------------------------------------------------------------------------
@@ -65,12 +68,13 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
         conversation_processor_function="c", processor_function="p", idle_ms=10_000, handover_ms=30_000
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
-    parts = processor._Parts(settings, raising(AssertionError()), store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
+    opener = SimpleNamespace(open=raising(AssertionError()), swallowed=raising(AssertionError()))
+    parts = processor._Parts(settings, opener, store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
     monkeypatch.setattr(processor, "_parts", lambda: parts)
 
     def with_outcome(outcome: Any) -> Any:
         monkeypatch.setattr(Processor, "run", outcome)
-        return processor.handler({"shard": 0}, SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000))
+        return processor.handler({"shard": 0}, CONTEXT)
 
     return with_outcome
 
@@ -93,6 +97,23 @@ def test_a_processor_that_fails_says_so_and_fails_the_invocation(run: Any, telem
 # -- watchdog --------------------------------------------------------------------------------------
 
 
+def test_what_the_store_deals_with_itself_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variables = {
+        "VALKEY_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION": "p",
+        "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    watchdog._parts.cache_clear()
+    with pytest.raises(StoreUnavailable):
+        watchdog.handler({}, CONTEXT)
+    watchdog._parts.cache_clear()
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (metrics["StoreRetries"], metrics["StoreFailures"]) == ([1.0], [1.0])
+
+
 def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
@@ -100,5 +121,5 @@ def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
         watchdog, "_parts", lambda: (SimpleNamespace(sweep=raising(StoreUnavailable("gone"))), telemetry)
     )
     with pytest.raises(StoreUnavailable):
-        watchdog.handler({}, None)
+        watchdog.handler({}, CONTEXT)
     assert telemetry.flushes == 1

@@ -184,6 +184,7 @@ def test_an_old_secret_is_better_than_none(scene: Scene) -> None:
 def test_without_any_secret_to_go_by_the_platform_is_asked_to_come_again(scene: Scene) -> None:
     scene.secrets.failures = [SendFailed("read secret: Throttling")]
     assert scene.post("generic", message())[0] == 503
+    assert "StoreFailures" not in scene.telemetry.counts
     assert scene.post("generic", message())[0] == 200
 
 
@@ -264,6 +265,7 @@ def test_p1_if_one_message_is_not_safe_the_platform_sends_all_again(
         raw = json.dumps(bodies).encode()
         answer = handler_module.handler(gateway("generic", raw, headers={"x-signature-256": signature(raw)}), None)
     assert (answer["statusCode"], answer["headers"]["Retry-After"]) == (503, "5")
+    assert scene.telemetry.counts["Refused"] == scene.telemetry.counts["StoreFailures"] == 1
     assert scene.functions.processors() == [0], "the first message is buffered, and its processor was promised"
     status, again = scene.post("generic", bodies)
     assert (status, again["accepted"], again["duplicates"]) == (200, 2, 1)

@@ -258,6 +258,7 @@ def test_it_leaves_if_its_lease_was_lost_to_another(scene: Scene) -> None:
 
     scene.once(stands_still_for_too_long)
     assert scene.run() is Exit.LOST
+    assert scene.telemetry.counts["LeaseLost"] == 1
     assert scene.functions.conversations() == []
 
 
@@ -312,6 +313,7 @@ def test_if_valkey_stays_away_it_leaves_to_the_watchdog(
     began_ms = scene.engine.clock.now_ms
     assert scene.run() is Exit.STORE_UNAVAILABLE
     assert scene.engine.clock.now_ms - began_ms > scene.engine.store.settings.lease_ms
+    assert scene.telemetry.counts["StoreFailures"] == len(scene.slept) + 1
     assert scene.wake.closed
 
 

@@ -12,6 +12,7 @@ from lambdas.shared.errors import (
     ScriptInvariantBroken,
     StoreError,
     StoreOutOfMemory,
+    StoreSignInRefused,
     StoreThrottled,
     StoreUnavailable,
 )
@@ -61,7 +62,7 @@ def opening(*does: Any) -> Callable[[], Any]:
     [
         (theirs.ConnectionError("Connection reset by peer"), StoreUnavailable),
         (theirs.TimeoutError("Timeout reading from socket"), StoreUnavailable),
-        (theirs.AuthenticationError("invalid username-password pair"), StoreUnavailable),
+        (theirs.AuthenticationError("invalid username-password pair"), StoreSignInRefused),
         (theirs.BusyLoadingError("loading the dataset"), StoreUnavailable),
         (theirs.ReadOnlyError("You can't write against a read only replica."), StoreUnavailable),
         (theirs.TryAgainError("Multiple keys request during rehashing of slot"), StoreUnavailable),
@@ -95,7 +96,7 @@ def test_every_error_tells_whether_to_come_again() -> None:
         return [error, *(deeper for child in error.__subclasses__() for deeper in tree(child))]
 
     assert {error.__name__ for error in tree(MessageBufferError) if error.retryable} == {
-        "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled", "SendFailed",
+        "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled", "StoreSignInRefused", "SendFailed",
     }  # fmt: skip
 
 
@@ -140,6 +141,20 @@ def test_a_connection_to_what_is_only_a_replica_now_is_given_up_before_the_next_
     client = Client(theirs.ReadOnlyError("You can't write against a read only replica."), [b"LOST"])
     assert run(client) == [b"LOST"]
     assert client.commands == ["EVALSHA", "closed", "EVALSHA"]
+
+
+def test_a_fault_that_the_next_try_healed_is_told_all_the_same() -> None:
+    told: list[Exception] = []
+    client = Client(theirs.ConnectionError("reset"), [b"LOST"])
+    Connection(opening(client), swallowed=told.append).run(SCRIPT, KEYS, (1, "l", 2))
+    assert [type(error) for error in told] == [StoreUnavailable]
+
+
+def test_what_a_server_quotes_of_a_command_it_does_not_know_is_not_repeated() -> None:
+    answer = ResponseError("unknown command 'AUTH', with args beginning with: 'user' 'the token' ")
+    with pytest.raises(ScriptInvariantBroken) as raised:
+        run(Client(answer))
+    assert "token" not in str(raised.value)
 
 
 @pytest.mark.parametrize("code", ["BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE"])

@@ -76,5 +76,5 @@ def test_a_reason_is_a_dimension_of_its_own_metric(telemetry: Telemetry, capsys:
     telemetry.flush()
     by_reason, plain = written(capsys)
     assert by_reason["reason"] == "silence"
-    assert "reason" in by_reason["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]
-    assert "reason" not in plain
+    assert sorted(by_reason["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]) == ["reason", "service"]
+    assert plain["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["service"]]

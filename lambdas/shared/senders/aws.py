@@ -11,11 +11,12 @@ from typing import Any
 
 from lambdas.shared.errors import SendFailed
 
-# Two tries of at most five seconds: every caller has something better to do than to wait for longer.
-CONNECT_SECONDS = 1
-ANSWER_SECONDS = 4
+# Two tries of at most 3.5 seconds: every caller has something better to do than to wait for longer.
+CONNECT_SECONDS = 1.0
+ANSWER_SECONDS = 2.5
 ATTEMPTS = 2
-
+# Between the tries the SDK pauses for up to a second.
+LONGEST_CALL_MS = 8_000
 
 _making = Lock()
 

@@ -10,6 +10,7 @@ from redis.cluster import RedisCluster
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     ClusterError,
@@ -26,11 +27,13 @@ from redis.exceptions import ConnectionError as LostConnection
 from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
 
+from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import (
     InvalidInput,
     ScriptInvariantBroken,
     StoreError,
     StoreOutOfMemory,
+    StoreSignInRefused,
     StoreThrottled,
     StoreUnavailable,
 )
@@ -48,7 +51,12 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
+# ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
+SIGN_IN_LIFE_MS = 11 * 3_600_000
+
 Argument = str | bytes | int | float
+# Told of each error that no caller will see.
+Swallowed = Callable[[Exception], None]
 
 
 # Codes of such states that have no class of their own.
@@ -91,6 +99,8 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         "protocol": 2,
         # Tries are counted in one place: Connection.run.
         "retry": Retry(NoBackoff(), 0),
+        # It would tell the server the library's name: two more round trips for each connection.
+        "driver_info": None,
     }
     if credential_provider:
         options["credential_provider"] = credential_provider
@@ -114,31 +124,47 @@ class Connection:
     Threads may share it, but then wait for each other while a cluster's topology is asked for again.
     """
 
-    def __init__(self, open_client: Callable[[], Client], attempts: int = 2) -> None:
+    def __init__(
+        self,
+        open_client: Callable[[], Client],
+        attempts: int = 2,
+        *,
+        swallowed: Swallowed = lambda _: None,
+        clock: Clock = system_clock,
+    ) -> None:
         self._open_client = open_client
         self._client: Client | None = None
+        self._opened_at_ms = 0
         self._attempts = attempts
+        self._swallowed = swallowed
+        # Wall time: a frozen function's own clock may stand still while its sign-in grows old.
+        self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
-        attempt = 1
+        attempt, signed_in_anew = 1, False
         while True:
             try:
                 return self._run_once(script, keys, args, straight=attempt == 1)
-            except StoreUnavailable:
+            except StoreSignInRefused as error:
+                if signed_in_anew:
+                    raise
+                signed_in_anew = True
+                self._swallowed(error)
+            except StoreUnavailable as error:
                 if attempt >= self._attempts:
                     raise
-            attempt += 1
+                attempt += 1
+                self._swallowed(error)
 
     def _run_once(self, script: Script, keys: list[bytes], args: tuple[Argument, ...], *, straight: bool) -> list[Any]:
-        if self._client is None:
-            self._client = self._open_client()
+        whole = self._renewed_client()
         try:
-            client = _owner_of(keys[0], self._client) if straight else self._client
+            client = _owner_of(keys[0], whole) if straight else whole
             try:
                 reply = self._evaluate(client, script, keys, args)
             except MovedError:
                 # The slot has another owner. A cluster's own client asks around, and remembers.
-                reply = self._evaluate(self._client, script, keys, args)
+                reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
             if isinstance(error, ReadOnlyError):
                 self.close()  # connected to what was the primary: the next try asks for the address again
@@ -146,6 +172,15 @@ class Connection:
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
         return reply
+
+    def _renewed_client(self) -> Client:
+        """None of its connections has signed in before it was opened: a new client renews them all."""
+        now_ms = self._clock()
+        if not 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
+            self.close()
+        if self._client is None:
+            self._client, self._opened_at_ms = self._open_client(), now_ms
+        return self._client
 
     @staticmethod
     def _evaluate(client: Client, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> Any:
@@ -168,8 +203,22 @@ def _owner_of(key: bytes, client: Client) -> Client:
     return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))
 
 
+def is_sign_in_refused(error: BaseException | None) -> bool:
+    """Also where a cluster's client says no more than that it reached no node."""
+    while error and not isinstance(error, AuthenticationError):
+        error = error.__cause__
+    return error is not None
+
+
 def as_store_error(error: Exception, doing: str) -> StoreError:
-    text = str(error)
+    if is_sign_in_refused(error):
+        return StoreSignInRefused(
+            f"{doing}: Valkey refused the sign-in; check that the function's role may elasticache:Connect to this "
+            "cache and this user, that the user is in the cache's user group, and that both names are right and in "
+            "lower case; or, where the URL has them, that its user and password are right"
+        )
+    # A server that does not know a command quotes what it was sent, which may be a message or a token.
+    text = str(error).partition(", with args beginning with")[0]
     if isinstance(error, OutOfMemoryError) or "OOM " in text:
         return StoreOutOfMemory(
             f"{doing}: Valkey is at its storage limit; raise the cache's maximum or let it drain ({text})"

@@ -4,9 +4,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from redis.credentials import CredentialProvider
+from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.store.connection import Client, Connection, ConnectionSettings, connect
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.store.connection import (
+    Client,
+    Connection,
+    ConnectionSettings,
+    connect,
+    is_sign_in_refused,
+)
 from lambdas.shared.store.store import Store, StoreSettings
 
 # A token is good for 15 minutes, and only for signing in.
@@ -42,16 +50,48 @@ class IamTokens(CredentialProvider):
         self._made_at_ms = 0
 
     def get_credentials(self) -> tuple[str, str]:
-        if not self._token or self._clock() - self._made_at_ms > TOKEN_LIFE_MS:
-            self._token, self._made_at_ms = self._sign(self._iam), self._clock()
+        if not self._token or not 0 <= self._clock() - self._made_at_ms <= TOKEN_LIFE_MS:
+            self._renew()
         return self._iam.user, self._token
 
+    def _renew(self) -> None:
+        made_at_ms = self._clock()
+        try:
+            self._token = self._sign(self._iam)
+        except SendFailed as error:
+            # Only at an error of its own does the client library hang up. It would keep a line that never signed in.
+            raise LostConnection(str(error)) from error
+        self._made_at_ms = made_at_ms
 
-def client_opener(valkey: ValkeySettings, sign: SignToken) -> Callable[[], Client]:
-    """Opens clients of this Valkey, which share their tokens."""
-    credentials = IamTokens(valkey.iam, sign) if valkey.iam else None
-    return lambda: connect(valkey.connection, credentials)
+    def forget(self) -> None:
+        """The token was refused: the next sign-in takes a new one."""
+        self._token = ""
 
 
-def open_store(valkey: ValkeySettings, open_client: Callable[[], Client]) -> Store:
-    return Store(Connection(open_client), valkey.store)
+class Opener:
+    """Opens clients of one Valkey, which share their tokens."""
+
+    def __init__(
+        self,
+        valkey: ValkeySettings,
+        sign: SignToken,
+        *,
+        count_swallowed: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        self._settings = valkey.connection
+        self._tokens = IamTokens(valkey.iam, sign, clock=clock) if valkey.iam else None
+        self._count_swallowed = count_swallowed
+
+    def open(self) -> Client:
+        return connect(self._settings, self._tokens)
+
+    def swallowed(self, error: Exception) -> None:
+        """Whoever uses a client tells of each error that no caller will see."""
+        if self._tokens and is_sign_in_refused(error):
+            self._tokens.forget()
+        self._count_swallowed()
+
+
+def open_store(valkey: ValkeySettings, opener: Opener) -> Store:
+    return Store(Connection(opener.open, swallowed=opener.swallowed), valkey.store)

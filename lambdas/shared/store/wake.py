@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 
 from lambdas.shared.errors import StoreError
 from lambdas.shared.keys import wake_key
-from lambdas.shared.store.connection import FAILURES, Client
+from lambdas.shared.store.connection import FAILURES, Client, Swallowed
 
 POP_SECONDS = 20
 
@@ -32,16 +32,20 @@ class _Line(Protocol):
 
 
 class Wake:
+    """One processor's, for one run: a quarter of an hour at most, so that its sign-in never gets old."""
+
     def __init__(
         self,
         open_client: Callable[[], Client],
         shard: int,
         *,
+        swallowed: Swallowed = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._open_client = open_client
         self._key = wake_key(shard)
+        self._swallowed = swallowed
         self._monotonic = monotonic
         self._sleep = sleep
         self._client: Client | None = None
@@ -58,7 +62,8 @@ class Wake:
                 # No answer is the pop's own time-out: the next one is sent, and the wait goes on.
                 if answer is not None:
                     return True
-        except (*FAILURES, OSError, StoreError):
+        except (*FAILURES, OSError, StoreError) as error:
+            self._swallowed(error)
             self.close()
             self._sleep(self._left(deadline))
         return False

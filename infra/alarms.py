@@ -1,0 +1,258 @@
+"""When a person is told. Symptoms, which users notice, wake somebody; causes wait until morning."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+from aws_cdk import aws_cloudwatch as cloudwatch
+from aws_cdk.aws_cloudwatch import TreatMissingData
+from constructs import Construct
+
+from infra.metrics import FIVE_MINUTES, Metrics
+
+RUNBOOK = "docs/runbook.md"
+
+# One error is nobody's page, nor is a bad minute of little traffic: it takes a share of the webhooks, and a number.
+LEAST_REFUSED, REFUSED_PERCENT = 5, 5
+OVERDUE_MS = 60_000
+# ElastiCache's own advice for both of its limits.
+CACHE_WARNING = 0.75
+LOST_LEASES_A_SHARD = 2
+UNAUTHENTIC = 20
+STARTED_BY_US = ("processor", "conversation_processor")
+ASYNC = (*STARTED_BY_US, "watchdog")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """One alarm, and by its heading the paragraph of the runbook that answers it."""
+
+    heading: str
+    says: str
+    metric: cloudwatch.IMetric
+    above: float = 0
+    below: float | None = None
+    """It fires below this, instead of above the other."""
+    periods: int = 1
+    out_of: int | None = None
+    missing: TreatMissingData = TreatMissingData.NOT_BREACHING
+    role: str = ""
+
+    @property
+    def anchor(self) -> str:
+        return self.heading.lower().replace(" ", "-")
+
+
+def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlarmAction) -> list[cloudwatch.Alarm]:
+    """All alarms of a stage; each tells `action` when it fires and when it is over."""
+    paged = [_alarm(scope, watch, stage=metrics.config.name, severity="page") for watch in symptoms(metrics)]
+    ticketed = [_alarm(scope, watch, stage=metrics.config.name, severity="ticket") for watch in causes(metrics)]
+    for alarm in (*paged, *ticketed):
+        alarm.add_alarm_action(action)
+        alarm.add_ok_action(action)
+    return paged + ticketed
+
+
+def symptoms(metrics: Metrics) -> Iterable[Watch]:
+    return [
+        Watch(
+            heading="Oldest overdue",
+            says="Batches are due for more than a minute and have not left.",
+            metric=metrics.told("OldestOverdueMs", "watchdog", statistic="Maximum"),
+            above=OVERDUE_MS,
+            periods=2,
+            # A watchdog that cannot look does not mean that all is well again.
+            missing=TreatMissingData.IGNORE,
+        ),
+        Watch(
+            heading="Watchdog silent",
+            says="For three minutes no pass of the watchdog has seen all shards.",
+            metric=metrics.told("Sweeps", "watchdog"),
+            below=1,
+            periods=3,
+            missing=TreatMissingData.BREACHING,
+        ),
+        Watch(
+            heading="Webhooks fail",
+            says=f"The API answers more than {REFUSED_PERCENT} % of the webhooks with 5xx.",
+            metric=_refused_percent(metrics),
+            above=REFUSED_PERCENT,
+        ),
+        Watch(
+            heading="Store failures",
+            says="Valkey is away, full, or at its request limit, and has been for minutes.",
+            metric=metrics.told_by_all("StoreFailures"),
+            periods=3,
+            out_of=5,
+        ),
+        Watch(
+            heading="Dead letters",
+            says="Batches were given up and wait to be sent again.",
+            metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
+        ),
+    ]
+
+
+def causes(metrics: Metrics) -> Iterable[Watch]:
+    return chain(_causes_in_runtime(metrics), _causes_in_cache(metrics), _causes_in_lambda(metrics))
+
+
+def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
+    shards, idle_ms = metrics.config.shards, metrics.config.timings.processor_idle_ms
+    # A processor that was started stays for its idle time: twice as many starts mean that they do not stay.
+    most_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
+    return [
+        Watch(
+            heading="Lease flapping",
+            role="lost",
+            says="Processors lose their shard to another one, again and again.",
+            metric=metrics.told("ProcessorExits", "processor", reason="lost", period=FIVE_MINUTES),
+            above=LOST_LEASES_A_SHARD * shards,
+        ),
+        Watch(
+            heading="Lease flapping",
+            role="starts",
+            says="Processors are started more often than their idle time explains.",
+            metric=metrics.told_by_all("ProcessorStarts", period=FIVE_MINUTES),
+            above=most_starts,
+        ),
+        Watch(
+            heading="Processor start failures",
+            says="Lambda refuses to start processors.",
+            metric=metrics.told_by_all("ProcessorStartFailures", period=FIVE_MINUTES),
+        ),
+        Watch(
+            heading="Executor start failures",
+            says="Lambda refuses to start executors; their conversations are put back.",
+            metric=metrics.told("ExecutorStartFailures", "processor", period=FIVE_MINUTES),
+        ),
+        Watch(
+            heading="Sweeps cut",
+            says="The watchdog does not get round to all shards in one pass.",
+            metric=metrics.told("SweepsCut", "watchdog", period=FIVE_MINUTES),
+        ),
+        Watch(
+            heading="Emission retries",
+            says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
+            metric=metrics.told("Retries", "conversation_processor"),
+            periods=5,
+        ),
+        Watch(
+            heading="Ingest crashes",
+            says="A webhook was answered 500: something nobody foresaw.",
+            metric=metrics.told("Crashes", "ingest", period=FIVE_MINUTES),
+        ),
+        Watch(
+            heading="Rules skipped",
+            says="The stage's rules are wrong, and the defaults stand in.",
+            metric=metrics.told("RulesSkipped", "ingest", period=FIVE_MINUTES),
+        ),
+        Watch(
+            heading="Unauthentic webhooks",
+            says="Many signatures are wrong: a secret that differs from the platform's, or an attack.",
+            metric=metrics.told("Unauthentic", "ingest", period=FIVE_MINUTES),
+            above=UNAUTHENTIC,
+        ),
+    ]
+
+
+def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
+    limits = metrics.config.cache
+    return [
+        Watch(
+            heading="Cache storage",
+            says=f"The cache is filled to {CACHE_WARNING:.0%} of its limit.",
+            metric=metrics.cache("BytesUsedForCache", statistic="Maximum"),
+            above=CACHE_WARNING * limits.max_storage_gb * 10**9,
+            periods=5,
+        ),
+        Watch(
+            heading="Cache requests",
+            says=f"The cache works at {CACHE_WARNING:.0%} of its limit of ECPUs.",
+            metric=metrics.cache("ElastiCacheProcessingUnits", statistic="Sum"),
+            above=CACHE_WARNING * limits.max_ecpu_per_second * 60,
+            periods=3,
+            out_of=5,
+        ),
+        Watch(
+            heading="Cache throttled",
+            says="ElastiCache throttles requests.",
+            metric=metrics.cache("ThrottledCmds", statistic="Sum"),
+            periods=2,
+            out_of=5,
+        ),
+        Watch(
+            heading="Cache evictions",
+            says="The cache is full and forgets: redeliveries may be taken for new messages.",
+            metric=metrics.cache("Evictions", statistic="Sum", period=FIVE_MINUTES),
+        ),
+    ]
+
+
+def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
+    for role in metrics.functions:
+        name = role.replace("_", " ")
+        yield Watch(
+            heading=f"{name.capitalize()} errors",
+            says=f"Runs of the {name} fail or time out.",
+            metric=metrics.function(role, "Errors", period=FIVE_MINUTES),
+        )
+        yield Watch(
+            heading="Throttles",
+            role=role,
+            says=f"Lambda holds the {name} back: its concurrency, or the account's, is used up.",
+            metric=metrics.function(role, "Throttles", period=FIVE_MINUTES),
+        )
+    for role in ASYNC:
+        yield Watch(
+            heading="Starts dropped",
+            role=role,
+            says=f"Lambda dropped starts of the {role.replace('_', ' ')}.",
+            metric=metrics.function(role, "AsyncEventsDropped", period=FIVE_MINUTES),
+        )
+    for role in STARTED_BY_US:
+        yield Watch(
+            heading="Starts wait",
+            role=role,
+            says=f"Starts of the {role.replace('_', ' ')} wait in Lambda for longer than a start is reserved.",
+            metric=metrics.function(role, "AsyncEventAge", statistic="Maximum"),
+            above=metrics.config.timings.start_ms,
+            periods=3,
+            out_of=5,
+        )
+    yield Watch(
+        heading="Undelivered starts",
+        says="Lambda gave up starts and kept them.",
+        metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
+    )
+
+
+def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
+    return cloudwatch.MathExpression(
+        expression=f"IF(errors >= {LEAST_REFUSED}, 100 * errors / requests, 0)",
+        using_metrics={
+            "errors": metrics.api.metric_server_error(period=FIVE_MINUTES, statistic="Sum"),
+            "requests": metrics.api.metric_count(period=FIVE_MINUTES, statistic="Sum"),
+        },
+        label="5xx, % of the webhooks",
+        period=FIVE_MINUTES,
+    )
+
+
+def _alarm(scope: Construct, watch: Watch, *, stage: str, severity: str) -> cloudwatch.Alarm:
+    name = "-".join(filter(None, [watch.anchor, watch.role.replace("_", "-")]))
+    compare = cloudwatch.ComparisonOperator
+    return cloudwatch.Alarm(
+        scope,
+        "".join(word.capitalize() for word in name.split("-")),
+        # The subject of the mail.
+        alarm_name=f"message-buffer-{stage}-{name}",
+        # Who subscribes can filter by how it begins.
+        alarm_description=f"[{severity}] {watch.says} Runbook: {RUNBOOK}#{watch.anchor}",
+        metric=watch.metric,
+        threshold=watch.above if watch.below is None else watch.below,
+        comparison_operator=compare.GREATER_THAN_THRESHOLD if watch.below is None else compare.LESS_THAN_THRESHOLD,
+        evaluation_periods=watch.out_of or watch.periods,
+        datapoints_to_alarm=watch.periods,
+        treat_missing_data=watch.missing,
+    )

@@ -1,0 +1,169 @@
+"""The entrance for webhooks: an HTTP API, or a REST API behind a firewall, with the same route."""
+
+import json
+from typing import NamedTuple
+
+import aws_cdk as cdk
+from aws_cdk import aws_apigateway as apigateway
+from aws_cdk import aws_apigatewayv2 as apigw
+from aws_cdk import aws_certificatemanager as acm
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_logs as logs
+from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
+from constructs import Construct
+
+from infra.config import LOCAL_API_ID, Domain, StageConfig
+from infra.firewall import Firewall
+from infra.function import acknowledge, keep_identity, removal_policy
+
+DOORS = {"webhook": ("GET", "POST"), "typing": ("POST",)}
+REST_STAGE = "live"
+# Neither body nor headers nor query: they hold what people write, signatures and the verify token.
+ACCESS_LOG = {
+    "requestId": "$context.requestId",
+    "time": "$context.requestTime",
+    "address": "$context.identity.sourceIp",
+    "method": "$context.httpMethod",
+    "path": "$context.path",
+    "status": "$context.status",
+    "responseBytes": "$context.responseLength",
+    "latencyMs": "$context.responseLatency",
+    "integrationStatus": "$context.integration.status",
+    "integrationLatencyMs": "$context.integration.latency",
+    "error": "$context.error.message",
+}
+REST_ACCESS_LOG = ACCESS_LOG | {"firewall": "$context.wafResponseCode"}
+WHO_IS_LET_IN = "Platforms cannot sign in: each signs its webhooks, and ingest checks the signature over the raw body."
+
+WebApi = apigw.HttpApi | apigateway.RestApi
+
+
+class Webhooks(NamedTuple):
+    api: WebApi
+    url: str
+    """What a platform is told, before `/webhook/{platform}`."""
+    dns_target: str | None
+    """Where the DNS record of the stage's domain points."""
+
+
+def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction) -> Webhooks:
+    """Platforms know its address: whatever changes, an API of one kind stays the same resource."""
+    log_group = logs.LogGroup(
+        scope,
+        "ApiAccess",
+        retention=logs.RetentionDays[config.log_retention.upper()],
+        removal_policy=removal_policy(config),
+    )
+    keep_identity(log_group, "ApiAccess")
+    if config.api.kind == "rest":
+        return _open_rest(scope, config=config, ingest=ingest, log_group=log_group)
+    return _open_http(scope, config=config, ingest=ingest, log_group=log_group)
+
+
+def _open_http(
+    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
+) -> Webhooks:
+    domain = config.api.domain
+    api = apigw.HttpApi(
+        scope,
+        "Api",
+        api_name=f"message-buffer-{config.name}",
+        create_default_stage=False,
+        disable_execute_api_endpoint=domain is not None,
+    )
+    keep_identity(api, "Api")
+    if config.is_local:
+        cdk.Tags.of(api).add("ms-custom-id", LOCAL_API_ID)
+    integration = HttpLambdaIntegration("Ingest", ingest)
+    for door, methods in DOORS.items():
+        api.add_routes(
+            path=f"/{door}/{{platform}}",
+            methods=[apigw.HttpMethod[method] for method in methods],
+            integration=integration,
+        )
+    stage = apigw.HttpStage(
+        scope,
+        "ApiStage",
+        http_api=api,
+        stage_name="$default",
+        auto_deploy=True,
+        throttle=apigw.ThrottleSettings(rate_limit=config.api.requests_per_second, burst_limit=config.api.burst),
+    )
+    resource = stage.node.default_child
+    assert isinstance(resource, apigw.CfnStage)
+    resource.access_log_settings = apigw.CfnStage.AccessLogSettingsProperty(
+        destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
+        format=json.dumps(ACCESS_LOG),
+    )
+    acknowledge(api, "AwsSolutions-APIG4", WHO_IS_LET_IN)
+    if domain is None:
+        return Webhooks(api, api.api_endpoint, None)
+    return Webhooks(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
+
+
+def _open_rest(
+    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
+) -> Webhooks:
+    domain = config.api.domain
+    api = apigateway.RestApi(
+        scope,
+        "RestApi",
+        rest_api_name=f"message-buffer-{config.name}",
+        endpoint_configuration=apigateway.EndpointConfiguration(types=[apigateway.EndpointType.REGIONAL]),
+        disable_execute_api_endpoint=domain is not None,
+        # Signatures are over the bytes that came in: none is taken for text.
+        binary_media_types=["*/*"],
+        # The role with which a REST API writes logs is one setting of the whole account: no stack of ours takes it.
+        cloud_watch_role=False,
+        deploy_options=apigateway.StageOptions(
+            stage_name=REST_STAGE,
+            throttling_rate_limit=config.api.requests_per_second,
+            throttling_burst_limit=config.api.burst,
+            access_log_destination=apigateway.LogGroupLogDestination(log_group),
+            access_log_format=apigateway.AccessLogFormat.custom(json.dumps(REST_ACCESS_LOG)),
+        ),
+    )
+    keep_identity(api, "RestApi")
+    # CDK's own output names the default endpoint even where it is switched off.
+    api.node.try_remove_child("Endpoint")
+    for door, methods in DOORS.items():
+        resource = api.root.add_resource(door).add_resource("{platform}")
+        for method in methods:
+            resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
+    stage = api.deployment_stage
+    Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
+    _acknowledge_findings(api)
+    if domain is None:
+        stack = cdk.Stack.of(api)
+        host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
+        return Webhooks(api, f"https://{host}/{REST_STAGE}", None)
+    return Webhooks(
+        api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.rest_api_id, stage=stage.stage_name)
+    )
+
+
+def _acknowledge_findings(api: apigateway.RestApi) -> None:
+    acknowledge(api, "AwsSolutions-APIG4", WHO_IS_LET_IN)
+    acknowledge(api, "AwsSolutions-COG4", WHO_IS_LET_IN)
+    acknowledge(
+        api, "AwsSolutions-APIG2", "Each platform has a format of its own, which ingest checks after the signature."
+    )
+    acknowledge(
+        api,
+        "AwsSolutions-APIG6",
+        "Execution logs hold parameters of requests, and so verify tokens; access logs do not.",
+    )
+
+
+def _map_domain(scope: Construct, domain: Domain, *, api_id: str, stage: str) -> str:
+    """One construct for both kinds of API: a stage that changes its kind keeps the address that its DNS points to."""
+    name = apigw.DomainName(
+        scope,
+        "ApiDomain",
+        domain_name=domain.name,
+        certificate=acm.Certificate.from_certificate_arn(scope, "Certificate", domain.certificate_arn),
+        security_policy=apigw.SecurityPolicy.TLS_1_2,
+    )
+    keep_identity(name, "ApiDomain")
+    apigw.CfnApiMapping(scope, "ApiMapping", api_id=api_id, domain_name=name.name, stage=stage)
+    return name.regional_domain_name

@@ -1,0 +1,103 @@
+"""The bus that batches are published on: who may listen, what is kept for a replay, and what an event looks like."""
+
+import json
+from pathlib import Path
+
+import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_eventschemas as eventschemas
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from infra.config import StageConfig
+from infra.function import keep_identity, removal_policy
+
+SOURCE, DETAIL_TYPE = "message-buffer", "messages.batch.ready"
+SCHEMA = Path(__file__).parents[1] / "docs" / "schema" / f"{DETAIL_TYPE}.json"
+RULE_UPKEEP = [
+    f"events:{action}"
+    for action in (
+        "DescribeRule",
+        "EnableRule",
+        "DisableRule",
+        "DeleteRule",
+        "PutTargets",
+        "RemoveTargets",
+        "ListTargetsByRule",
+    )
+]
+
+
+class BatchBus(events.EventBus):
+    """It is encrypted with a key of AWS: archive, replay and rules need no key policy of their own then."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        # Consumers point at it by name, and a bus with another name is another bus.
+        super().__init__(scope, construct_id, event_bus_name=f"message-buffer-{config.name}")
+        # An archive is replayed onto the bus it was made of and no other: they are kept together.
+        self.apply_removal_policy(removal_policy(config))
+        keep_identity(self, "Bus")
+        if config.bus.archive_days:
+            self._keep_events(config)
+        if config.bus.consumer_accounts:
+            self._let_listen(config.bus.consumer_accounts)
+        if not config.is_local:
+            self._publish_schema(config)
+
+    def _keep_events(self, config: StageConfig) -> None:
+        archive = events.Archive(
+            self,
+            "Archive",
+            source_event_bus=self,
+            event_pattern=events.EventPattern(source=[SOURCE]),
+            description="Batches, for a replay",
+            retention=cdk.Duration.days(config.bus.archive_days),
+        )
+        archive.apply_removal_policy(removal_policy(config))
+        keep_identity(archive.node.find_child("Archive"), "BusArchive")
+
+    def _let_listen(self, accounts: tuple[str, ...]) -> None:
+        """Each account makes rules for our events, and touches no rule of another one."""
+        listeners = [iam.AccountPrincipal(account) for account in accounts]
+        rules = cdk.Stack.of(self).format_arn(
+            service="events", resource="rule", resource_name=f"{self.event_bus_name}/*"
+        )
+        # The key is there once a rule is: to make one, an account need not have made it.
+        own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
+        self.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="MakeRulesForBatches",
+                principals=listeners,
+                actions=["events:PutRule"],
+                resources=[rules],
+                conditions={
+                    "StringEqualsIfExists": own,
+                    "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": DETAIL_TYPE},
+                    # A pattern without them would be for all events, and "all values" is true of none.
+                    "Null": {"events:source": "false", "events:detail-type": "false"},
+                },
+            )
+        )
+        self.add_to_resource_policy(
+            iam.PolicyStatement(
+                sid="KeepOwnRules",
+                principals=listeners,
+                actions=RULE_UPKEEP,
+                resources=[rules],
+                conditions={"StringEqualsIfExists": own},
+            )
+        )
+
+    def _publish_schema(self, config: StageConfig) -> None:
+        registry = eventschemas.CfnRegistry(
+            self, "Schemas", registry_name=f"message-buffer-{config.name}", description="Events of the message buffer"
+        )
+        eventschemas.CfnSchema(
+            self,
+            "BatchReady",
+            registry_name=registry.attr_registry_name,
+            schema_name=f"{SOURCE}@{DETAIL_TYPE}",
+            type="JSONSchemaDraft4",
+            description=f"The detail of events with source {SOURCE} and detail-type {DETAIL_TYPE}",
+            content=json.dumps(json.loads(SCHEMA.read_text()), separators=(",", ":")),
+        )

@@ -1,0 +1,58 @@
+"""The numbers everything is reckoned from: prices, and what the buffer uses of what is priced."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+HERE = Path(__file__).parent
+REGION = "us-east-1"
+HOURS = 730
+SECONDS = HOURS * 3_600
+DAYS = HOURS / 24
+MILLION = 1_000_000
+GB = 1_000_000_000
+
+
+class _Fact(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unit: str
+
+
+class Price(_Fact):
+    price: float = Field(gt=0)
+    source: Literal["vendor", "web", "memory"]
+    as_of: int | None = None
+
+    @model_validator(mode="after")
+    def _dated(self) -> Self:
+        if (self.as_of is None) != (self.source == "memory"):
+            raise ValueError("a price that was looked up has the year of its source, any other has none")
+        return self
+
+
+class Usage(_Fact):
+    value: float = Field(gt=0)
+    basis: Literal["measured", "counted", "service", "assumed"]
+    note: str
+
+
+@cache
+def prices() -> dict[str, Price]:
+    found = tomllib.loads((HERE / "prices.toml").read_text())
+    if found.pop("meta")["region"] != REGION:
+        raise ValueError(f"the model names {REGION} as the region of its prices")
+    return {name: Price.model_validate(price) for name, price in found.items()}
+
+
+@cache
+def usages() -> dict[str, Usage]:
+    found = tomllib.loads((HERE / "usage.toml").read_text())
+    return {name: Usage.model_validate(usage) for name, usage in found.items()}
+
+
+def used(name: str) -> float:
+    return usages()[name].value

@@ -1,0 +1,318 @@
+"""The dashboard: from what users notice, at the top, down to what it costs."""
+
+from collections.abc import Sequence
+
+import aws_cdk as cdk
+from aws_cdk import aws_cloudwatch as cloudwatch
+from constructs import Construct
+
+from infra.alarms import ASYNC, OVERDUE_MS, RUNBOOK
+from infra.metrics import MINUTE, Metrics
+
+WIDTH, HEIGHT = 24, 6
+HOUR = cdk.Duration.hours(1)
+GIGABYTE = 10**9
+
+Line = cloudwatch.IMetric
+Axis = cloudwatch.YAxisProps
+
+
+def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloudwatch.Alarm]) -> cloudwatch.Dashboard:
+    dashboard = cloudwatch.Dashboard(
+        scope,
+        "Dashboard",
+        dashboard_name=f"message-buffer-{metrics.config.name}",
+        default_interval=cdk.Duration.hours(3),
+        widgets=[
+            [_welcome(metrics.config.name)],
+            [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=list(alarms), width=WIDTH, height=4)],
+            *_titled("Is it working?", _health(metrics)),
+            *_titled("Traffic", _traffic(metrics)),
+            *_titled("Batches", _batches(metrics)),
+            *_titled("Processors", _processors(metrics)),
+            *_titled("Functions", _functions(metrics)),
+            *_titled("Cache", _cache(metrics)),
+            *_titled("What is paid for, by the hour", _cost(metrics)),
+        ],
+    )
+    # CloudFormation tags dashboards; the linter's copy of the schema is older than that.
+    resource = dashboard.node.default_child
+    assert isinstance(resource, cdk.CfnResource)
+    resource.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3002"]}})
+    return dashboard
+
+
+def _welcome(stage: str) -> cloudwatch.TextWidget:
+    return cloudwatch.TextWidget(
+        markdown=(
+            f"# message-buffer · {stage}\n"
+            f"A red alarm has a paragraph in `{RUNBOOK}`; its description ends with which. "
+            f"Otherwise begin with `{RUNBOOK}#first-look`. Dead letters: `{RUNBOOK}#handling-dead-letters`."
+        ),
+        width=WIDTH,
+        height=2,
+    )
+
+
+def _titled(title: str, widgets: Sequence[cloudwatch.IWidget]) -> list[list[cloudwatch.IWidget]]:
+    heading = cloudwatch.TextWidget(
+        markdown=f"## {title}", width=WIDTH, height=1, background=cloudwatch.TextWidgetBackground.TRANSPARENT
+    )
+    return [[heading], list(widgets)]
+
+
+def _graph(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    unit: str,
+    right: Sequence[Line] = (),
+    limit: float | None = None,
+    stacked: bool = False,
+    columns: int = 4,
+) -> cloudwatch.GraphWidget:
+    """`unit` names the left axis; a limit is a red line."""
+    red = cloudwatch.HorizontalAnnotation(value=limit, label="limit", color=cloudwatch.Color.RED) if limit else None
+    return cloudwatch.GraphWidget(
+        title=title,
+        left=list(lines),
+        right=list(right),
+        left_y_axis=Axis(label=unit, show_units=False, min=0),
+        right_y_axis=Axis(show_units=False, min=0),
+        left_annotations=[red] if red else [],
+        stacked=stacked,
+        width=WIDTH // columns,
+        height=HEIGHT,
+    )
+
+
+def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[Line]:
+    return [
+        metrics.told(name, service, statistic=statistic).with_(label=f"{label} {statistic}")
+        for statistic in ("p50", "p99")
+    ]
+
+
+def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    queues = [
+        metrics.waiting_in(metrics.dead_letters, label="dead letters"),
+        metrics.waiting_in(metrics.undelivered, label="undelivered starts"),
+    ]
+    return [
+        _graph(
+            "Oldest overdue",
+            [metrics.told("OldestOverdueMs", "watchdog", statistic="Maximum")],
+            unit="ms",
+            limit=OVERDUE_MS,
+        ),
+        _graph(
+            "Lateness, after the due time",
+            [
+                *_percentiles(metrics, "LatenessMs", "processor", "claimed"),
+                *_percentiles(metrics, "EmitLatenessMs", "conversation_processor", "emitted"),
+            ],
+            unit="ms",
+        ),
+        _graph("Given up", queues, unit="messages in the queue"),
+        _graph(
+            "Failures",
+            [
+                metrics.told_by_all("StoreFailures"),
+                metrics.told("Refused", "ingest"),
+                metrics.told("Crashes", "ingest"),
+                metrics.told("SweepFailures", "watchdog"),
+                metrics.told("SweepsCut", "watchdog"),
+            ],
+            unit="per minute",
+        ),
+    ]
+
+
+def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    api = metrics.api
+    return [
+        _graph(
+            "Messages",
+            [metrics.told(name, "ingest") for name in ("Messages", "Duplicates", "Ignored")],
+            unit="per minute",
+        ),
+        _graph(
+            "Refused messages",
+            [metrics.told(name, "ingest") for name in ("Refused", "Unauthentic", "RulesSkipped")],
+            unit="per minute",
+        ),
+        _graph(
+            "API requests",
+            [
+                api.metric_count(period=MINUTE, statistic="Sum").with_(label="requests"),
+                api.metric_client_error(period=MINUTE, statistic="Sum").with_(label="4xx"),
+                api.metric_server_error(period=MINUTE, statistic="Sum").with_(label="5xx"),
+            ],
+            unit="per minute",
+        ),
+        _graph(
+            "API latency",
+            [api.metric_latency(period=MINUTE, statistic=each).with_(label=each) for each in ("p50", "p99")],
+            unit="ms",
+        ),
+    ]
+
+
+def _batches(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    executor = "conversation_processor"
+    return [
+        _graph(
+            "Waiting and in flight",
+            [metrics.told(name, "watchdog", statistic="Maximum") for name in ("Pending", "InFlight")],
+            unit="conversations",
+        ),
+        _graph(
+            "Batches, and their size",
+            [metrics.told("Batches", executor)],
+            right=[
+                metrics.told("BatchSize", executor, statistic="Average").with_(label="messages, average"),
+                metrics.told("BatchSize", executor, statistic="Maximum").with_(label="messages, largest"),
+            ],
+            unit="per minute",
+        ),
+        _graph("Waited for the author", _percentiles(metrics, "WaitMs", executor, "waited"), unit="ms"),
+        _graph(
+            "Why batches were due", [metrics.told_by_reason("FlushReasons", executor)], unit="per minute", stacked=True
+        ),
+    ]
+
+
+def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    return [
+        _graph(
+            "Starts, by who started",
+            [metrics.told("ProcessorStarts", role).with_(label=role) for role in metrics.functions],
+            unit="per minute",
+            stacked=True,
+        ),
+        _graph(
+            "Exits, by reason", [metrics.told_by_reason("ProcessorExits", "processor")], unit="per minute", stacked=True
+        ),
+        _graph(
+            "Starts that failed",
+            [
+                metrics.told_by_all("ProcessorStartFailures"),
+                metrics.told("ExecutorStartFailures", "processor"),
+                *(metrics.function(role, "AsyncEventsDropped").with_(label=f"dropped: {role}") for role in ASYNC),
+            ],
+            unit="per minute",
+        ),
+        _graph(
+            "Repaired",
+            [
+                metrics.told("Recovered", "watchdog"),
+                metrics.told("Retries", "conversation_processor"),
+                metrics.told("DeadLetters", "conversation_processor"),
+                metrics.told("Sweeps", "watchdog"),
+            ],
+            unit="per minute",
+        ),
+    ]
+
+
+def _functions(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    def of_each(name: str, statistic: str) -> list[Line]:
+        return [metrics.function(role, name, statistic=statistic) for role in metrics.functions]
+
+    return [
+        _graph("Errors", of_each("Errors", "Sum"), unit="per minute"),
+        _graph("Throttles", of_each("Throttles", "Sum"), unit="per minute"),
+        _graph("Duration p99", of_each("Duration", "p99"), unit="ms"),
+        _graph("Concurrency", of_each("ConcurrentExecutions", "Maximum"), unit="instances"),
+    ]
+
+
+def _cache(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    limits = metrics.config.cache
+    return [
+        _graph(
+            "Storage",
+            [metrics.cache("BytesUsedForCache", statistic="Maximum")],
+            unit="bytes",
+            limit=limits.max_storage_gb * GIGABYTE,
+        ),
+        _graph(
+            "ECPUs",
+            [
+                cloudwatch.MathExpression(
+                    expression="units / 60",
+                    using_metrics={"units": metrics.cache("ElastiCacheProcessingUnits", statistic="Sum")},
+                    label="ECPU/s, average of the minute",
+                    period=MINUTE,
+                )
+            ],
+            unit="per second",
+            limit=limits.max_ecpu_per_second,
+        ),
+        _graph(
+            "Refused by the cache",
+            [
+                metrics.cache(name, statistic="Sum")
+                for name in ("ThrottledCmds", "Evictions", "AuthenticationFailures", "IamAuthenticationThrottling")
+            ],
+            unit="per minute",
+        ),
+        _graph(
+            "Latency, and connections",
+            [
+                metrics.cache(name, statistic=statistic)
+                for name in ("SuccessfulReadRequestLatency", "SuccessfulWriteRequestLatency")
+                for statistic in ("Average", "Maximum")
+            ],
+            right=[metrics.cache("CurrConnections", statistic="Maximum")],
+            unit="µs",
+        ),
+    ]
+
+
+def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    logs = [
+        function.log_group.metric_incoming_bytes(period=HOUR, statistic="Sum", label=role)
+        for role, function in metrics.functions.items()
+    ]
+    widgets: list[cloudwatch.IWidget] = [
+        _graph(
+            "Lambda GB-seconds",
+            [_gb_seconds(metrics, role) for role in metrics.functions],
+            unit="GB-s",
+            stacked=True,
+            columns=3,
+        ),
+        _graph(
+            "Requests of the API; ECPUs",
+            [metrics.api.metric_count(period=HOUR, statistic="Sum").with_(label="requests")],
+            right=[metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs")],
+            unit="requests",
+            columns=3,
+        ),
+        _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
+    ]
+    return widgets if metrics.config.network.egress != "nat" else [*widgets, _nat_traffic()]
+
+
+def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:
+    memory_mb = getattr(metrics.config.memory, role)
+    return cloudwatch.MathExpression(
+        expression=f"ms_of_{role} / 1000 * {memory_mb} / 1024",
+        using_metrics={f"ms_of_{role}": metrics.function(role, "Duration", period=HOUR)},
+        label=role,
+        period=HOUR,
+    )
+
+
+def _nat_traffic() -> cloudwatch.GraphWidget:
+    """Found by search: by a reference the network could not give up a gateway as long as the dashboard names it."""
+    found = [
+        cloudwatch.MathExpression(
+            expression=f"SEARCH('{{AWS/NATGateway,NatGatewayId}} MetricName=\"{name}\"', 'Sum', {HOUR.to_seconds()})",
+            label=f"{name} ${{PROP('Dim.NatGatewayId')}}",
+            period=HOUR,
+        )
+        for name in ("BytesOutToDestination", "BytesInFromDestination")
+    ]
+    return _graph("NAT gateways, all of the region", found, unit="bytes", stacked=True, columns=1)

@@ -1,0 +1,87 @@
+"""The web ACL before a REST API: what is let through to a webhook, whose body is what people type."""
+
+from aws_cdk import aws_wafv2 as waf
+from constructs import Construct
+
+from infra.config import StageConfig
+
+RATE_WINDOW_SECONDS = 300
+# People write of scripts, paths and addresses, and a webhook with many messages is large. Were one blocked, it would
+# come again for days and never get in: these rules count what they see. So does the one that wants a user agent.
+COUNTED_OF_GROUP = {
+    "AWSManagedRulesCommonRuleSet": [
+        "NoUserAgent_HEADER",
+        "SizeRestrictions_BODY",
+        "EC2MetaDataSSRF_BODY",
+        "GenericLFI_BODY",
+        "GenericRFI_BODY",
+        "CrossSiteScripting_BODY",
+    ],
+    "AWSManagedRulesKnownBadInputsRuleSet": [
+        "JavaDeserializationRCE_BODY",
+        "Log4JRCE_BODY",
+        "ReactJSRCE_BODY",
+    ],
+}
+
+Acl = waf.CfnWebACL
+
+
+class Firewall(Acl):
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            scope="REGIONAL",
+            default_action=Acl.DefaultActionProperty(allow={}),
+            visibility_config=_visibility("MessageBuffer"),
+            rules=[
+                _rate_rule(config),
+                *(_managed_rule(group, priority=priority) for priority, group in enumerate(COUNTED_OF_GROUP, start=1)),
+            ],
+        )
+
+    def protect(self, stage_arn: str) -> None:
+        waf.CfnWebACLAssociation(self, "Association", resource_arn=stage_arn, web_acl_arn=self.attr_arn)
+
+
+def _rate_rule(config: StageConfig) -> Acl.RuleProperty:
+    # Platforms send from few addresses. One may take half of what the stage lets in: the rest is for the others.
+    limit = config.api.requests_per_second * RATE_WINDOW_SECONDS // 2
+    return Acl.RuleProperty(
+        name="RatePerAddress",
+        priority=0,
+        action=Acl.RuleActionProperty(block={}),
+        statement=Acl.StatementProperty(
+            rate_based_statement=Acl.RateBasedStatementProperty(
+                aggregate_key_type="IP", limit=limit, evaluation_window_sec=RATE_WINDOW_SECONDS
+            )
+        ),
+        visibility_config=_visibility("RatePerAddress"),
+    )
+
+
+def _managed_rule(group: str, *, priority: int) -> Acl.RuleProperty:
+    return Acl.RuleProperty(
+        name=group,
+        priority=priority,
+        override_action=Acl.OverrideActionProperty(none={}),
+        statement=Acl.StatementProperty(
+            managed_rule_group_statement=Acl.ManagedRuleGroupStatementProperty(
+                vendor_name="AWS",
+                name=group,
+                rule_action_overrides=[
+                    Acl.RuleActionOverrideProperty(name=rule, action_to_use=Acl.RuleActionProperty(count={}))
+                    for rule in COUNTED_OF_GROUP[group]
+                ],
+            )
+        ),
+        visibility_config=_visibility(group),
+    )
+
+
+def _visibility(metric: str) -> Acl.VisibilityConfigProperty:
+    # A sample holds headers and the query, and so signatures and verify tokens.
+    return Acl.VisibilityConfigProperty(
+        cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=False
+    )

@@ -1,0 +1,108 @@
+"""What the buffer keeps outside of Valkey: queues, the bucket for what is too large to be sent, the secrets."""
+
+import aws_cdk as cdk
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from infra.config import StageConfig
+from infra.function import acknowledge, keep_identity, removal_policy
+
+DEAD_LETTER_RETENTION = cdk.Duration.days(14)
+# Where the conversation processor puts what is too large for an event or a letter.
+BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
+
+
+class Queue(sqs.Queue):
+    """Without a dead-letter queue, for a reason."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: StageConfig,
+        no_dead_letters_because: str,
+        retention: cdk.Duration = DEAD_LETTER_RETENTION,
+        delay: cdk.Duration | None = None,
+        visibility: cdk.Duration | None = None,
+    ) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            retention_period=retention,
+            delivery_delay=delay,
+            visibility_timeout=visibility,
+            encryption=sqs.QueueEncryption.SQS_MANAGED,
+            enforce_ssl=not config.is_local,  # the emulator has no TLS
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+        acknowledge(self, "AwsSolutions-SQS3", no_dead_letters_because)
+
+
+class OversizeBucket(s3.Bucket):
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=s3.BucketEncryption.S3_MANAGED,
+            enforce_ssl=not config.is_local,  # the emulator has no TLS
+            lifecycle_rules=[
+                _expire(BATCHES, cdk.Duration.days(config.oversize_retention_days)),
+                # What a dead letter refers to outlives the letter.
+                _expire(DEAD_LETTERS, DEAD_LETTER_RETENTION.plus(cdk.Duration.days(1))),
+            ],
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+        acknowledge(
+            self,
+            "AwsSolutions-S1",
+            "One function writes and named accounts read; an access log would need a bucket of its own, and CloudTrail "
+            "data events tell more.",
+        )
+        if config.bus.consumer_accounts:
+            # Who may listen to events may read the batches that were too large for one.
+            self.add_to_resource_policy(
+                iam.PolicyStatement(
+                    principals=[iam.AccountPrincipal(account) for account in config.bus.consumer_accounts],
+                    actions=["s3:GetObject"],
+                    resources=[self.arn_for_objects(BATCHES)],
+                )
+            )
+
+
+def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
+    return s3.LifecycleRule(prefix=prefix.removesuffix("*"), expiration=after)
+
+
+class WebhookSecrets(secretsmanager.Secret):
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not in it is off.',
+            generate_secret_string=secretsmanager.SecretStringGenerator(
+                secret_string_template="{}",  # noqa: S106 - the empty object that the secret is put into
+                generate_string_key="generic",
+                exclude_punctuation=True,
+            ),
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+        acknowledge(
+            self,
+            "AwsSolutions-SMG4",
+            "The platforms issue these secrets: only a person can renew them there, and two are valid meanwhile.",
+        )
+
+    @property
+    def arn(self) -> str:
+        """For policies: `secret_arn` is the same in AWS, but on the emulator, which enforces them, the name."""
+        secret = self.node.default_child
+        assert isinstance(secret, secretsmanager.CfnSecret)
+        return secret.attr_id

@@ -1,0 +1,350 @@
+"""The buffer stack in AWS: who gets in, who may do what, and what is kept."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jsonschema
+import pytest
+from aws_cdk.assertions import Match, Template
+
+from infra import bus
+
+# One process synthesizes for all of these.
+pytestmark = pytest.mark.xdist_group("synth")
+
+DOMAIN = {"name": "in.example.com", "certificate_arn": "arn:aws:acm:us-east-1:111122223333:certificate/one"}
+CONSUMERS = ["444455556666", "777788889999"]
+KINDS = ["http", "rest"]
+PROCESSOR = "message-buffer-prod-processor"
+
+Properties = dict[str, Any]
+Synthesize = Callable[..., Mapping[str, Template]]
+
+
+def only(template: Template, kind: str) -> Properties:
+    (found,) = all_of(template, kind)
+    return found
+
+
+def all_of(template: Template, kind: str) -> list[Properties]:
+    return [found["Properties"] for found in template.find_resources(kind).values()]
+
+
+def functions(template: Template) -> dict[str, Properties]:
+    return {each["Handler"].split(".")[1]: each for each in all_of(template, "AWS::Lambda::Function")}
+
+
+def several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def text(value: Any) -> str:
+    """An ARN with `<Name>` for what CloudFormation fills in, without CDK's hashes."""
+    if isinstance(value, str):
+        return value
+    ((intrinsic, argument),) = value.items()
+    if intrinsic == "Fn::Join":
+        return str(argument[0]).join(map(text, argument[1]))
+    name = argument[0] if isinstance(argument, list) else argument
+    return f"<{re.sub(r'[0-9A-F]{8}$', '', name)}>"
+
+
+def statements(template: Template, kind: str) -> Iterator[Properties]:
+    for policy in all_of(template, kind):
+        document = policy.get("PolicyDocument")
+        yield from document["Statement"] if document else [policy["Statement"]]
+
+
+# -- who gets in -----------------------------------------------------------------------------------
+
+
+def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
+    http = synthesize("dev")["Buffer"]
+    routes = {route["RouteKey"] for route in all_of(http, "AWS::ApiGatewayV2::Route")}
+    assert routes == {"GET /webhook/{platform}", "POST /webhook/{platform}", "POST /typing/{platform}"}
+    http.all_resources_properties("AWS::ApiGatewayV2::Integration", {"PayloadFormatVersion": "2.0"})
+
+    rest = synthesize("dev", api={"kind": "rest"})["Buffer"]
+    methods = all_of(rest, "AWS::ApiGateway::Method")
+    assert sorted(method["HttpMethod"] for method in methods) == ["GET", "POST", "POST"]
+    assert {method["Integration"]["Type"] for method in methods} == {"AWS_PROXY"}
+    paths = {resource["PathPart"] for resource in all_of(rest, "AWS::ApiGateway::Resource")}
+    assert paths == {"webhook", "typing", "{platform}"}
+
+
+def test_an_http_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
+    limits = {"requests_per_second": 70, "burst": 90}
+    stage = only(synthesize("dev", api=limits)["Buffer"], "AWS::ApiGatewayV2::Stage")
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": 70, "ThrottlingBurstLimit": 90}
+
+
+def test_a_rest_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
+    limits = {"kind": "rest", "requests_per_second": 70, "burst": 90}
+    (settings,) = only(synthesize("dev", api=limits)["Buffer"], "AWS::ApiGateway::Stage")["MethodSettings"]
+    assert (settings["HttpMethod"], settings["ResourcePath"]) == ("*", "/*")
+    assert (settings["ThrottlingRateLimit"], settings["ThrottlingBurstLimit"]) == (70, 90)
+    assert settings["DataTraceEnabled"] is False
+    assert settings.get("LoggingLevel", "OFF") == "OFF"
+
+
+def access_log(template: Template, kind: str) -> Properties:
+    if kind == "http":
+        found: Properties = only(template, "AWS::ApiGatewayV2::Stage")["AccessLogSettings"]
+    else:
+        found = only(template, "AWS::ApiGateway::Stage")["AccessLogSetting"]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_access_log_says_who_and_when_but_neither_what_nor_by_which_secret(
+    kind: str, synthesize: Synthesize
+) -> None:
+    template = synthesize("prod", api={"kind": kind})["Buffer"]
+    log = access_log(template, kind)
+    logged = json.loads(log["Format"])
+    assert {"$context.requestId", "$context.status", "$context.identity.sourceIp"} <= set(logged.values())
+    for variable in logged.values():
+        assert re.fullmatch(r"\$context\.[a-zA-Z.]+", variable)
+        assert not re.search("body|query|header|parameter|authorize|override|apikey", variable, re.IGNORECASE)
+    (group,) = [
+        found
+        for name, found in template.find_resources("AWS::Logs::LogGroup").items()
+        if f"<{name}>" in text(log["DestinationArn"])
+    ]
+    assert group["Properties"]["RetentionInDays"] == 90
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_domain_is_the_only_way_in_and_speaks_tls_1_2(kind: str, synthesize: Synthesize) -> None:
+    template = synthesize("dev", api={"kind": kind, "domain": DOMAIN})["Buffer"]
+    (configuration,) = only(template, "AWS::ApiGatewayV2::DomainName")["DomainNameConfigurations"]
+    assert configuration["SecurityPolicy"] == "TLS_1_2"
+    assert configuration["CertificateArn"] == DOMAIN["certificate_arn"]
+    api_type = "AWS::ApiGatewayV2::Api" if kind == "http" else "AWS::ApiGateway::RestApi"
+    ((api_name, api),) = template.find_resources(api_type).items()
+    assert api["Properties"]["DisableExecuteApiEndpoint"] is True
+    assert text(only(template, "AWS::ApiGatewayV2::ApiMapping")["ApiId"]) == f"<{api_name}>"
+    outputs = template.to_json()["Outputs"]
+    assert outputs["ApiEndpoint"]["Value"] == "https://in.example.com"
+    assert outputs["ApiDnsTarget"]["Value"] == {"Fn::GetAtt": ["ApiDomain", "RegionalDomainName"]}
+
+
+def test_without_a_domain_an_api_is_reached_at_its_default_endpoint(synthesize: Synthesize) -> None:
+    outputs = {kind: synthesize("dev", api={"kind": kind})["Buffer"].to_json()["Outputs"] for kind in KINDS}
+    assert outputs["http"]["ApiEndpoint"]["Value"] == {"Fn::GetAtt": ["Api", "ApiEndpoint"]}
+    assert text(outputs["rest"]["ApiEndpoint"]["Value"]).startswith("https://<RestApi>.execute-api.us-east-1.")
+    # A platform is told this and `/webhook/{platform}`.
+    assert text(outputs["rest"]["ApiEndpoint"]["Value"]).endswith("/live")
+    assert not any("ApiDnsTarget" in each for each in outputs.values())
+
+
+def test_a_stage_may_change_its_kind_of_api(synthesize: Synthesize) -> None:
+    """CloudFormation refuses a resource that keeps its logical id and changes its type."""
+    types = [
+        {
+            name: resource["Type"]
+            for name, resource in synthesize("dev", api={"kind": kind, "domain": DOMAIN})["Buffer"]
+            .to_json()["Resources"]
+            .items()
+        }
+        for kind in KINDS
+    ]
+    shared = types[0].keys() & types[1].keys()
+    assert {"ApiDomain", "ApiMapping", "ApiAccess"} <= shared
+    assert all(types[0][name] == types[1][name] for name in shared)
+
+
+def test_a_rest_api_leaves_bodies_as_they_came_and_the_account_as_it_is(synthesize: Synthesize) -> None:
+    template = synthesize("dev", api={"kind": "rest"})["Buffer"]
+    api = only(template, "AWS::ApiGateway::RestApi")
+    assert api["BinaryMediaTypes"] == ["*/*"]
+    assert api["EndpointConfiguration"]["Types"] == ["REGIONAL"]
+    template.resource_count_is("AWS::ApiGateway::Account", 0)
+
+
+def test_a_rest_api_stands_behind_a_firewall(synthesize: Synthesize) -> None:
+    template = synthesize("dev", api={"kind": "rest"})["Buffer"]
+    ((stage, _),) = template.find_resources("AWS::ApiGateway::Stage").items()
+    association = only(template, "AWS::WAFv2::WebACLAssociation")
+    assert text(association["ResourceArn"]).endswith(f"/stages/{text({'Ref': stage})}")
+    rules = {rule["Name"]: rule for rule in only(template, "AWS::WAFv2::WebACL")["Rules"]}
+    assert set(rules) == {"RatePerAddress", "AWSManagedRulesCommonRuleSet", "AWSManagedRulesKnownBadInputsRuleSet"}
+    synthesize("dev")["Buffer"].resource_count_is("AWS::WAFv2::WebACL", 0)
+
+
+def test_the_firewall_stops_nobody_for_what_people_type(synthesize: Synthesize) -> None:
+    acl = only(synthesize("dev", api={"kind": "rest"})["Buffer"], "AWS::WAFv2::WebACL")
+    groups = [rule["Statement"].get("ManagedRuleGroupStatement") for rule in acl["Rules"]]
+    counted = {
+        override["Name"]
+        for group in groups
+        if group
+        for override in group["RuleActionOverrides"]
+        if override["ActionToUse"] == {"Count": {}}
+    }
+    assert counted >= {
+        "SizeRestrictions_BODY", "EC2MetaDataSSRF_BODY", "GenericLFI_BODY", "GenericRFI_BODY",
+        "CrossSiteScripting_BODY", "JavaDeserializationRCE_BODY", "Log4JRCE_BODY", "ReactJSRCE_BODY",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate", "limit"), [(500, 75_000), (1, 150)])
+def test_one_address_gets_at_most_half_of_what_the_stage_lets_in(rate: int, limit: int, synthesize: Synthesize) -> None:
+    api = {"kind": "rest", "requests_per_second": rate}
+    (rule, *_) = only(synthesize("dev", api=api)["Buffer"], "AWS::WAFv2::WebACL")["Rules"]
+    assert rule["Action"] == {"Block": {}}
+    statement = rule["Statement"]["RateBasedStatement"]
+    assert (statement["Limit"], statement["EvaluationWindowSec"]) == (limit, 300)
+
+
+def test_the_firewall_keeps_no_samples_which_would_hold_secrets(synthesize: Synthesize) -> None:
+    acl = only(synthesize("dev", api={"kind": "rest"})["Buffer"], "AWS::WAFv2::WebACL")
+    for visible in [acl, *acl["Rules"]]:
+        assert visible["VisibilityConfig"]["SampledRequestsEnabled"] is False
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_api_calls_the_instances_that_are_kept_warm(kind: str, synthesize: Synthesize) -> None:
+    template = synthesize("dev", api={"kind": kind}, warmth={"ingest": "provisioned"})["Buffer"]
+    ((alias, _),) = template.find_resources("AWS::Lambda::Alias").items()
+    from_api = {"Principal": "apigateway.amazonaws.com"}
+    permissions = template.find_resources("AWS::Lambda::Permission", {"Properties": from_api})
+    assert permissions
+    assert {text(found["Properties"]["FunctionName"]) for found in permissions.values()} == {text({"Ref": alias})}
+
+
+# -- who may do what -------------------------------------------------------------------------------
+
+
+def allowed(template: Template, role: str) -> set[tuple[str, str]]:
+    role_name = functions(template)[role]["Role"]["Fn::GetAtt"][0]
+    return {
+        (action, text(resource).rpartition(":")[2])
+        for policy in all_of(template, "AWS::IAM::Policy")
+        if {"Ref": role_name} in policy["Roles"]
+        for statement in policy["PolicyDocument"]["Statement"]
+        for action in several(statement["Action"])
+        for resource in several(statement["Resource"])
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"),
+    [
+        (
+            "ingest",
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
+                ("events:PutEvents", "<Bus>"),
+            },
+        ),
+        ("processor", {("lambda:InvokeFunction", PROCESSOR), ("lambda:InvokeFunction", "<ConversationProcessor>")}),
+        (
+            "conversation_processor",
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("events:PutEvents", "<Bus>"),
+                ("sqs:SendMessage", "<DeadLetters>"),
+                ("s3:PutObject", "<Oversize>/batches/*"),
+                ("s3:PutObject", "<Oversize>/dead-letters/*"),
+                ("s3:GetObject", "<Oversize>/dead-letters/*"),
+            },
+        ),
+        ("watchdog", {("lambda:InvokeFunction", PROCESSOR)}),
+    ],
+)
+def test_a_function_may_do_what_it_does_and_nothing_else(
+    role: str, expected: set[tuple[str, str]], synthesize: Synthesize
+) -> None:
+    # Connecting to the cache, reporting what was not delivered and polling a queue are granted where they are set up.
+    elsewhere = ("<Undelivered>", "<WatchdogEcho>")
+    found = allowed(synthesize("prod")["Buffer"], role)
+    own = {each for each in found if each[0] != "elasticache:Connect" and each[1] not in elsewhere}
+    assert own == expected
+
+
+@pytest.mark.parametrize("kind", ["AWS::SQS::QueuePolicy", "AWS::S3::BucketPolicy", "AWS::Events::EventBusPolicy"])
+def test_nothing_is_open_to_everyone(kind: str, synthesize: Synthesize) -> None:
+    template = synthesize("prod", bus={"consumer_accounts": CONSUMERS})["Buffer"]
+    found = list(statements(template, kind))
+    assert found
+    for statement in found:
+        everyone = statement["Principal"] in ("*", {"AWS": "*"})
+        assert statement["Effect"] == ("Deny" if everyone else "Allow")
+
+
+def test_consumers_make_rules_for_batches_only_and_touch_none_but_their_own(synthesize: Synthesize) -> None:
+    template = synthesize("dev", bus={"consumer_accounts": CONSUMERS})["Buffer"]
+    by_action = {
+        action: statement
+        for statement in statements(template, "AWS::Events::EventBusPolicy")
+        for action in several(statement["Action"])
+    }
+    assert set(by_action) == {
+        f"events:{action}"
+        for action in (
+            "PutRule", "DeleteRule", "DescribeRule", "EnableRule", "DisableRule",
+            "PutTargets", "RemoveTargets", "ListTargetsByRule",
+        )
+    }  # fmt: skip
+    for statement in by_action.values():
+        assert [text(principal).split(":")[4] for principal in statement["Principal"]["AWS"]] == CONSUMERS
+        assert text(statement["Resource"]).endswith(":rule/<Bus>/*")
+        own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
+        assert statement["Condition"]["StringEqualsIfExists"] == own
+    condition = by_action["events:PutRule"]["Condition"]
+    ours = {"events:source": "message-buffer", "events:detail-type": "messages.batch.ready"}
+    assert condition["ForAllValues:StringEquals"] == ours
+    assert condition["Null"] == dict.fromkeys(ours, "false")
+
+
+def test_consumers_read_batches_that_were_too_large_and_no_dead_letters(synthesize: Synthesize) -> None:
+    template = synthesize("dev", bus={"consumer_accounts": CONSUMERS})["Buffer"]
+    (read,) = [each for each in statements(template, "AWS::S3::BucketPolicy") if each["Effect"] == "Allow"]
+    assert read["Action"] == "s3:GetObject"
+    assert text(read["Resource"]) == "<Oversize>/batches/*"
+    assert [text(principal).split(":")[4] for principal in read["Principal"]["AWS"]] == CONSUMERS
+
+
+def test_without_consumers_nobody_elsewhere_is_let_to_anything(synthesize: Synthesize) -> None:
+    template = synthesize("dev")["Buffer"]
+    template.resource_count_is("AWS::Events::EventBusPolicy", 0)
+    assert {each["Effect"] for each in statements(template, "AWS::S3::BucketPolicy")} == {"Deny"}
+
+
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def test_events_are_archived_as_long_as_the_stage_says(synthesize: Synthesize) -> None:
+    archive = only(synthesize("dev", bus={"archive_days": 7})["Buffer"], "AWS::Events::Archive")
+    assert archive["RetentionDays"] == 7
+    assert archive["EventPattern"] == {"source": ["message-buffer"]}
+    synthesize("dev")["Buffer"].resource_count_is("AWS::Events::Archive", 0)
+
+
+def test_the_schema_of_events_is_published_as_it_is_documented(synthesize: Synthesize) -> None:
+    schema = only(synthesize("dev")["Buffer"], "AWS::EventSchemas::Schema")
+    assert schema["Type"] == "JSONSchemaDraft4"
+    content = json.loads(schema["Content"])
+    jsonschema.Draft4Validator.check_schema(content)
+    assert content == json.loads(bus.SCHEMA.read_text())
+    synthesize("local")["Buffer"].resource_count_is("AWS::EventSchemas::Schema", 0)
+
+
+def test_letters_wait_two_weeks_and_what_they_refer_to_waits_longer(synthesize: Synthesize) -> None:
+    template = synthesize("prod")["Buffer"]
+    queues = template.find_resources("AWS::SQS::Queue")
+    for name in ("DeadLetters", "Undelivered"):
+        assert queues[name]["Properties"]["MessageRetentionPeriod"] == 14 * 86_400
+    rules = only(template, "AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
+    assert {rule["Prefix"]: rule["ExpirationInDays"] for rule in rules} == {"batches/": 30, "dead-letters/": 15}
+
+
+def test_the_local_stages_api_is_one_that_the_emulator_serves_under_a_known_path(synthesize: Synthesize) -> None:
+    template = synthesize("local")["Buffer"]
+    template.has_resource_properties(
+        "AWS::ApiGatewayV2::Api", {"ProtocolType": "HTTP", "Tags": Match.object_like({"ms-custom-id": "b0ffe2ed"})}
+    )

@@ -1,0 +1,353 @@
+"""The cost model against bills worked out by hand: the numbers here are not taken from it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.config import LogRetention, StageConfig, Timings, load_stage
+from infra.cost import document
+from infra.cost.__main__ import main
+from infra.cost.alternatives import polling, window_lane
+from infra.cost.chart import HEIGHT, WIDTH
+from infra.cost.facts import HERE, Price, prices, usages, used
+from infra.cost.model import RETENTION_DAYS, Line, bill, ecpus, floors, stored_gb, total
+from infra.cost.traffic import Traffic, processors
+
+ROOT = Path(__file__).parents[2]
+DAYS = 365 / 12
+NOBODY = Traffic(messages_per_day=0)
+PLAIN = StageConfig(name="plain")
+
+
+def lines(config: StageConfig, traffic: Traffic) -> Mapping[str, Line]:
+    return {line.component: line for line in bill(config, traffic)}
+
+
+def changed(**settings: Any) -> StageConfig:
+    return StageConfig.model_validate({"name": "changed", **settings})
+
+
+@pytest.fixture(scope="module")
+def stages() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]["stages"]
+    return found
+
+
+def test_a_month_of_nat_gateways_is_as_the_price_list_says() -> None:
+    found = lines(changed(network={"nat_gateways": 2}), NOBODY)
+    assert found["NAT gateways"].monthly == pytest.approx(65.70)
+    assert found["NAT gateways: addresses"].monthly == pytest.approx(7.30)
+
+
+def test_a_month_of_endpoints_is_paid_for_each_zone_and_service() -> None:
+    found = lines(changed(network={"egress": "endpoints"}), NOBODY)
+    assert found["Interface endpoints"].monthly == pytest.approx(7.30 * 2 * used("endpoint_services"))
+    assert not any(name.startswith("NAT") for name in found)
+
+
+def test_an_empty_cache_costs_a_hundred_megabytes() -> None:
+    assert lines(PLAIN, NOBODY)["Valkey: storage"].monthly == pytest.approx(6.132)
+
+
+def test_requests_are_messages_and_statuses() -> None:
+    # 12,000 messages and 3,000 batches with 2 statuses each: 18,000 a day.
+    traffic = Traffic(messages_per_day=12_000, fragments_per_batch=4, statuses_per_batch=2)
+    found = lines(PLAIN, traffic)
+    assert found["API Gateway (HTTP)"].monthly == pytest.approx(18_000 * DAYS / 1e6 * 1.00)
+    assert found["Lambda: ingest, requests"].monthly == pytest.approx(18_000 * DAYS / 1e6 * 0.20)
+    assert found["EventBridge: events"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 1.00)
+
+
+def test_a_rest_api_costs_more_and_brings_waf() -> None:
+    traffic = Traffic(messages_per_day=10_000, fragments_per_batch=1, statuses_per_batch=0)
+    found = lines(changed(api={"kind": "rest"}), traffic)
+    assert found["API Gateway (REST)"].monthly == pytest.approx(0.01 * DAYS * 3.50)
+    assert found["WAF: web ACL"].monthly + found["WAF: rules"].monthly == pytest.approx(5 + used("waf_rules"))
+    assert found["WAF: requests"].monthly == pytest.approx(0.01 * DAYS * 0.60)
+
+
+def test_a_large_event_is_billed_for_each_64_kb_begun() -> None:
+    traffic = Traffic(messages_per_day=1_000, fragments_per_batch=10, text_bytes=5_000)
+    # Ten texts of 5 KB, each there twice: a bit over 100 KB, so two units.
+    assert lines(PLAIN, traffic)["EventBridge: events"].quantity == pytest.approx(2 * 100 * DAYS / 1e6)
+
+
+def test_a_processor_that_never_sleeps_is_a_quarter_gb_day_and_night() -> None:
+    crowd = Traffic(messages_per_day=1e6, fragments_per_batch=1, active_hours=24)
+    run = processors(crowd, shards=1, timings=Timings())
+    assert run.seconds == pytest.approx(730 * 3_600)
+    # 870 s from the start to the hand-over.
+    assert run.starts == pytest.approx(730 * 3_600 / 870)
+    (lambda_line, _) = polling(PLAIN)
+    assert lambda_line.monthly == pytest.approx(8.76, abs=0.005)
+
+
+def test_rare_conversations_each_keep_a_processor_for_their_wait_and_the_idle_time() -> None:
+    # Ten a day, 9 s + 10 s each: so far apart that they hardly ever share one.
+    run = processors(Traffic(messages_per_day=40), shards=1, timings=Timings())
+    assert run.seconds == pytest.approx(10 * DAYS * 19, rel=0.01)
+    assert run.starts == pytest.approx(10 * DAYS, rel=0.01)
+
+
+def test_conversations_at_the_mean_distance_of_their_length_keep_it_awake_for_63_percent() -> None:
+    # 1 - 1/e. One in 19 s: 4547.37 a day of 24 hours.
+    traffic = Traffic(messages_per_day=86_400 / 19, fragments_per_batch=1, active_hours=24)
+    run = processors(traffic, shards=1, timings=Timings())
+    assert run.seconds / (730 * 3_600) == pytest.approx(0.632, abs=0.001)
+
+
+def test_the_cache_holds_the_ids_of_a_day_and_what_waits() -> None:
+    traffic = Traffic(messages_per_day=1e6, active_hours=24)
+    # 250,000 batches a day that wait 9 s: 26 at a time, of 775 bytes and 800 more for four messages.
+    assert stored_gb(traffic) * 1e9 == pytest.approx(90e6 + 26.04 * (775 + 4 * 250 - 200), rel=0.001)
+    assert lines(PLAIN, Traffic(messages_per_day=2e6))["Valkey: storage"].monthly == pytest.approx(11.04, abs=0.01)
+
+
+def test_a_call_costs_the_higher_of_its_time_and_its_kilobytes() -> None:
+    def of_a_message(text_bytes: int) -> float:
+        many, few = (
+            ecpus(PLAIN, Traffic(messages_per_day=n, fragments_per_batch=1_000, text_bytes=text_bytes))
+            for n in (11_000_000, 10_000_000)
+        )
+        return (many - few) / (1_000_000 * DAYS)
+
+    # 2.98 times a script of RPUSH and ZADD; then 20 KB of text, once in and once, with its batch, out.
+    assert of_a_message(60) == pytest.approx(2.98 * 2 + 0.31, abs=0.1)
+    assert of_a_message(20_000) == pytest.approx(21.2 + 20.2, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "component", "monthly"),
+    [
+        # 0.5 GB each, 2,628,000 s.
+        ({"warmth": {"ingest": "provisioned", "provisioned_instances": 2}}, "Lambda: ingest, kept warm", 8.76),
+        ({"warmth": {"ingest": "snap_start"}}, "Lambda: ingest, snapshot", 1.98),
+        ({}, "Secrets Manager: secret", 0.40),
+        ({}, "Dashboard", 3.00),
+        ({"tracing": True}, "X-Ray: traces", 0.44),
+    ],
+)
+def test_what_a_setting_costs_without_traffic(settings: dict[str, Any], component: str, monthly: float) -> None:
+    assert lines(changed(**settings), NOBODY)[component].monthly == pytest.approx(monthly, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("more", "component"),
+    [
+        ({"network": {"flow_logs": True}}, "Flow logs"),
+        ({"bus": {"archive_days": 30}}, "EventBridge: archive, kept"),
+        ({"cache": {"snapshot_days": 7}}, "Valkey: snapshots"),
+        ({"warmth": {"ingest": "snap_start"}}, "Lambda: ingest, restored"),
+    ],
+)
+def test_what_is_switched_off_is_not_in_the_bill(more: dict[str, Any], component: str) -> None:
+    assert component not in lines(PLAIN, Traffic())
+    assert lines(changed(**more), Traffic())[component].monthly > 0
+
+
+def test_logs_are_written_once_and_kept_for_the_stages_retention() -> None:
+    found = lines(changed(log_retention="one_week"), Traffic())
+    a_day = found["Logs: ingest"].quantity / DAYS
+    assert found["Logs: ingest, kept"].quantity == pytest.approx(a_day * used("logs_compressed") * 7)
+
+
+def test_the_archive_keeps_the_events_of_its_days() -> None:
+    found = lines(changed(bus={"archive_days": 30}), Traffic())
+    a_day = found["EventBridge: archive, written"].quantity / DAYS
+    assert a_day == pytest.approx(25_000 * Traffic().event_bytes / 1e9)
+    assert found["EventBridge: archive, kept"].quantity == pytest.approx(a_day * 30)
+
+
+def test_a_snapshot_of_each_day_is_kept() -> None:
+    # Ids of 10 million messages are 0.9 GB.
+    found = lines(changed(cache={"snapshot_days": 7}), Traffic(messages_per_day=1e7))
+    assert found["Valkey: snapshots"].quantity == pytest.approx(0.9 * 7, rel=0.01)
+
+
+def test_metrics_are_paid_for_in_the_hours_in_which_they_are_sent() -> None:
+    always, with_traffic = used("metrics_always"), used("metrics_with_traffic")
+    assert lines(PLAIN, NOBODY)["Metrics of our own"].quantity == always
+    crowd = lines(PLAIN, Traffic(messages_per_day=1e6, active_hours=6))
+    assert crowd["Metrics of our own"].quantity == pytest.approx(always + with_traffic / 4)
+
+
+def test_a_start_of_a_processor_is_billed_with_its_cold_start() -> None:
+    # Ten conversations a day, each with a start: 19 s and 0.6 s of a quarter GB.
+    found = lines(PLAIN, Traffic(messages_per_day=40))["Lambda: processor, duration"]
+    assert found.quantity == pytest.approx(10 * DAYS * 19.6 / 4, rel=0.005)
+
+
+def test_with_one_nat_gateway_half_of_its_traffic_comes_from_the_other_zone() -> None:
+    one, two = (lines(changed(network={"nat_gateways": count}), Traffic()) for count in (1, 2))
+    assert one["Between zones"].quantity - two["Between zones"].quantity == pytest.approx(
+        one["NAT gateways: data"].quantity
+    )
+
+
+def test_every_retention_of_a_stage_is_known() -> None:
+    assert set(RETENTION_DAYS) == set(LogRetention.__args__)  # type: ignore[attr-defined] # Literal's values
+
+
+def test_the_lane_without_valkey_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
+    traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
+    lane = {line.component: line for line in window_lane(PLAIN, traffic)}
+    # Put, trigger and delete of 1,000 messages, and 250 triggers deleted.
+    assert lane["DynamoDB: writes"].monthly == pytest.approx(3_250 * DAYS / 1e6 * 0.625)
+    assert lane["DynamoDB: reads"].monthly == pytest.approx(250 * DAYS / 1e6 * 0.125)
+    assert not {"network", "cache", "processor", "watchdog"} & {line.part for line in lane.values()}
+
+
+TRAFFIC = st.builds(
+    Traffic,
+    messages_per_day=st.floats(0, 1e8),
+    fragments_per_batch=st.floats(1, 100),
+    wait_seconds=st.floats(0.1, 3_600),
+    statuses_per_batch=st.floats(0, 5),
+    text_bytes=st.floats(0, 5_000),
+    active_hours=st.floats(0.5, 24),
+    peak=st.floats(1, 50),
+    oversize_share=st.floats(0, 1),
+)
+STAGE = st.builds(
+    changed,
+    shards=st.integers(1, 256),
+    tracing=st.booleans(),
+    api=st.fixed_dictionaries({"kind": st.sampled_from(["http", "rest"])}),
+    warmth=st.fixed_dictionaries({"ingest": st.sampled_from(["none", "snap_start", "provisioned"])}),
+    bus=st.fixed_dictionaries({"archive_days": st.integers(0, 90)}),
+    network=st.fixed_dictionaries({"egress": st.sampled_from(["nat", "endpoints"]), "flow_logs": st.booleans()}),
+    cache=st.fixed_dictionaries({"snapshot_days": st.integers(0, 35)}),
+)
+
+
+@given(STAGE, TRAFFIC, st.floats(0, 1e8))
+def test_more_messages_never_cost_less(config: StageConfig, traffic: Traffic, more: float) -> None:
+    later = traffic.model_copy(update={"messages_per_day": traffic.messages_per_day + more})
+    assert total(bill(config, traffic)) <= total(bill(config, later)) * (1 + 1e-12)
+    assert total(window_lane(config, traffic)) <= total(window_lane(config, later)) * (1 + 1e-12)
+
+
+@given(STAGE, TRAFFIC)
+def test_nobody_pays_less_than_the_floor_and_no_line_is_negative(config: StageConfig, traffic: Traffic) -> None:
+    found = bill(config, traffic)
+    assert total(bill(config, NOBODY)) <= total(found) * (1 + 1e-12)
+    assert all(line.quantity > 0 for line in found)
+
+
+def test_the_floor_of_the_stages_own_egress_is_its_floor() -> None:
+    config = changed(network={"egress": "nat", "nat_gateways": 2})
+    assert floors(config)["2 NAT gateways"] == total(bill(config, NOBODY))
+
+
+@pytest.mark.parametrize("undated", [{"source": "web"}, {"source": "memory", "as_of": 2026}])
+def test_a_price_is_dated_exactly_if_it_was_looked_up(undated: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="has the year of its source"):
+        Price.model_validate({"price": 1, "unit": "GB", **undated})
+
+
+def test_every_price_is_used_in_some_bill() -> None:
+    crowd = Traffic(messages_per_day=1e6)
+    configs = [
+        changed(
+            api={"kind": kind}, warmth={"ingest": warmth}, network={"egress": egress, "flow_logs": True},
+            tracing=True, bus={"archive_days": 30}, cache={"snapshot_days": 7},
+        )
+        for kind, warmth, egress in [("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints")]
+    ]  # fmt: skip
+    paid = {line.price for config in configs for line in [*bill(config, crowd), *window_lane(config, crowd)]}
+    # Not ours: the document compares with it.
+    assert paid | {"redis_storage"} == set(prices())
+
+
+def test_no_usage_is_listed_that_nothing_reckons_with() -> None:
+    source = "".join(path.read_text() for path in HERE.glob("*.py"))
+    assert [name for name in usages() if f'"{name}"' not in source] == []
+
+
+def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
+    results = json.loads((ROOT / "bench" / "results" / "engine.json").read_text())
+    mix = {found["contestant"]: found["script_us"] for found in results["hot_path"] if found["kind"] == "mix"}
+    claim = results["scale"]["script_us"]["claim 300"][-1]["median"]
+    assert used("buffer_us") == mix["ours"]["median"]
+    assert used("simple_command_us") == mix["bare"]["median"] / 2
+    assert used("claim_us") == claim
+    assert used("waiting_bytes") == pytest.approx(max(results["scale"]["bytes_each"]["ours"]), abs=5)
+
+
+def test_the_document_and_its_picture_are_up_to_date(stages: dict[str, Any], tmp_path: Path) -> None:
+    document.write(tmp_path, stages)
+    for name in ["cost.md", "cost.svg"]:
+        out_of_date = f"docs/{name} is out of date: run `python -m infra.cost --document docs`"
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), out_of_date
+
+
+def test_the_picture_stays_inside_its_frame_and_no_label_covers_another(stages: dict[str, Any]) -> None:
+    root = ElementTree.fromstring(document.picture(stages))  # noqa: S314 - our own picture
+    labels = [
+        (float(text.attrib["x"]), float(text.attrib["y"])) for text in root.iter("{http://www.w3.org/2000/svg}text")
+    ]
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in labels)
+    on_the_right = sorted(y for x, y in labels if x > 570)
+    assert len(on_the_right) == len(floors(PLAIN)) + 1
+    assert all(below - above >= 14 for above, below in pairwise(on_the_right))
+
+
+def test_the_table_names_the_total_and_the_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "prod", "--messages-per-day", "0"]) == 0
+    written = capsys.readouterr().out
+    floor = total(bill(_prod(), NOBODY))
+    assert f"Total: ${floor:.2f} a month. With no messages: ${floor:.2f}" in written
+
+
+def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "prod", "--messages-per-day", "250000", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"stage", "region", "pricesOf", "traffic", "lines", "total", "floor", "floors"}
+    assert set(found["lines"][0]) == {
+        "component", "part", "quantity", "price", "unit", "unitPrice", "monthly", "formula",
+    }  # fmt: skip
+    assert found["traffic"]["messages_per_day"] == 250_000
+    assert found["total"] == pytest.approx(sum(line["quantity"] * line["unitPrice"] for line in found["lines"]))
+    assert found["floor"] < found["total"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--stage", "staging"], "Unknown stage 'staging'. Valid stages: dev, local, prod."),
+        ([], "No stage given. Use `--stage <name>`"),
+        (["--stage", "prod", "--overrides", "{"], "`--overrides ` takes a JSON object"),
+        (["--stage", "prod", "--active-hours", "25"], "--active-hours: Input should be less than or equal to 24"),
+        (["--stage", "prod", "--messages-per-day", "-1"], "--messages-per-day: Input should be greater than"),
+    ],
+)
+def test_a_wrong_question_is_answered_with_what_is_wrong(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_local_stage_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "local"]) == 0
+    assert "costs nothing" in capsys.readouterr().out
+
+
+def test_the_command_does_not_wait_for_the_cdk() -> None:
+    asked = (
+        "import sys, infra.cost.__main__ as cost; cost.main(['--stage', 'prod']); sys.exit('aws_cdk' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, timeout=30)
+
+
+def _prod() -> StageConfig:
+    return load_stage(json.loads((ROOT / "cdk.json").read_text())["context"]["stages"], stage="prod")

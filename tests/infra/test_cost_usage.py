@@ -1,0 +1,247 @@
+"""What the cost model calls measured or counted is measured and counted here again, on the code and the templates."""
+
+import ast
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import aws_cdk as cdk
+import pytest
+from aws_cdk.assertions import Template
+
+from infra.composition import compose
+from infra.config import ZONES, StageConfig
+from infra.cost.facts import used
+from infra.cost.traffic import Traffic
+from lambdas.conversation_processor.batch import DETAIL_TYPE
+from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
+from lambdas.ingest import handler as ingest_handler
+from lambdas.ingest.amendments import Amendments
+from lambdas.ingest.service import Ingest, timings_of
+from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared.senders.event_bus import entry_bytes
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.telemetry import Telemetry
+from lambdas.watchdog.service import Watchdog
+from tests.support.engine import Engine
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
+
+pytestmark = pytest.mark.xdist_group("synth")
+
+_services = count()
+ROOT = Path(__file__).parents[2]
+SECRET = "s3cret"
+TEXT = "I have a question about order #12345, it has not come by now"
+CONVERSATION = "default/whatsapp/106540352242922/16505551234"
+
+# service -> metric -> how many values of its dimension are usual
+ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
+WITH_TRAFFIC = {
+    # WhatsApp's statuses are the one kind that always comes.
+    "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1, "ProcessorStarts": 1},
+    "processor": {"LatenessMs": 1, "ProcessorExits": 2},
+    "conversation_processor": {
+        "Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 4, "ProcessorStarts": 1,
+    },
+    "watchdog": {"ProcessorStarts": 1},
+}  # fmt: skip
+# Edits, deletions, reactions and typing: not told where a stage's platforms know none.
+WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents"}
+WHEN_SOMETHING_IS_WRONG = {
+    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "Crashes", "ExecutorStartFailures", "ProcessorStartFailures",
+    "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
+    "StoreRetries", "SweepsCut", "LeaseLost",
+}  # fmt: skip
+
+
+class Scene:
+    """Functions on one engine, whose telemetry is written for real."""
+
+    def __init__(self, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+        self.engine, self.telemetry, self._capsys = engine, Telemetry(), capsys
+        self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
+        self.bus = FakeBus()
+        self.ingest = Ingest(
+            store=engine.store,
+            secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
+            starter=self.starter,
+            amendments=Amendments(self.bus),
+            telemetry=self.telemetry,
+            timing_on=timings_of({}, self.telemetry),
+            clock=engine.clock,
+        )
+
+    def written(self) -> int:
+        """Bytes since the last look."""
+        self.telemetry.flush()
+        return len(self._capsys.readouterr().out.encode())
+
+    def receive(self, message_id: str) -> None:
+        message = {
+            "from": "16505551234", "id": message_id, "timestamp": "1749416383", "type": "text", "text": {"body": TEXT},
+        }  # fmt: skip
+        value = {"metadata": {"phone_number_id": "106540352242922"}, "messages": [message]}
+        body = json.dumps({"entry": [{"changes": [{"value": value, "field": "messages"}]}]})
+        signature = "sha256=" + hmac.new(SECRET.encode(), body.encode(), sha256).hexdigest()
+        answer = ingest_handler.handler(
+            {
+                "pathParameters": {"platform": "whatsapp"},
+                "requestContext": {"http": {"method": "POST"}},
+                "headers": {"X-Hub-Signature-256": signature},
+                "body": body,
+            },
+            None,
+        )
+        assert answer["statusCode"] == 200
+
+    def emit(self, *, messages: int) -> int:
+        """The bytes of the event that so many messages become."""
+        for n in range(messages):
+            self.receive(f"wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{n:02}")
+            self.engine.clock.advance(2_000)
+        self.engine.clock.advance(5_000)
+        assert self.engine.claim() == [CONVERSATION]
+        self.written()
+        executor = ConversationProcessor(
+            store=self.engine.store,
+            outlets=Outlets(self.bus, FakeObjects(), FakeQueue()),
+            starter=self.starter,
+            telemetry=self.telemetry,
+            limits=Limits(262_144, 20),
+            clock=self.engine.clock,
+        )
+        executor.process(CONVERSATION, TimeLeft(lambda: 20_000))
+        return entry_bytes(DETAIL_TYPE, self.bus.published[-1][1].encode())
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Scene:
+    # Powertools keeps a logger for each service, and with it the standard output that a test captured.
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"cost-usage-{next(_services)}")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer/prod")
+    # As Lambda sets it for each invocation; the logger writes it into every line.
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1")
+    made = Scene(fake, capsys)
+    monkeypatch.setattr(ingest_handler, "_ingest", lambda: made.ingest)
+    monkeypatch.setattr(ingest_handler, "_telemetry", lambda: made.telemetry)
+    return made
+
+
+def test_a_webhook_writes_as_much_as_the_model_says(scene: Scene) -> None:
+    scene.receive("wamid.first-starts-a-processor")
+    scene.written()
+    scene.receive("wamid.second")
+    assert scene.written() == pytest.approx(used("ingest_log_bytes"), rel=0.1)
+
+
+def test_a_batch_writes_as_much_as_the_model_says(scene: Scene) -> None:
+    scene.emit(messages=4)
+    assert scene.written() == pytest.approx(used("executor_log_bytes"), rel=0.1)
+
+
+def test_a_claim_writes_as_much_as_the_model_says(scene: Scene) -> None:
+    scene.telemetry.info("claimed", shard=0, conversations=1)
+    assert scene.written() == pytest.approx(used("claim_log_bytes"), rel=0.1)
+    scene.telemetry.measure_ms("LatenessMs", 3)
+    assert scene.written() == pytest.approx(used("report_log_bytes"), rel=0.1)
+
+
+def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> None:
+    scene.starter.start(0)
+    scene.telemetry.info("processor began", shard=0)
+    scene.telemetry.count_by("ProcessorExits", reason="idle")
+    scene.telemetry.info("processor left", shard=0, reason="idle")
+    assert scene.written() == pytest.approx(used("run_log_bytes"), rel=0.1)
+
+
+def test_a_pass_of_the_watchdog_writes_as_much_as_the_model_says(scene: Scene) -> None:
+    Watchdog(scene.engine.store, scene.starter, scene.telemetry, clock=scene.engine.clock).sweep(
+        remaining_ms=lambda: 25_000
+    )
+    assert scene.written() == pytest.approx(used("sweep_log_bytes"), rel=0.1)
+
+
+def test_a_buffered_message_is_as_large_as_the_model_says(scene: Scene) -> None:
+    scene.receive("wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0RgA0")
+    (payload,) = scene.engine.store.peek_conversation(CONVERSATION, limit=1).payloads
+    assert len(payload) == pytest.approx(Traffic(text_bytes=len(TEXT)).payload_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("messages", [1, 4, 10])
+def test_an_event_is_as_large_as_the_model_says(scene: Scene, messages: int) -> None:
+    modelled = Traffic(fragments_per_batch=messages, text_bytes=len(TEXT)).event_bytes
+    assert scene.emit(messages=messages) == pytest.approx(modelled, rel=0.02)
+
+
+def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
+    emitted = {
+        call.args[0].value
+        for path in (ROOT / "lambdas").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"count", "count_by", "measure_ms"}
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    }
+    known = {name for metrics in [*ALWAYS.values(), *WITH_TRAFFIC.values()] for name in metrics}
+    assert emitted == known | WHEN_IT_IS_USED | WHEN_SOMETHING_IS_WRONG, "put the metric where it belongs in this file"
+
+
+def test_the_model_has_the_number_of_metrics() -> None:
+    assert used("metrics_always") == _count(ALWAYS)
+    assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
+
+
+def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
+    """If this fails, write what is found into infra/cost/usage.toml and run `python -m infra.cost --document docs`."""
+    prod = _resources(stage_config("prod"), tmp_path / "nat")
+    by_endpoints = _resources(stage_config("prod", network={"egress": "endpoints"}), tmp_path / "endpoints")
+    found = {
+        "alarm_metrics": sum(_metrics_of(alarm) for alarm in prod.get("AWS::CloudWatch::Alarm", [])),
+        "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
+        "keys": len(prod.get("AWS::KMS::Key", [])),
+        "secrets": len(prod.get("AWS::SecretsManager::Secret", [])),
+        "endpoint_services": sum(
+            endpoint.get("VpcEndpointType") == "Interface" for endpoint in by_endpoints["AWS::EC2::VPCEndpoint"]
+        ),
+    }
+    assert found == {name: used(name) for name in found}
+
+
+def test_each_nat_gateway_has_an_address_and_each_endpoint_is_in_every_zone(
+    stage_config: Callable[..., StageConfig], tmp_path: Path
+) -> None:
+    config = stage_config("prod", network={"egress": "nat", "nat_gateways": 2})
+    prod = _resources(config, tmp_path / "nat")
+    assert len(prod["AWS::EC2::NatGateway"]) == len(prod["AWS::EC2::EIP"]) == 2
+    by_endpoints = _resources(stage_config("prod", network={"egress": "endpoints"}), tmp_path / "endpoints")
+    interfaces = [each for each in by_endpoints["AWS::EC2::VPCEndpoint"] if each.get("VpcEndpointType") == "Interface"]
+    assert {len(each["SubnetIds"]) for each in interfaces} == {ZONES}
+
+
+def _resources(config: StageConfig, folder: Path) -> Mapping[str, list[dict[str, Any]]]:
+    layer = folder / "layer"
+    (layer / "python").mkdir(parents=True)
+    (layer / "python" / "thing.py").touch()
+    app = cdk.App(outdir=str(folder / "out"))
+    compose(app, config, source=ROOT, layer=layer)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for stack in app.node.children:
+        if isinstance(stack, cdk.Stack):
+            for resource in Template.from_stack(stack).to_json().get("Resources", {}).values():
+                found.setdefault(resource["Type"], []).append(resource.get("Properties", {}))
+    return found
+
+
+def _metrics_of(alarm: Mapping[str, Any]) -> int:
+    """An alarm on an expression is billed for each metric in it."""
+    return sum("MetricStat" in metric for metric in alarm.get("Metrics", [])) or 1
+
+
+def _count(metrics: Mapping[str, Mapping[str, int]]) -> int:
+    return sum(sum(each.values()) for each in metrics.values())

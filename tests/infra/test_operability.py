@@ -1,0 +1,330 @@
+"""What tells a person that something is wrong: whom, of what, by which numbers, and where it says what to do."""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aws_cdk.assertions import Template
+
+from lambdas.processor.service import Exit
+
+pytestmark = pytest.mark.xdist_group("synth")
+
+ROOT = Path(__file__).parents[2]
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog"}
+QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
+PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
+HTTP, REST = {"kind": "http"}, {"kind": "rest"}
+
+Properties = dict[str, Any]
+
+
+class Told(NamedTuple):
+    """A metric of our own, as alarms, widgets or functions name it."""
+
+    name: str
+    service: str
+    dimensions: frozenset[str] = frozenset({"service"})
+
+
+def _all(template: Template, kind: str) -> list[Properties]:
+    return [each.get("Properties", {}) for each in template.find_resources(kind).values()]
+
+
+def _alarms(template: Template) -> dict[str, Properties]:
+    found = _all(template, "AWS::CloudWatch::Alarm")
+    alarms = {each["AlarmName"].split("-", 3)[3]: each for each in found}
+    assert len(alarms) == len(found)
+    return alarms
+
+
+def _metric(alarm: Properties) -> Properties:
+    """The one metric that an alarm without a formula watches."""
+    (query,) = alarm["Metrics"]
+    stat: Properties = query["MetricStat"]
+    return {**stat["Metric"], "Period": stat["Period"], "Stat": stat["Stat"]}
+
+
+def _widgets(template: Template) -> list[Properties]:
+    (dashboard,) = _all(template, "AWS::CloudWatch::Dashboard")
+    _, parts = dashboard["DashboardBody"]["Fn::Join"]
+    body = json.loads("".join(part if isinstance(part, str) else "somewhere" for part in parts))
+    widgets: list[Properties] = body["widgets"]
+    return widgets
+
+
+def _widget(template: Template, title: str) -> Properties:
+    (found,) = [each["properties"] for each in _widgets(template) if each["properties"].get("title") == title]
+    return dict(found)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def _paragraphs() -> dict[str, str]:
+    """What the runbook says of each alarm, by anchor."""
+    (section,) = re.findall(r"^## Alarms\n(.*?)(?=^## )", RUNBOOK, re.DOTALL | re.MULTILINE)
+    _, *blocks = re.split(r"^### ", section, flags=re.MULTILINE)
+    return {_anchor(block.splitlines()[0]): block for block in blocks}
+
+
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_every_alarm_tells_the_topic_when_it_fires_and_when_it_is_over(
+    stage: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    template = synthesize(stage)["Operability"]
+    (topic,) = template.find_resources("AWS::SNS::Topic")
+    for alarm in _alarms(template).values():
+        assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": topic}]
+
+
+def test_cloudwatch_may_publish_on_the_encrypted_topic_and_only_for_this_account(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    template = synthesize("prod")["Operability"]
+    ((key_id, key),) = template.find_resources("AWS::KMS::Key").items()
+    (topic,) = _all(template, "AWS::SNS::Topic")
+    assert topic["KmsMasterKeyId"] == {"Fn::GetAtt": [key_id, "Arn"]}
+    assert key["Properties"]["EnableKeyRotation"] is True
+    may_use = [
+        statement["Action"]
+        for statement in key["Properties"]["KeyPolicy"]["Statement"]
+        if statement["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    ]
+    assert may_use == [["kms:Decrypt", "kms:GenerateDataKey*"]]
+    (policy,) = _all(template, "AWS::SNS::TopicPolicy")
+    statements = {each["Effect"]: each for each in policy["PolicyDocument"]["Statement"]}
+    assert statements["Allow"]["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
+    assert statements["Allow"]["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert statements["Deny"]["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_the_addresses_of_the_stage_are_subscribed(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    emails = ["one@example.org", "two@example.org"]
+    template = synthesize("dev", alarms={"emails": emails})["Operability"]
+    subscribed = [(each["Protocol"], each["Endpoint"]) for each in _all(template, "AWS::SNS::Subscription")]
+    assert sorted(subscribed) == [("email", email) for email in emails]
+
+
+def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    paragraphs = _paragraphs()
+    pointed_at = set()
+    for alarm in _alarms(synthesize("prod", api=REST)["Operability"]).values():
+        match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
+        assert match, alarm["AlarmDescription"]
+        pointed_at.add(match[2])
+    assert pointed_at == set(paragraphs)
+    for anchor, text in paragraphs.items():
+        positions = [text.find(part) for part in PARTS]
+        assert -1 not in positions, f"{anchor} lacks one of {PARTS}"
+        assert positions == sorted(positions), anchor
+
+
+def test_the_runbook_links_to_nothing_that_is_not_there() -> None:
+    anchors = {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", RUNBOOK, re.MULTILINE)}
+    for file, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", RUNBOOK):
+        assert not file or (ROOT / "docs" / file).exists(), file
+        assert file or anchor in anchors, anchor
+
+
+def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    template = synthesize("prod")["Operability"]
+    emitted = set(_emitted())
+    looked_at = set(_looked_at(template, namespace="MessageBuffer/prod"))
+    assert looked_at
+    assert looked_at <= emitted
+
+
+def test_the_runbook_explains_every_metric_that_the_functions_emit() -> None:
+    for metric in _emitted():
+        assert f"`{metric.name}`" in RUNBOOK, metric
+
+
+def test_a_lost_lease_is_what_the_processor_calls_lost(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    alarm = _alarms(synthesize("prod")["Operability"])["lease-flapping-lost"]
+    assert {"Name": "reason", "Value": Exit.LOST.value} in _metric(alarm)["Dimensions"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "requests", "pages"),
+    [(1, 1, False), (4, 4, False), (5, 20, True), (5, 1_000, False), (80, 1_000, True)],
+)
+@pytest.mark.parametrize("api", [HTTP, REST])
+def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
+    api: dict[str, str], errors: int, requests: int, pages: bool, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    alarm = _alarms(synthesize("prod", api=api)["Operability"])["webhooks-fail"]
+    (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
+    names = {"IF": lambda test, then, other: then if test else other, "errors": errors, "requests": requests}
+    assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
+
+
+def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    alarm = _alarms(synthesize("prod")["Operability"])["watchdog-silent"]
+    assert (alarm["TreatMissingData"], alarm["ComparisonOperator"]) == ("breaching", "LessThanThreshold")
+    assert alarm["EvaluationPeriods"] * _metric(alarm)["Period"] == 180
+
+
+def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    alarm = _alarms(synthesize("prod")["Operability"])["oldest-overdue"]
+    assert (_metric(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", 60_000)
+    assert alarm["TreatMissingData"] == "ignore"
+
+
+def test_the_cache_warns_before_the_limits_of_the_stage(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    stacks = synthesize("dev", cache={"max_storage_gb": 8, "max_ecpu_per_second": 2_000})
+    alarms = _alarms(stacks["Operability"])
+    assert alarms["cache-storage"]["Threshold"] == 6_000_000_000
+    assert alarms["cache-requests"]["Threshold"] == 1_500 * _metric(alarms["cache-requests"])["Period"]
+    for title, limit in (("Storage", 8_000_000_000), ("ECPUs", 2_000)):
+        (line,) = _widget(stacks["Operability"], title)["annotations"]["horizontal"]
+        assert line["value"] == limit
+
+
+def test_the_cache_is_found_under_the_name_that_serverless_caches_report(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stacks = synthesize("prod")
+    (cache,) = _all(stacks["Cache"], "AWS::ElastiCache::ServerlessCache")
+    named = [
+        _metric(each)["Dimensions"]
+        for name, each in _alarms(stacks["Operability"]).items()
+        if name.startswith("cache-")
+    ]
+    assert named == [[{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]] * 4
+
+
+def test_more_shards_may_start_more_processors(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    one, four = (
+        _alarms(synthesize("dev", shards=shards)["Operability"])["lease-flapping-starts"]["Threshold"]
+        for shards in (1, 4)
+    )
+    # 300 s of 10 s of idling, twice over.
+    assert (one, four) == (60, 240)
+
+
+def test_every_function_is_watched_for_errors_and_throttles(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    alarms = _alarms(synthesize("prod")["Operability"])
+    for role in ROLES:
+        dashed = role.replace("_", "-")
+        assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
+        assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
+    for role in ROLES - {"ingest"}:
+        dropped = _metric(alarms[f"starts-dropped-{role.replace('_', '-')}"])
+        assert dropped["MetricName"] == "AsyncEventsDropped"
+
+
+def test_undelivered_starts_are_watched_where_they_are_kept(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    template = synthesize("prod", api=REST)["Operability"]
+    queue = _metric(_alarms(template)["undelivered-starts"])["Dimensions"]
+    assert queue != _metric(_alarms(template)["dead-letters"])["Dimensions"]
+    assert len(_widget(template, "Given up")["metrics"]) == 2
+
+
+@pytest.mark.parametrize("api", [HTTP, REST])
+def test_no_widgets_of_the_dashboard_overlap_and_every_row_is_full(
+    api: dict[str, str], synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    cells = [
+        (each["x"] + column, each["y"] + row)
+        for each in _widgets(synthesize("prod", api=api)["Operability"])
+        for column in range(each["width"])
+        for row in range(each["height"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert len(cells) == 24 * (max(row for _, row in cells) + 1)
+
+
+def test_the_dashboard_shows_all_alarms(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    template = synthesize("prod")["Operability"]
+    (shown,) = [each["properties"]["alarms"] for each in _widgets(template) if each["type"] == "alarm"]
+    assert len(shown) == len(_alarms(template))
+
+
+def test_gb_seconds_are_reckoned_with_the_memory_that_the_function_has(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stacks = synthesize("dev", memory={"ingest": 1_024})
+    functions = _all(stacks["Buffer"], "AWS::Lambda::Function")
+    memory = {each["Handler"].split(".")[1]: each["MemorySize"] for each in functions}
+    assert memory["ingest"] == 1_024
+    shown = {
+        line[0]["label"]: line[0]["expression"]
+        for line in _widget(stacks["Operability"], "Lambda GB-seconds")["metrics"]
+        if isinstance(line[0], dict)
+    }
+    for role in ROLES:
+        milliseconds = {f"ms_of_{role}": 3_000}
+        assert eval(shown[role], milliseconds) == 3 * memory[role] / 1_024  # noqa: S307 - our own formula
+
+
+@pytest.mark.parametrize(("egress", "shown"), [("nat", 1), ("endpoints", 0)])
+def test_nat_traffic_is_shown_where_there_is_any(
+    egress: str, shown: int, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    widgets = _widgets(synthesize("dev", network={"egress": egress})["Operability"])
+    assert sum("NAT" in each["properties"].get("title", "") for each in widgets) == shown
+
+
+def _emitted() -> Iterator[Told]:
+    """Every literal name that a function counts or measures; those of shared code may come from any of them."""
+    for path in (ROOT / "lambdas").rglob("*.py"):
+        folder = path.relative_to(ROOT / "lambdas").parts[0]
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+                continue
+            name = call.args[0]
+            if call.func.attr not in {"count", "measure_ms", "count_by"} or not isinstance(name, ast.Constant):
+                continue
+            own = {str(keyword.arg) for keyword in call.keywords} if call.func.attr == "count_by" else set()
+            for service in ROLES if folder == "shared" else {folder}:
+                yield Told(str(name.value), service, frozenset({"service", *own}))
+
+
+def _looked_at(template: Template, *, namespace: str) -> Iterator[Told]:
+    for alarm in _alarms(template).values():
+        stats = [each["MetricStat"]["Metric"] for each in alarm["Metrics"] if "MetricStat" in each]
+        for metric in stats:
+            if metric["Namespace"] == namespace:
+                yield _told(metric["MetricName"], {each["Name"]: each["Value"] for each in metric["Dimensions"]})
+        yield from _in_queries([each.get("Expression", "") for each in alarm["Metrics"]], namespace)
+    for widget in _widgets(template):
+        for line in widget["properties"].get("metrics", []):
+            if line[0] == namespace:
+                names = [each for each in line[2:] if isinstance(each, str)]
+                yield _told(line[1], dict(zip(names[::2], names[1::2], strict=True)))
+            elif isinstance(line[0], dict):
+                yield from _in_queries([line[0]["expression"]], namespace)
+
+
+def _told(name: str, dimensions: Mapping[str, str]) -> Told:
+    return Told(name, dimensions["service"], frozenset(dimensions))
+
+
+def _in_queries(expressions: Iterable[str], namespace: str) -> Iterator[Told]:
+    for expression in expressions:
+        if query := re.fullmatch(QUERY, expression):
+            assert query[2] == namespace
+            yield from (Told(query[1], service) for service in ROLES)
+        elif search := re.match(
+            rf"SEARCH\('{{{namespace},([\w,]+)}} MetricName=\"(\w+)\" service=\"(\w+)\"", expression
+        ):
+            yield Told(search[2], search[3], frozenset(search[1].split(",")))
+        else:
+            assert namespace not in expression, expression

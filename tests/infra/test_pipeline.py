@@ -1,0 +1,147 @@
+"""The workflows and the role they deploy with: who may do what, and that they only call what exists."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = {path.name: path.read_text("utf-8") for path in sorted(ROOT.glob(".github/workflows/*.yml"))}
+DEPLOYS = "deploy-stage.yml"
+READ_ONLY = {"contents": "read"}
+DEPLOYER = {"contents": "read", "id-token": "write"}
+PROVIDER = "token.actions.githubusercontent.com"
+
+
+def workflow(name: str) -> dict[Any, Any]:
+    loaded: dict[Any, Any] = yaml.safe_load(WORKFLOWS[name])
+    return loaded
+
+
+def triggers(name: str) -> dict[str, Any]:
+    # To YAML 1.1, `on` is true.
+    found: dict[str, Any] = workflow(name)[True]
+    return found
+
+
+def steps(name: str) -> list[dict[str, Any]]:
+    return [step for job in workflow(name)["jobs"].values() for step in job.get("steps", [])]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_runs_only_targets_of_the_makefile_and_the_ci_script(name: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    allowed = {f"make {target}" for target in targets} | {".ci/run"}
+    assert {step["run"] for step in steps(name) if "run" in step} <= allowed
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_of_this_repository_calls_only_workflows_that_exist(name: str) -> None:
+    called = {job["uses"] for job in workflow(name)["jobs"].values() if "uses" in job}
+    assert called <= {f"./.github/workflows/{other}" for other in WORKFLOWS}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_only_what_deploys_may_ask_for_a_token_and_nothing_may_write(name: str) -> None:
+    assert workflow(name)["permissions"] == READ_ONLY
+    for job in workflow(name)["jobs"].values():
+        deploys = name == DEPLOYS or job.get("uses", "").endswith(DEPLOYS)
+        assert job.get("permissions", READ_ONLY) == (DEPLOYER if deploys else READ_ONLY)
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_no_workflow_knows_a_secret_or_runs_a_strangers_code_with_rights(name: str) -> None:
+    assert "pull_request_target" not in WORKFLOWS[name]
+    assert "workflow_run" not in WORKFLOWS[name]
+    # Neither long-lived keys nor any other secret: the role comes from a token of the run.
+    assert "secrets" not in WORKFLOWS[name]
+    assert "access-key" not in WORKFLOWS[name]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_no_expression_is_pasted_into_a_shell(name: str) -> None:
+    assert not [step["run"] for step in steps(name) if "${{" in step.get("run", "")]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_checkout_leaves_no_token_behind_and_no_job_runs_for_ever(name: str) -> None:
+    for step in steps(name):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+    assert all("timeout-minutes" in job for job in workflow(name)["jobs"].values() if "steps" in job)
+
+
+def test_a_stage_is_deployed_through_its_environment_and_never_twice_at_a_time() -> None:
+    (job,) = workflow(DEPLOYS)["jobs"].values()
+    assert job["environment"] == "${{ inputs.stage }}"
+    assert job["concurrency"] == {"group": "deploy-${{ inputs.stage }}", "cancel-in-progress": False}
+    assert job["env"] == {"STAGE": "${{ inputs.stage }}"}
+    (login,) = (step for step in job["steps"] if "configure-aws-credentials" in step.get("uses", ""))
+    assert login["with"]["role-to-assume"] == "${{ vars.AWS_DEPLOY_ROLE }}"
+
+
+def test_deployments_start_by_hand_or_by_a_release_and_only_after_the_checks() -> None:
+    assert triggers("deploy.yml").keys() == {"release", "workflow_dispatch"}
+    assert triggers(DEPLOYS).keys() == {"workflow_call"}
+    jobs = workflow("deploy.yml")["jobs"]
+    assert jobs["check"]["uses"].endswith("/ci.yml")
+    assert jobs["dev"]["needs"] == "check"
+    assert jobs["prod"]["needs"] == ["check", "dev"]
+    # With a status function of its own, `if` no longer implies that what is needed succeeded.
+    assert "needs.check.result == 'success'" in jobs["prod"]["if"]
+    assert "needs.dev.result == 'success'" in jobs["prod"]["if"]
+
+
+@pytest.mark.parametrize("target", ["synth", "diff", "deploy", "destroy"])
+def test_what_is_missing_is_said_before_cdk_starts(target: str) -> None:
+    *_, preflight, cdk = would_run(target, CI="")
+    assert preflight.endswith(f"python -m infra.preflight --stage prod --for {target}")
+    assert f"python -m infra.cli {target} " in cdk
+    assert cdk.endswith(" -c stage=prod")
+
+
+def test_a_person_is_asked_before_each_change_and_a_pipeline_is_not() -> None:
+    assert "--require-approval any-change " in would_run("deploy", CI="")[-1]
+    assert "--require-approval never " in would_run("deploy", CI="true")[-1]
+    assert "--force" not in would_run("destroy", CI="true")[-1]
+
+
+def would_run(target: str, **environment: str) -> list[str]:
+    run = subprocess.run(
+        ["make", "--dry-run", target, "STAGE=prod"],
+        capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, **environment},
+    )  # fmt: skip
+    return run.stdout.splitlines()
+
+
+def test_the_stages_offered_are_the_stages_in_aws(stages: dict[str, Any]) -> None:
+    offered = triggers("deploy.yml")["workflow_dispatch"]["inputs"]["stage"]["options"]
+    assert set(offered) == stages.keys() - {"local"}
+
+
+def test_the_role_trusts_one_environment_of_one_repository() -> None:
+    (statement,) = json.loads((ROOT / "docs/github-oidc/trust-policy.json").read_text())["Statement"]
+    assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
+    assert statement["Principal"] == {"Federated": f"arn:aws:iam::ACCOUNT:oidc-provider/{PROVIDER}"}
+    # StringLike would take a wildcard, and trust all that it happens to match.
+    assert statement["Condition"] == {
+        "StringEquals": {
+            f"{PROVIDER}:aud": "sts.amazonaws.com",
+            f"{PROVIDER}:sub": "repo:OWNER/REPOSITORY:environment:STAGE",
+        }
+    }
+
+
+def test_the_role_may_take_the_roles_of_cdk_and_nothing_else() -> None:
+    (statement,) = json.loads((ROOT / "docs/github-oidc/permissions-policy.json").read_text())["Statement"]
+    assert statement["Effect"] == "Allow"
+    assert statement["Action"] == "sts:AssumeRole"
+    assert statement["Resource"] == [
+        f"arn:aws:iam::ACCOUNT:role/cdk-hnb659fds-{role}-role-ACCOUNT-REGION"
+        for role in ("deploy", "file-publishing", "lookup")
+    ]

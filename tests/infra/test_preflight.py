@@ -1,0 +1,309 @@
+"""Every sentence that preflight can say, and that it says nothing when all is there.
+
+The answers of AWS are checked against the SDK's own description of the services.
+"""
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aws_cdk as cdk
+import boto3
+import pytest
+from aws_cdk.assertions import Match, Template
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError, SSOTokenLoadError
+from botocore.stub import Stubber
+
+from infra import cli, preflight
+from infra.composition import compose
+from infra.config import StageConfig
+from infra.layer import LayerError
+from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
+
+# One process synthesizes for all of these.
+pytestmark = pytest.mark.xdist_group("synth")
+
+ROOT = Path(__file__).parents[2]
+ACCOUNT = "111122223333"
+OTHER_ACCOUNT = "444455556666"
+ZONES = ["us-east-1a", "us-east-1b"]
+STAGES = {"dev": {}, "prod": {"termination_protection": True}}
+
+# The tests put one of their own in its place.
+REAL_SESSION = boto3.Session
+
+Answer = tuple[str, str, Mapping[str, Any] | str]
+IDENTITY: Answer = ("sts", "get_caller_identity", {"Account": ACCOUNT})
+NO_LOOKUP_ROLE: Answer = ("sts", "assume_role", "AccessDenied")
+BOOTSTRAPPED: Answer = ("ssm", "get_parameter", {"Parameter": {"Value": "32"}})
+NOTHING_DEPLOYED: Answer = ("resourcegroupstaggingapi", "get_resources", {"ResourceTagMappingList": []})
+
+
+class Session:
+    """A boto3 session whose clients give these answers, in this order, a string being an error's code."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self._real = REAL_SESSION(aws_access_key_id="testing", aws_secret_access_key="testing")
+        self._clients = {
+            service: self._answering(service, list(those))
+            for service, those in itertools.groupby(sorted(answers, key=lambda answer: answer[0]), lambda a: a[0])
+        }
+        self.keys_used: list[str | None] = []
+
+    def _answering(self, service: str, answers: list[Answer]) -> Any:
+        client = self._real.client(service, region_name="us-east-1")
+        stubber = Stubber(client)
+        for _, operation, answer in answers:
+            if isinstance(answer, str):
+                stubber.add_client_error(operation, service_error_code=answer)
+            else:
+                stubber.add_response(operation, answer)
+        stubber.activate()
+        return client
+
+    def client(self, service: str, *, aws_access_key_id: str | None = None, **_: Any) -> Any:
+        self.keys_used.append(aws_access_key_id)
+        return self._clients[service]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def limits(concurrent: int, unreserved: int) -> Answer:
+    limit = {"ConcurrentExecutions": concurrent, "UnreservedConcurrentExecutions": unreserved}
+    return ("lambda", "get_account_settings", {"AccountLimit": limit})
+
+
+def zones(*names: str) -> Answer:
+    found = [{"ZoneName": name, "State": "available"} for name in names]
+    return ("ec2", "describe_availability_zones", {"AvailabilityZones": found})
+
+
+@pytest.fixture
+def prod(stage_config: Callable[..., StageConfig]) -> StageConfig:
+    """It reserves 206 and names two zones."""
+    concurrency = {"ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2}
+    return stage_config("prod", account=ACCOUNT, concurrency=concurrency, network={"availability_zones": ZONES})
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine on which nothing is missing."""
+    monkeypatch.setattr(preflight, "lambda_interpreter", lambda: "/usr/bin/python3.13")
+    monkeypatch.setattr(preflight, "build_layer", lambda *_, **__: None)
+    return monkeypatch
+
+
+def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy") -> list[str]:
+    return list(problems_there(config, Account(ACCOUNT, Session(*answers).client), purpose))
+
+
+# -- this machine and cdk.json -----------------------------------------------------------------------------------
+
+
+def test_synth_needs_no_credentials(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(boto3, "Session", lambda: pytest.fail("asked for credentials"))
+    assert not list(problems(STAGES, "dev", "synth"))
+
+
+def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LayerError("no matching distribution")
+
+    machine.setattr(cli, "node", lambda: tmp_path / "node")
+    machine.setattr(preflight, "lambda_interpreter", lambda: None)
+    machine.setattr(preflight, "build_layer", fail)
+    node, python, layer, stage, *rest = problems(STAGES, "prdo", "deploy")
+    assert node.endswith("Run `make clean setup`.")
+    assert python.startswith("Python 3.13 is missing")
+    assert layer.endswith("no matching distribution")
+    assert stage == "Unknown stage 'prdo'. Valid stages: dev, prod."
+    assert not rest
+
+
+def test_a_protected_stage_is_not_destroyed_by_half(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
+    (protected,) = problems(STAGES, "prod", "destroy")
+    assert "set its termination_protection to false" in protected
+    assert not list(problems(STAGES, "dev", "destroy"))
+
+
+def test_the_local_stage_is_sent_to_make_up(machine: pytest.MonkeyPatch) -> None:
+    (sentence,) = problems({"local": {}}, "local", "deploy")
+    assert "`make up` gives it" in sentence
+
+
+def test_a_profile_that_does_not_exist_is_a_sentence(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("AWS_PROFILE", "nobody")
+    (sentence,) = problems(STAGES, "dev", "diff")
+    assert "The config profile (nobody) could not be found" in sentence
+
+
+def test_the_command_prints_the_sentences_and_fails() -> None:
+    arguments = [sys.executable, "-m", "infra.preflight", "--for", "synth", "--stage"]
+    run = subprocess.run([*arguments, "prdo"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 1
+    assert run.stderr.startswith("Not ready to synth stage 'prdo':\n")
+    assert "  - Unknown stage 'prdo'. Valid stages: dev, local, prod.\n" in run.stderr
+
+
+# -- the credentials ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("ExpiredToken", "The AWS credentials have expired. Sign in"),
+        ("InvalidClientTokenId", r"AWS refuses the credentials \(InvalidClientTokenId\)"),
+    ],
+)
+def test_credentials_that_aws_does_not_take_are_told_apart(code: str, sentence: str, prod: StageConfig) -> None:
+    with pytest.raises(Missing, match=sentence):
+        identify(prod, Session(("sts", "get_caller_identity", code)))
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (NoCredentialsError(), "No AWS credentials were found"),
+        (EndpointConnectionError(endpoint_url="https://sts"), "AWS is out of reach"),
+        (SSOTokenLoadError(error_msg="no token"), "credentials cannot be used.*Sign in"),
+    ],
+)
+def test_what_never_reaches_aws_is_told_apart(
+    error: Exception, sentence: str, prod: StageConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    session = Session(IDENTITY)
+    monkeypatch.setattr(session.client("sts"), "get_caller_identity", fail)
+    with pytest.raises(Missing, match=sentence):
+        identify(prod, session)
+
+
+def test_credentials_of_another_account_are_refused(prod: StageConfig) -> None:
+    with pytest.raises(Missing, match=f"are for account {OTHER_ACCOUNT}, stage 'prod' belongs to {ACCOUNT}"):
+        identify(prod, Session(("sts", "get_caller_identity", {"Account": OTHER_ACCOUNT})))
+
+
+def test_a_region_that_does_not_exist_is_refused_before_anything_is_asked(
+    stage_config: Callable[..., StageConfig],
+) -> None:
+    with pytest.raises(Missing, match="There is no region 'us-esat-1'"):
+        identify(stage_config("dev", region="us-esat-1"), Session())
+
+
+def test_the_account_is_read_with_the_lookup_role_of_cdk(prod: StageConfig) -> None:
+    keys = {
+        "AccessKeyId": "A" * 16,
+        "SecretAccessKey": "lookup",
+        "SessionToken": "lookup",
+        "Expiration": "2030-01-01T00:00:00Z",
+    }
+    session = Session(IDENTITY, ("sts", "assume_role", {"Credentials": keys}), BOOTSTRAPPED)
+    identify(prod, session).client("ssm")
+    assert session.keys_used == [None, "A" * 16]
+
+
+def test_without_that_role_the_credentials_themselves_are_used(prod: StageConfig) -> None:
+    session = Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED)
+    identify(prod, session).client("ssm")
+    assert session.keys_used == [None, None]
+
+
+# -- the account -------------------------------------------------------------------------------------------------
+
+
+def test_an_account_that_has_everything_is_ready(prod: StageConfig) -> None:
+    answers = [BOOTSTRAPPED, limits(1_000, 306), NOTHING_DEPLOYED, zones(*ZONES, "us-east-1c")]
+    assert not in_account(prod, *answers)
+
+
+def test_diff_asks_only_for_the_bootstrap(prod: StageConfig) -> None:
+    assert not in_account(prod, BOOTSTRAPPED, purpose="diff")
+
+
+def test_a_missing_bootstrap_is_said_with_the_command_that_makes_it(prod: StageConfig) -> None:
+    (sentence,) = in_account(prod, ("ssm", "get_parameter", "ParameterNotFound"), purpose="diff")
+    assert sentence.startswith(f"CDK is not bootstrapped for account {ACCOUNT} in us-east-1. Run `make bootstrap STAGE")
+
+
+def test_an_old_bootstrap_is_said_with_both_versions(prod: StageConfig) -> None:
+    (sentence,) = in_account(prod, ("ssm", "get_parameter", {"Parameter": {"Value": "5"}}), purpose="diff")
+    assert "is version 5, 6 is needed" in sentence
+
+
+@pytest.mark.parametrize(("concurrent", "unreserved", "available"), [(1_000, 305, 205), (10, 10, 0)])
+def test_concurrency_that_lambda_would_refuse_is_said_before(
+    concurrent: int, unreserved: int, available: int, prod: StageConfig
+) -> None:
+    answers = [BOOTSTRAPPED, limits(concurrent, unreserved), NOTHING_DEPLOYED, zones(*ZONES)]
+    (sentence,) = in_account(prod, *answers)
+    assert f"reserves 206 concurrent executions, but {available} are left to reserve" in sentence
+
+
+def test_what_the_stage_holds_already_it_may_have_again(prod: StageConfig) -> None:
+    name = f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:ingest"
+    deployed: Answer = (
+        "resourcegroupstaggingapi",
+        "get_resources",
+        {"ResourceTagMappingList": [{"ResourceARN": name}, {"ResourceARN": name}]},
+    )
+    held: list[Answer] = [
+        ("lambda", "get_function_concurrency", {"ReservedConcurrentExecutions": 206}),
+        ("lambda", "get_function_concurrency", {}),
+    ]
+    assert not in_account(prod, BOOTSTRAPPED, limits(1_000, 100), *held, deployed, zones(*ZONES))
+
+
+def test_instances_provisioned_without_a_reservation_count_too(stage_config: Callable[..., StageConfig]) -> None:
+    config = stage_config("dev", warmth={"ingest": "provisioned", "provisioned_instances": 3})
+    (sentence,) = in_account(config, BOOTSTRAPPED, limits(102, 102), NOTHING_DEPLOYED)
+    assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
+
+
+def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: StageConfig) -> None:
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, zones("us-east-1a", "us-east-1c")]
+    (sentence,) = in_account(prod, *answers)
+    assert "no availability zone 'us-east-1b'" in sentence
+    assert "Name two of us-east-1a, us-east-1c" in sentence
+
+
+def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_asked(prod: StageConfig) -> None:
+    answers: list[Answer] = [
+        ("ssm", "get_parameter", "AccessDenied"),
+        ("lambda", "get_account_settings", "AccessDenied"),
+    ]
+    bootstrap, concurrency = in_account(prod, *answers, zones(*ZONES))
+    assert bootstrap.startswith("AWS did not answer GetParameter (AccessDenied)")
+    assert concurrency.startswith("AWS did not answer GetAccountSettings (AccessDenied)")
+
+
+# -- what the stacks themselves say ------------------------------------------------------------------------------------
+
+
+def test_the_bootstrap_asked_for_is_the_one_that_the_stacks_need(tmp_path: Path) -> None:
+    app = cdk.App(outdir=str(tmp_path))
+    stack = cdk.Stack(app, "Stack", env=cdk.Environment(account=ACCOUNT, region="us-east-1"))
+    cdk.CfnResource(stack, "Resource", type="AWS::SNS::Topic")
+    manifest = json.loads((Path(app.synth().directory) / "manifest.json").read_text())
+    needs = manifest["artifacts"]["Stack"]["properties"]
+    assert needs["requiresBootstrapStackVersion"] == preflight.BOOTSTRAP_VERSION
+    assert needs["bootstrapStackVersionSsmParameter"] == preflight.BOOTSTRAP_PARAMETER
+    assert f"/{preflight.LOOKUP_ROLE}-{ACCOUNT}-us-east-1" in needs["lookupRole"]["arn"]
+
+
+def test_the_functions_of_a_stage_are_found_by_their_tags(
+    stage_config: Callable[..., StageConfig], tmp_path: Path
+) -> None:
+    config = stage_config("dev")
+    layer = tmp_path / "layer"
+    (layer / "python").mkdir(parents=True)
+    buffer = compose(cdk.App(outdir=str(tmp_path / "out")), config, source=ROOT, layer=layer)
+    tags = [{"Key": key, "Value": value} for key, value in preflight.stage_tags(config).items()]
+    Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})

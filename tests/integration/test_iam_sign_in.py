@@ -1,0 +1,352 @@
+"""Signing in as in AWS: over TLS, with tokens that live 15 minutes, as a user with the cache's own access string.
+
+The server knows as passwords the tokens that are valid at the moment; time is the test's.
+"""
+
+import re
+import ssl
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from redis import Redis
+from redis.exceptions import RedisError
+
+from infra.cache import ACCESS
+from lambdas.shared.errors import SendFailed, StoreSignInRefused, StoreUnavailable
+from lambdas.shared.keys import wake_key
+from lambdas.shared.rules import Rules
+from lambdas.shared.scripts import LUA_DIRECTORY
+from lambdas.shared.store.connection import SIGN_IN_LIFE_MS, Connection, ConnectionSettings
+from lambdas.shared.store.opening import TOKEN_LIFE_MS, IamAccess, Opener, ValkeySettings
+from lambdas.shared.store.outcomes import Buffered
+from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.wake import Wake
+from tests.support.emission import Bus, run_until_idle
+from tests.support.engine import Engine, ManualClock, payload
+from tests.support.proxy import Proxy, behind_proxy
+from tests.support.scenes import SCENES
+from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
+
+IAM = IamAccess("message-buffer-test", "message-buffer-test", "us-east-1")
+VALID_MS = 900_000
+
+
+class Issuer:
+    """IAM and the cache together: signs tokens, and has the server take those that are valid now."""
+
+    def __init__(self, admin: Any, clock: ManualClock) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._valid: dict[str, int] = {}
+        self.signed: list[str] = []
+        self.grants = True
+        self.failure: SendFailed | None = None
+        self._set_user("reset", *ACCESS.split())
+
+    def sign(self, iam: IamAccess) -> str:
+        assert iam == IAM
+        if self.failure:
+            raise self.failure
+        token = f"cache/?X-Amz-Signature=secret-{len(self.signed)}"
+        self.signed.append(token)
+        if self.grants:
+            self._valid[token] = self._clock.now_ms
+            self._set_user(f">{token}")
+        return token
+
+    def pass_time(self, ms: int) -> None:
+        self._clock.advance(ms)
+        for token, made_at_ms in list(self._valid.items()):
+            if self._clock.now_ms - made_at_ms >= VALID_MS:
+                self._withdraw(token)
+
+    def withdraw_all(self) -> None:
+        for token in list(self._valid):
+            self._withdraw(token)
+
+    def _withdraw(self, token: str) -> None:
+        del self._valid[token]
+        self._set_user(f"<{token}")
+
+    def _set_user(self, *rules: str) -> None:
+        self._admin.execute_command("ACL", "SETUSER", IAM.user, *rules)
+
+
+class Cache:
+    """The cache as a function sees it, and what stands behind it."""
+
+    def __init__(self, engine: Engine, proxy: Proxy, ca_file: Path | None) -> None:
+        self.admin, self.proxy, self.clock = engine.admin, proxy, ManualClock()
+        self.issuer = Issuer(engine.admin, self.clock)
+        self.swallowed = 0
+        connection = ConnectionSettings(
+            f"valkeys://127.0.0.1:{proxy.port}?cluster=true", ca_file=str(ca_file) if ca_file else None
+        )
+        self.opener = Opener(
+            ValkeySettings(connection, IAM, StoreSettings()),
+            self.issuer.sign,
+            count_swallowed=self._count,
+            clock=self.clock,
+        )
+        self.connection = Connection(self.opener.open, swallowed=self.opener.swallowed, clock=self.clock)
+        self.store = Store(self.connection, clock=self.clock, shebang=STRICT_SHEBANG)
+
+    def _count(self) -> None:
+        self.swallowed += 1
+
+    def send(self, message_id: str) -> None:
+        outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
+        assert isinstance(outcome, Buffered)
+
+    def refused_sign_ins(self) -> int:
+        return sum(
+            int(entry[b"count"])
+            for entry in self.admin.execute_command("ACL", "LOG")
+            if entry[b"reason"] == b"auth" and entry[b"username"] == IAM.user.encode()
+        )
+
+
+Make = Callable[..., Cache]
+
+
+@pytest.fixture
+def make(unwatched: Engine, valkey: ValkeyServer, tmp_path: Path) -> Iterator[Make]:
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    opened: list[Cache] = []
+    contexts = []
+
+    def made(host: str = "127.0.0.1", *, trusted: bool = True) -> Cache:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(host).configure_cert(context)
+        behind = behind_proxy(valkey.port, unwatched.admin, context)
+        opened.append(Cache(unwatched, behind.__enter__(), ca_file if trusted else None))
+        contexts.append(behind)
+        return opened[-1]
+
+    unwatched.admin.execute_command("ACL", "LOG", "RESET")
+    yield made
+    for cache in opened:
+        cache.connection.close()
+    for behind in contexts:
+        behind.__exit__(None, None, None)
+    unwatched.admin.execute_command("ACL", "DELUSER", IAM.user)
+
+
+@pytest.fixture
+def cache(make: Make) -> Cache:
+    return make()
+
+
+@pytest.fixture
+def line(cache: Cache) -> Iterator[Wake]:
+    wake = Wake(cache.opener.open, 0, swallowed=cache.opener.swallowed, sleep=lambda _: None)
+    yield wake
+    wake.close()
+
+
+# -- what the user may do --------------------------------------------------------------------------
+
+
+def test_every_script_runs_in_every_state_under_the_caches_access_string(cache: Cache) -> None:
+    client = cache.opener.open()
+    for scene in SCENES:
+        cache.admin.flushall()
+        engine = Engine(client, cache.admin, shebang=STRICT_SHEBANG)
+        scene.state(engine)
+        assert scene.call(engine.store, engine) is not None, scene.name
+    client.close()
+    assert {scene.script for scene in SCENES} == {path.stem for path in LUA_DIRECTORY.glob("*.lua")}
+    assert len(cache.issuer.signed) == 1
+
+
+def test_a_batch_goes_its_whole_way_under_the_caches_access_string(cache: Cache) -> None:
+    engine, bus = Engine(cache.opener.open(), cache.admin, shebang=STRICT_SHEBANG), Bus()
+    for n in range(3):
+        cache.admin.script_flush()
+        engine.send("c", f"m{n}")
+    run_until_idle(engine, bus)
+    assert bus.ids("c") == ["m0", "m1", "m2"]
+    engine.client.close()
+
+
+def test_the_processors_sleep_works_under_the_caches_access_string(cache: Cache, line: Wake) -> None:
+    assert not line.wait(0)
+    cache.admin.lpush(wake_key(0), 1)
+    assert line.wait(5)
+    assert cache.swallowed == 0
+
+
+def test_the_access_string_allows_what_the_scripts_and_the_client_use_and_nothing_more() -> None:
+    called = {
+        name.lower()
+        for path in LUA_DIRECTORY.glob("*.lua")
+        for name in re.findall(r"redis\.call\('(\w+)'", path.read_text())
+    }
+    allowed = set(re.findall(r"\+(\S+)", ACCESS))
+    assert allowed - called == {"eval", "evalsha", "blpop", "command", "cluster|slots", "asking"}
+    assert called <= allowed
+
+
+OURS, ANOTHERS = "{b0}:processor", "session:1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("HGET", ANOTHERS, "field"),
+        ("DEL", ANOTHERS),
+        ("HGET", "{bx}other", "field"),
+        ("BLPOP", ANOTHERS, 1),
+        ("EVAL", "return redis.call('HSET', KEYS[1], 'a', 'b')", 1, ANOTHERS),
+        ("EVAL", "return redis.call('HGET', ARGV[1], 'a')", 1, OURS, "{b0}another"),
+        ("EVAL", "return redis.call('FLUSHALL')", 1, OURS),
+        ("EVAL", "return redis.call('GET', KEYS[1])", 1, OURS),
+        ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", 0), ("RANDOMKEY",), ("DBSIZE",),
+        ("CONFIG", "GET", "*"), ("INFO",), ("SCRIPT", "FLUSH"), ("SCRIPT", "LOAD", "return 1"), ("FUNCTION", "LIST"),
+        ("ACL", "WHOAMI"), ("ACL", "LIST"), ("CLIENT", "LIST"), ("CLIENT", "KILL", "TYPE", "normal"), ("MONITOR",),
+        ("CLUSTER", "NODES"), ("CLUSTER", "RESET"), ("SHUTDOWN",), ("SWAPDB", 0, 1),
+        ("GET", OURS), ("SET", OURS, 1), ("DUMP", OURS), ("RESTORE", OURS, 0, "x"), ("OBJECT", "ENCODING", OURS),
+        ("PUBLISH", "channel", "m"), ("SUBSCRIBE", "channel"), ("SORT", OURS), ("MIGRATE", "h", 1, OURS, 0, 1),
+    ],
+    ids=lambda command: " ".join(map(str, command)),
+)  # fmt: skip
+def test_what_the_product_does_not_do_is_refused(
+    cache: Cache, valkey: ValkeyServer, command: tuple[str | int, ...]
+) -> None:
+    stranger = Redis(port=valkey.port, username=IAM.user, password=cache.issuer.sign(IAM), protocol=2, driver_info=None)
+    with stranger, pytest.raises(RedisError, match=r"has no permissions to|No permissions to access a key|ACL failure"):
+        stranger.execute_command(*command)
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+def test_a_token_is_signed_once_however_often_one_signs_in(cache: Cache, line: Wake) -> None:
+    for n in range(5):
+        cache.send(f"m{n}")
+        line.wait(0)
+        cache.proxy.drop_connections()
+    assert len(cache.issuer.signed) == 1
+
+
+def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
+    cache.send("m1")
+    cache.issuer.pass_time(TOKEN_LIFE_MS)
+    cache.proxy.drop_connections()
+    cache.send("m2")
+    assert len(cache.issuer.signed) == 1
+    cache.issuer.pass_time(1)
+    cache.proxy.drop_connections()
+    cache.send("m3")
+    assert len(cache.issuer.signed) == 2
+    assert TOKEN_LIFE_MS < VALID_MS - 60_000
+    assert cache.refused_sign_ins() == 0
+
+
+def test_a_function_that_was_frozen_while_its_token_expired_signs_in_with_a_new_one(cache: Cache) -> None:
+    cache.send("m1")
+    cache.issuer.pass_time(VALID_MS)
+    cache.send("m2")
+    assert len(cache.issuer.signed) == 1, "who is signed in stays so"
+    cache.proxy.drop_connections()
+    cache.send("m3")
+    assert len(cache.issuer.signed) == 2
+    assert cache.refused_sign_ins() == 0
+
+
+def test_a_refused_token_is_forgotten_and_one_try_made_with_a_new_one(cache: Cache) -> None:
+    cache.send("m1")
+    cache.issuer.withdraw_all()
+    cache.proxy.drop_connections()
+    cache.send("m2")
+    assert len(cache.issuer.signed) == 2
+    assert cache.swallowed >= 1
+
+
+def test_a_first_sign_in_that_is_refused_gets_one_more_try_then_says_what_to_check(cache: Cache) -> None:
+    cache.issuer.grants = False
+    with pytest.raises(StoreSignInRefused, match="elasticache:Connect to this cache and this user") as refusal:
+        cache.send("m1")
+    assert refusal.value.retryable
+    assert len(cache.issuer.signed) == 2
+    assert "secret" not in "".join(traceback.format_exception(refusal.value))
+    cache.issuer.grants = True
+    cache.send("m1")
+    assert len(cache.issuer.signed) == 3
+
+
+def test_a_sign_in_refused_after_a_connection_was_lost_gets_one_more_try_as_well(cache: Cache) -> None:
+    cache.send("m1")
+    cache.issuer.withdraw_all()
+    cache.issuer.grants = False
+    cache.proxy.drop_connections()
+    with pytest.raises(StoreSignInRefused) as refusal:
+        cache.send("m2")
+    assert len(cache.issuer.signed) == 2
+    assert "secret" not in "".join(traceback.format_exception(refusal.value))
+
+
+def test_the_sleep_forgets_a_refused_token_too(cache: Cache, line: Wake) -> None:
+    line.wait(0)
+    cache.issuer.withdraw_all()
+    cache.proxy.drop_connections()
+    for _ in range(3):  # it learns that its line is lost, that its token is refused, and is there again
+        line.wait(0.05)
+    assert len(cache.issuer.signed) == 2
+    cache.admin.lpush(wake_key(0), 1)
+    assert line.wait(5)
+
+
+def test_a_token_that_cannot_be_signed_is_an_unavailable_store_and_leaves_no_line_without_a_sign_in(
+    cache: Cache,
+) -> None:
+    cache.send("m1")
+    cache.issuer.pass_time(VALID_MS)
+    cache.issuer.failure = SendFailed("sign cache token: NoCredentialsError")
+    cache.proxy.drop_connections()
+    with pytest.raises(StoreUnavailable, match="NoCredentialsError"):
+        cache.send("m2")
+    cache.issuer.failure = None
+    cache.send("m2")
+    assert len(cache.issuer.signed) == 2
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+def test_a_connection_is_renewed_before_the_cache_would_cut_it(cache: Cache) -> None:
+    cache.send("m1")
+    before = cache.proxy.connections
+    cache.issuer.pass_time(SIGN_IN_LIFE_MS - 1)
+    cache.send("m2")
+    assert cache.proxy.connections == before
+    cache.issuer.pass_time(1)
+    cache.send("m3")
+    assert cache.proxy.connections > before
+    assert (len(cache.issuer.signed), cache.refused_sign_ins(), cache.swallowed) == (2, 0, 0)
+
+
+def test_a_connection_that_the_cache_cut_is_made_again_within_the_call(cache: Cache) -> None:
+    cache.send("m1")
+    cache.issuer.pass_time(12 * 3_600_000)
+    cache.admin.execute_command("CLIENT", "KILL", "USER", IAM.user)
+    cache.send("m2")
+    assert len(cache.issuer.signed) == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted", "why"),
+    [("cache.example.org", True, "not valid for '127.0.0.1'"), ("127.0.0.1", False, "CERTIFICATE_VERIFY_FAILED")],
+    ids=["another host", "unknown authority"],
+)
+def test_to_a_server_that_cannot_say_who_it_is_no_token_is_sent(make: Make, host: str, trusted: bool, why: str) -> None:
+    cache = make(host, trusted=trusted)
+    with pytest.raises(StoreUnavailable, match=why):
+        cache.send("m1")
+    assert cache.issuer.signed == []

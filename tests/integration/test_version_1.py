@@ -1,0 +1,212 @@
+"""What version 1 wrote, today's code reads: buffers, batches, events and letters outlive a deploy.
+
+The files under tests/fixtures/v1 are never edited, only added to: they stand for what lies in somebody's cache, queue
+or bucket. A change that needs another file there to pass cannot be deployed over running conversations.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lambdas.conversation_processor import batch
+from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
+from lambdas.shared.message import decode, encode
+from lambdas.shared.rules import Rules
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.outcomes import (
+    Acquired,
+    Buffered,
+    Completed,
+    Deleted,
+    Duplicate,
+    Edited,
+    Flushed,
+    Held,
+    Renewed,
+    Resumed,
+    Retried,
+    Taken,
+)
+from lambdas.shared.wire import decode_fields
+from tests.support.emission import Bus, run_until_idle
+from tests.support.engine import Engine, payload
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.invariants import assert_invariants
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
+SCHEMA = Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json"
+CUSTOMER = "default/whatsapp/4930123456/"
+WAITING, HELD, CLAIMED, FROZEN, RETRYING = (
+    CUSTOMER + state for state in ("waiting", "held", "claimed", "frozen", "retrying")
+)
+FROZEN_BATCH, RETRYING_BATCH = "406dbf1a98aabdf256e19fab-1700000000000-1", "c343fb9aeb6d12800ab4e2e0-1700000000000-1"
+
+
+def read(name: str) -> Any:
+    return json.loads((FIXTURES / name).read_text())
+
+
+@pytest.fixture
+def shard(engine: Engine) -> Engine:
+    """A shard as version 1 left it, at that moment: its processor sleeps, one executor is at work."""
+    state = read("shard.json")
+    for name, key in state["keys"].items():
+        value = key["value"]
+        match key["type"]:
+            case "hash":
+                engine.admin.hset(name, mapping=value)
+            case "zset":
+                engine.admin.zadd(name, value)
+            case "list":
+                engine.admin.rpush(name, *value)
+    engine.clock.now_ms = state["now_ms"]
+    return engine
+
+
+# -- the shard -------------------------------------------------------------------------------------
+
+
+def test_everything_comes_out_once_and_in_order_under_the_ids_it_had(shard: Engine) -> None:
+    bus = Bus()
+    run_until_idle(shard, bus)
+    assert bus.batches(WAITING) == [["wamid.w1", "wamid.w2"]]
+    assert bus.batches(HELD) == [["wamid.h1"]]
+    assert bus.batches(CLAIMED) == [["wamid.c1"]]
+    assert bus.batches(FROZEN) == [["wamid.f1"], ["wamid.f2"]]
+    assert bus.batches(RETRYING) == [["wamid.r1"]]
+    batch_ids = {event.batch_id: event.attempt for event in bus.events}
+    assert (batch_ids[FROZEN_BATCH], batch_ids[RETRYING_BATCH]) == (2, 2)
+    assert_invariants(shard)
+
+
+def test_a_message_joins_the_buffer_that_was_open_and_a_redelivery_is_known(shard: Engine) -> None:
+    assert shard.store.buffer_message(
+        WAITING, "wamid.w2", payload=payload("wamid.w2"), timing=Rules().timing
+    ) == Duplicate(due_at_ms=1_700_000_003_300, count=2, start_processor=False)
+    joined = shard.send(WAITING, "wamid.w3", rules=Rules(adaptive=True))
+    assert isinstance(joined, Buffered)
+    assert (joined.count, joined.start_processor) == (3, False)
+    assert shard.store.peek_conversation(WAITING).generation == 3
+    assert_invariants(shard)
+
+
+def test_an_executor_of_version_1_completes_or_retries_what_it_took(shard: Engine) -> None:
+    assert isinstance(shard.store.complete_batch(FROZEN, "token-of-frozen"), Completed)
+    peeked = shard.store.peek_conversation(FROZEN)
+    assert (peeked.state, peeked.count, peeked.batch_id) == ("PENDING", 1, None)
+    retried = shard.store.retry_batch(RETRYING, "token-of-retrying", retry_at_ms=shard.clock.now_ms + 7)
+    assert retried == Retried(shard.clock.now_ms + 7, start_processor=False)
+    assert_invariants(shard)
+
+
+def test_what_version_1_claimed_is_taken_by_todays_executor(shard: Engine) -> None:
+    taken = shard.store.take_batch(CLAIMED, "token-of-today")
+    assert isinstance(taken, Taken)
+    assert (taken.attempt, taken.generation, taken.flush_reason) == (1, 1, "priority")
+    assert decode(taken.payloads[0]).text == "taken soon"
+    assert isinstance(shard.store.complete_batch(CLAIMED, "token-of-today"), Completed)
+
+
+def test_the_lease_of_version_1_holds_until_it_runs_out(shard: Engine) -> None:
+    assert isinstance(shard.store.renew_lease(0, "lease-1"), Renewed)
+    assert isinstance(shard.store.acquire_lease(0, "today"), Held)
+    shard.clock.advance(shard.store.settings.lease_ms)
+    assert isinstance(shard.store.acquire_lease(0, "today"), Acquired)
+
+
+def test_buffers_of_version_1_obey_todays_controls(shard: Engine) -> None:
+    assert isinstance(shard.store.edit_message(WAITING, "wamid.w1", payload=payload("wamid.w1", "new")), Edited)
+    assert isinstance(shard.store.delete_message(WAITING, "wamid.w2"), Deleted)
+    assert isinstance(shard.store.flush_buffer(WAITING), Flushed)
+    assert isinstance(shard.store.resume_buffer(HELD), Resumed)
+    assert shard.cancel(FROZEN).leaving
+    assert_invariants(shard)
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+def test_a_message_of_version_1_is_read_and_written_back_byte_for_byte() -> None:
+    wire = (FIXTURES / "message.txt").read_bytes()
+    message = decode(wire)
+    assert (message.id, message.text) == ('wamid.HBgM"ü\n1', "Grüße 👋\nsecond line")
+    assert encode(message) == wire
+
+
+def test_what_this_version_does_not_know_of_a_message_survives(shard: Engine) -> None:
+    wire = (FIXTURES / "message.txt").read_bytes()
+    assert decode_fields(wire)["mood"] == {"new": [1, None]}
+    later = wire.replace(b'{"v":1,', b'{"v":2,"later":{"a":1},')
+    assert batch.content_of([later]).messages[0] == batch.content_of([wire]).messages[0] | {"later": {"a": 1}}
+    last = shard.store.peek_conversation(WAITING, limit=9).payloads[-1]
+    assert batch.content_of([last]).messages[0]["mood"] == {"new": True}
+
+
+# -- events and dead letters -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["event.json", "event_by_reference.json"])
+def test_an_event_of_version_1_is_valid_by_todays_schema(name: str) -> None:
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(read(name))
+
+
+def taken_of(event: Any) -> Taken:
+    times = event["metadata"]
+    payloads = [
+        b"%s\n%s" % (json.dumps(each["id"]).encode(), batch.to_json({"v": 1, **each})) for each in event["messages"]
+    ]
+    return Taken(
+        event["batchId"], event["attempt"], event["generation"], times["firstMessageAt"], times["lastMessageAt"],
+        times["firstMessageAt"] + times["waitMs"], event["flushReason"], payloads,
+    )  # fmt: skip
+
+
+def grown_from(old: Any, new: Any) -> bool:
+    """Everything that was there is there as it was; objects may have more fields."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(name in new and grown_from(value, new[name]) for name, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(grown_from, old, new))
+    return bool(old == new)
+
+
+def test_todays_event_has_all_that_a_consumer_of_version_1_reads() -> None:
+    old = read("event.json")
+    taken = taken_of(old)
+    content = batch.content_of(taken.payloads)
+    assert grown_from(old, batch.event_of(old["conversationId"], taken, content))
+    by_reference = read("event_by_reference.json")
+    reference = by_reference["messagesRef"]
+    new = batch.event_by_reference(old["conversationId"], taken, content, reference=reference)
+    assert by_reference.keys() <= new.keys()
+    assert grown_from({name: by_reference[name] for name in ("messages", "text", "messagesRef")}, new)
+
+
+@pytest.mark.parametrize("name", ["dead_letter.json", "dead_letter_by_reference.json"])
+def test_a_dead_letter_of_version_1_is_redriven_under_its_batch_id(fake: Engine, name: str) -> None:
+    letter, bus, objects, telemetry = read(name), FakeBus(), FakeObjects(), RecordedTelemetry()
+    if reference := letter.get("payloadsRef"):
+        objects.kept[reference["key"]] = (FIXTURES / "dead_letter_payloads.json").read_bytes()
+    executor = ConversationProcessor(
+        store=fake.store,
+        outlets=Outlets(bus, objects, FakeQueue()),
+        starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
+        telemetry=telemetry,
+        limits=Limits(262_144, 3),
+    )
+    assert executor.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
+    ((_, detail),) = bus.published
+    event = json.loads(detail)
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(event)
+    assert (event["batchId"], event["attempt"], event["text"]) == (letter["batchId"], 2, "Hey\nGrüße 👋")
+    assert [message["mood"] for message in event["messages"]] == [{"new": True}] * 2
+
+
+def test_todays_dead_letter_has_all_that_version_1_reads_back() -> None:
+    old = read("dead_letter.json")
+    conversation, taken = batch.taken_from_letter(old, old["payloads"])
+    new = batch.letter_of(conversation, taken, reason=old["reason"]) | {"payloads": batch.letter_payloads(taken)}
+    assert grown_from(old | {"attempt": old["attempt"] + 1}, new)

@@ -1,0 +1,67 @@
+"""The published event schema: EventBridge's registry takes Draft 4 only, consumers use what their tools have."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
+DRAFTS = [jsonschema.Draft4Validator, jsonschema.Draft7Validator, jsonschema.Draft202012Validator]
+TIME = 1_700_000_000_000
+Json = dict[str, Any]
+
+
+def message() -> Json:
+    return {
+        "id": "m1", "text": "Hey", "type": "text", "author": None, "attachments": [{"type": "image", "sizeBytes": 3}],
+        "replyTo": None, "sentAt": None, "receivedAt": TIME, "platform": "generic",
+    }  # fmt: skip
+
+
+def whole() -> Json:
+    return {
+        "version": 1, "batchId": "b-1", "conversationId": "default/generic/shop/c1", "tenant": "default",
+        "generation": 1, "attempt": 1, "messages": [message()], "text": "Hey", "messageCount": 1, "bufferedAt": TIME,
+        "flushReason": "silence", "lane": "debounce",
+        "metadata": {"platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000},
+    }  # fmt: skip
+
+
+def referring() -> Json:
+    reference = {"bucket": "b", "key": "batches/b-1.json", "bytes": 300_000}
+    return whole() | {"messages": [], "text": None, "messagesRef": reference}
+
+
+def test_the_schema_is_one_of_draft_4() -> None:
+    jsonschema.Draft4Validator.check_schema(SCHEMA)
+    assert jsonschema.validators.validator_for(SCHEMA) is jsonschema.Draft4Validator
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("event", [whole(), referring(), whole() | {"added": "later"}])
+def test_every_draft_takes_an_event(draft: Callable[[Json], Any], event: Json) -> None:
+    draft(SCHEMA).validate(event)
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(
+    "event",
+    [
+        whole() | {"version": 2},
+        whole() | {"lane": "fast"},
+        whole() | {"conversationId": "default/generic/shop"},
+        whole() | {"bufferedAt": -1},
+        whole() | {"messages": [message() | {"sentAt": "now"}]},
+        whole() | {"messages": []},
+        whole() | {"text": None},
+        referring() | {"text": "Hey"},
+        referring() | {"messages": [message()]},
+        referring() | {"messagesRef": {"bucket": "b"}},
+        {name: value for name, value in whole().items() if name != "batchId"},
+    ],
+)
+def test_every_draft_refuses_what_is_none(draft: Callable[[Json], Any], event: Json) -> None:
+    assert not draft(SCHEMA).is_valid(event)
