@@ -64,7 +64,7 @@ class Webhooks:
         )
         return Answer(answer.status, answer.data)
 
-    def type(self, body: object) -> Answer:
+    def tell_typing(self, body: object) -> Answer:
         """Tell that somebody is typing."""
         return self.post("generic", body, door="typing")
 
@@ -91,9 +91,13 @@ class Webhooks:
 
 
 def _encoded(platform: str, body: object) -> tuple[bytes, str]:
+    content_type = FORM if platform == "twilio" else JSON
+    if isinstance(body, bytes):
+        return body, content_type
     if platform == "twilio":
-        return body if isinstance(body, bytes) else urlencode(body).encode(), FORM  # type: ignore[arg-type]
-    return body if isinstance(body, bytes) else json.dumps(body).encode(), JSON
+        assert isinstance(body, Mapping)
+        return urlencode(body).encode(), content_type
+    return json.dumps(body).encode(), content_type
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:

@@ -397,3 +397,43 @@ def test_p9_from_an_unverified_body_nothing_reaches_the_store(
         assert scene.call(gateway(platform, raw, headers=headers, door=door))[0] in (401, 404)
     assert scene.is_empty()
     assert scene.bus.published == []
+
+
+# -- hostile input ---------------------------------------------------------------------------------
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def mutated(draw: st.DrawFn, value: Any, odds: int = 8) -> Any:
+    """The value with some of its parts replaced by anything, doubled or left out."""
+    if draw(st.integers(0, odds)) == 0:
+        return draw(ANYTHING)
+    if isinstance(value, dict):
+        return {key: mutated(draw, item) for key, item in value.items() if draw(st.integers(0, odds))}
+    if isinstance(value, list):
+        return [mutated(draw, item) for item in value for _ in range(draw(st.sampled_from([1, 1, 1, 1, 0, 2])))]
+    return value
+
+
+CONTENTS = {
+    platform: [json.loads(path.read_text()) for path in fixtures() if path.parent.name == platform]
+    for platform in PLATFORMS
+}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_platform_signs_the_answer_is_no_5xx(scene: Scene, platform: str, data: st.DataObject) -> None:
+    content = data.draw(st.composite(lambda draw: mutated(draw, draw(st.sampled_from(CONTENTS[platform]))))())
+    if platform == "twilio":
+        fields = content if isinstance(content, dict) else {"Body": content}
+        content = {str(name): str(value) for name, value in fields.items()}
+    assert scene.post(platform, content)[0] in (200, 400, 413)
+    for event in scene.amended():
+        VALIDATOR.validate(event)
