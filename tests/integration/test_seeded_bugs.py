@@ -73,6 +73,26 @@ BUGS = (
         "redis.call('ZREM', inflight_key, conversation)", "",
     ),
     Bug(
+        "an emitted batch is not remembered", "complete_batch",
+        "redis.call('ZADD', emitted_key, taken[3], taken[2])", "",
+    ),
+    Bug(
+        "every emitted batch is remembered", "complete_batch",
+        "redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)", "",
+    ),
+    Bug(
+        "emitted batches are remembered for ever", "complete_batch",
+        "redis.call('PEXPIRE', emitted_key, seen_ms)", "",
+    ),
+    Bug(
+        "an edit that comes too late names the next batch", "edit_message",
+        "'-inf', arrived_at - 1)", "'-inf', arrived_at)",
+    ),
+    Bug(
+        "a deletion that comes too late names a batch though the right one may be forgotten", "delete_message",
+        "if earlier == 0 and", "if false and",
+    ),
+    Bug(
         "a second executor takes a batch that is held", "take_batch",
         "if owner ~= token and token_until > now_ms then", "if false then",
     ),

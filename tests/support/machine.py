@@ -46,7 +46,13 @@ from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel
 
 SETTINGS = StoreSettings(
-    lease_ms=15_000, start_ms=10_000, horizon_ms=90_000, claim_ms=30_000, executor_ms=60_000, max_batch=4
+    lease_ms=15_000,
+    start_ms=10_000,
+    horizon_ms=90_000,
+    claim_ms=30_000,
+    executor_ms=60_000,
+    max_batch=4,
+    max_emitted=2,
 )
 CONVERSATIONS = ("ann", "bob {b0} }{", "çé\n\x00")
 PROCESSORS = ("p1", "p2")
@@ -353,7 +359,7 @@ class EngineMachine(RuleBasedStateMachine):
         if model.frozen is None or model.frozen.token != executor.token:
             assert outcome == Stale()
             return
-        model.completed()
+        model.completed(SETTINGS.max_emitted)
         assert isinstance(outcome, Completed)
         assert outcome.count == len(model.waiting)
         assert outcome.next_due_at_ms == (model.due_at if model.waiting else None)
@@ -501,11 +507,19 @@ class EngineMachine(RuleBasedStateMachine):
             assert isinstance(outcome, Extended) == (model.due_at != before)
 
     @precondition(lambda self: self.sent)
-    @rule(name=conversations, which=pick, any_message=seldom, deletes=st.booleans(), twice=seldom)
-    def edit_or_delete(self, name: str, which: int, any_message: bool, deletes: bool, twice: bool) -> None:
+    @rule(
+        name=conversations, which=pick, among=st.sampled_from(("here", "here", "its own", "anybody's")),
+        deletes=st.booleans(), twice=seldom,
+    )  # fmt: skip
+    def edit_or_delete(self, name: str, which: int, among: str, deletes: bool, twice: bool) -> None:
         model = self.model[name]
         here = [*model.waiting, *(model.frozen.messages if model.frozen else [])]
-        message_id = f"m{which % self.sent + 1}" if any_message or not here else here[which % len(here)][0]
+        if among == "here" and here:
+            message_id, _ = here[which % len(here)]
+        elif among != "anybody's" and self.accepted[name]:
+            message_id = self.accepted[name][which % len(self.accepted[name])]
+        else:
+            message_id = f"m{which % self.sent + 1}"
         waiting = message_id in dict(model.waiting)
         frozen = model.frozen is not None and message_id in dict(model.frozen.messages)
         text = payload(message_id, "edited")
@@ -518,7 +532,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert model.frozen is not None
                 assert outcome == Frozen(model.frozen.batch_id)
             else:
-                assert outcome == Absent(message_id in model.seen)
+                assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))
         elif deletes:
             model.delete(message_id)
             self.withdrawn.add((name, message_id))
@@ -578,6 +592,7 @@ class EngineMachine(RuleBasedStateMachine):
             return keys.get(f"{{b0}}:{kind}:{name}")
 
         msgs, batch, taken, conv, seen = key("msgs"), key("batch"), key("taken"), key("conv"), key("seen")
+        emitted = key("emitted")
         assert (msgs.value if msgs else []) == [text for _, text in model.waiting]
         # I3: content and identity of a frozen batch are those first taken.
         assert (batch.value if batch else []) == [text for _, text in (model.frozen.messages if model.frozen else [])]
@@ -588,6 +603,9 @@ class EngineMachine(RuleBasedStateMachine):
         for found in (msgs, batch, taken):
             assert found is None or found.ttl_ms == -1
         assert seen is None or (seen.ttl_ms > 0) == model.is_idle
+        assert emitted is None or emitted.ttl_ms > 0
+        remembered = {batch_id.decode(): int(at) for batch_id, at in emitted.pairs.items()} if emitted else {}
+        assert remembered == model.emitted
         if conv and (model.is_idle or model.frozen or model.held_until):
             # Of an author with nothing but an open buffer, conv may go: the buffer has its own copy of the generation.
             assert (conv.ttl_ms > 0) == model.is_idle

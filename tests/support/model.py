@@ -14,6 +14,7 @@ from lambdas.shared.timing import Timing
 class FrozenBatch:
     batch_id: str
     messages: list[tuple[str, bytes]]
+    last_at: int
     attempt: int = 0
     token: str | None = None
     token_until: int = 0
@@ -33,14 +34,15 @@ class ConversationModel:
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
+    emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
 
     @property
     def is_idle(self) -> bool:
         return not self.waiting and self.frozen is None
 
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
-        self.seen.add(message_id)
+        self.seen[message_id] = now
         self.generation += 1
         ahead = 0 if self.last_at is None else self.last_at - now
         arrived = now + ahead if 0 < ahead <= 60_000 else now
@@ -94,20 +96,34 @@ class ConversationModel:
             self.scheduled_at = max(at, self.due_at)
 
     def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
-        self.frozen = FrozenBatch(batch_id, self.waiting[:limit])
+        assert self.last_at is not None
+        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at)
         self.waiting = self.waiting[limit:]
         if self.waiting:
             self.generation += 1
             self.due_at = now
         return self.frozen
 
-    def completed(self) -> None:
+    def completed(self, remembered: int) -> None:
+        assert self.frozen is not None
+        self.emitted[self.frozen.batch_id] = self.frozen.last_at
+        newest = sorted(self.emitted, key=self._when_emitted)[-remembered:]
+        self.emitted = {batch_id: self.emitted[batch_id] for batch_id in newest}
         self.frozen = None
         if self.waiting:
             assert self.due_at is not None
             self.back_to_pending(self.due_at)
         else:
             self.state = "IDLE"
+
+    def _when_emitted(self, batch_id: str) -> tuple[int, str]:
+        return self.emitted[batch_id], batch_id
+
+    def came_out_in(self, message_id: str, remembered: int) -> str | None:
+        batches = sorted(self.emitted, key=self._when_emitted)
+        later = [batch_id for batch_id in batches if self.emitted[batch_id] >= self.seen.get(message_id, math.inf)]
+        # Beyond a full memory there may have been another, which fits better.
+        return None if not later or len(later) == remembered else later[0]
 
     def flush(self, now: int) -> None:
         if self.waiting:

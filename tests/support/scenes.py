@@ -253,11 +253,14 @@ SCENES = [
     ),
     *(
         Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"),
-              always(o.Absent(known=True)))
+              always(o.Absent(known=True, batch_id=None)))
         for state in (open_buffer, claimed, held)
     ),
     Scene("delete_message", taken_and_more, lambda store, engine: store.delete_message("c", "m3"),
-          always(o.Absent(known=True))),
-    Scene("delete_message", taken, lambda store, engine: store.delete_message("c", "m2")),
+          always(o.Absent(known=True, batch_id=None))),
+    *(
+        Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"))
+        for state in (taken, completed)
+    ),
     Scene("peek_conversation", taken_and_more, lambda store, engine: store.peek_conversation("c", limit=9)),
 ]  # fmt: skip

@@ -202,9 +202,13 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Not among the newest that wait. `known`: it was buffered once, so it has most likely been emitted, or deleted."""
+    """Not among the newest that wait. `known`: it was buffered once, so it has most likely been emitted, or deleted.
+
+    `batch_id`: in which batch to look for it, which may turn out not to hold it; None: not remembered, or not yet out.
+    """
 
     known: bool
+    batch_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class StoreSettings(NamedTuple):
     max_batch: int = 1000  # messages in one batch; the rest makes the next one
     max_batch_bytes: int = 4_194_304  # of its payloads: what an executor's memory takes several times over
     max_search: int = 1000  # messages looked through for an edit or a delete
+    max_emitted: int = 100  # batches a conversation remembers, to say where an edited message went
 
 
 class Store:
@@ -89,8 +90,9 @@ class Store:
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         reply = self._run(
-            "complete_batch", conversation, self._clock(), conversation, token, self.settings.seen_ms, *self._start()
-        )
+            "complete_batch", conversation, self._clock(), conversation, token, self.settings.seen_ms,
+            self.settings.max_emitted, *self._start(),
+        )  # fmt: skip
         if reply[0] == b"STALE":
             return o.Stale()
         return o.Completed(_or_none(reply[1]), reply[2], bool(reply[3]))
@@ -144,14 +146,14 @@ class Store:
     def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
         reply = self._run(
             "edit_message", conversation, encode_message_id(message_id), id_line(message_id), payload,
-            self.settings.max_search,
+            self.settings.max_search, self.settings.max_emitted,
         )  # fmt: skip
         return o.Edited(reply[1]) if reply[0] == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         reply = self._run(
             "delete_message", conversation, conversation, encode_message_id(message_id), id_line(message_id),
-            self.settings.max_search, self.settings.seen_ms,
+            self.settings.max_search, self.settings.seen_ms, self.settings.max_emitted,
         )  # fmt: skip
         return o.Deleted(reply[1]) if reply[0] == b"DELETED" else _not_waiting(reply)
 
@@ -259,4 +261,6 @@ def _or_none(value: int) -> int | None:
 
 
 def _not_waiting(reply: list[Any]) -> o.Frozen | o.Absent:
-    return o.Frozen(reply[1].decode()) if reply[0] == b"FROZEN" else o.Absent(bool(reply[1]))
+    if reply[0] == b"FROZEN":
+        return o.Frozen(reply[1].decode())
+    return o.Absent(bool(reply[1]), reply[2].decode() or None)
