@@ -195,6 +195,34 @@ BUGS = (
         "local at = find(batch_key) if at then redis.call('LSET', batch_key, at, payload) return",
     ),
     Bug(
+        "new rules postpone what is due", "retime_buffer",
+        "if old_due_at > now_ms then", "if true then",
+    ),
+    Bug(
+        "new rules make a buffer wait without a bound", "retime_buffer",
+        "if count < min_messages or due_at >= first_at + max_wait_ms then", "if count < min_messages then",
+    ),
+    Bug(
+        "new rules end a hold", "retime_buffer",
+        "if held_until > now_ms and", "if false and",
+    ),
+    Bug(
+        "an earlier time by new rules is not scheduled", "retime_buffer",
+        "redis.call('ZADD', pending_key, 'XX', due_at, conversation)", "",
+    ),
+    Bug(
+        "new rules move a frozen batch's retry", "retime_buffer",
+        "if mode ~= 'f' and due_at < old_due_at then", "if due_at < old_due_at then",
+    ),
+    Bug(
+        "new rules schedule what is in flight", "retime_buffer",
+        "'XX', due_at, conversation)", "due_at, conversation)",
+    ),
+    Bug(
+        "new rules that end the wait do not wake the sleeping processor", "retime_buffer",
+        "if due_at - string.sub(alive, 14) < 0 then", "if false then",
+    ),
+    Bug(
         "deleting the last message leaves an empty buffer scheduled", "delete_message",
         "redis.call('ZREM', pending_key, conversation)", "",
     ),

@@ -34,10 +34,12 @@ from lambdas.shared.store.outcomes import (
     Released,
     Renewed,
     Resumed,
+    Retimed,
     Retried,
     Returned,
     Stale,
     Taken,
+    Unmoved,
     WorkIsNear,
 )
 from lambdas.shared.store.store import StoreSettings
@@ -118,9 +120,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.tokens += 1
         call_id = f"call-{self.tokens}"
         self.store._new_call_id = lambda: call_id
-        self.calls.append((clock.now_ms, call_id, method, args, kwargs))
         try:
             answer = getattr(self.store, method)(*args, **kwargs)
+            if not (isinstance(answer, Absent) and not answer.known):  # it may well be there when asked again
+                self.calls.append((clock.now_ms, call_id, method, args, kwargs))
             if twice:
                 before = self.engine.settle()
                 again = getattr(self.store, method)(*args, **kwargs)
@@ -505,6 +508,32 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert outcome.due_at_ms == model.due_at
             assert isinstance(outcome, Extended) == (model.due_at != before)
+
+    @rule(name=conversations, rules=st.sampled_from(RULES), skew=skews, twice=seldom)
+    def rules_change(self, name: str, rules: Rules, skew: int, twice: bool) -> None:
+        model, now = self.model[name], self.now(skew)
+        was_due = model.due_at if model.waiting else None
+        outcome = self.call(skew, twice, "retime_buffer", name, timing=rules.timing)
+        model.retime(rules.timing, now)
+        if was_due is None:
+            assert outcome == Empty()
+        elif was_due < now:
+            assert outcome == Unmoved(was_due)
+        else:
+            assert isinstance(outcome, Retimed)
+            assert (outcome.due_at_ms, outcome.count) == (model.due_at, len(model.waiting))
+            assert model.first_at is not None
+            assert outcome.due_at_ms <= max(model.first_at + rules.max_wait_ms, model.held_until, now)  # I4
+            if model.frozen is None and model.state == "PENDING":
+                self.must_be_picked_up(model.scheduled_at, now)
+
+    @precondition(lambda self: any(m.frozen and m.state == "PENDING" for m in self.model.values()))
+    @rule(rules=st.sampled_from(RULES), skew=skews)
+    def rules_change_behind_a_retry(self, rules: Rules, skew: int) -> None:
+        for name, model in self.model.items():
+            if model.frozen and model.state == "PENDING":
+                self.burst(name, RULES[2], 1, skew, False)
+                self.rules_change(name, rules, skew, False)
 
     @precondition(lambda self: self.sent)
     @rule(

@@ -48,39 +48,59 @@ class ConversationModel:
         arrived = now + ahead if 0 < ahead <= 60_000 else now
         gap = None if self.last_at is None else max(now - self.last_at, 0)
         self.last_at = arrived
-        self._learn(gap, timing)
+        rhythm = self._learn(gap, timing)
         old_due = self.due_at if self.waiting else None
         if not self.waiting:
             self.first_at = arrived
         self.waiting.append((message_id, payload))
         if old_due is None or old_due > now:
-            self.due_at = self._due(arrived, gap, timing, now)
+            self.due_at = self._due(arrived, self._wait(gap, rhythm, timing), timing, now)
             if self.frozen is None and self.state != "INFLIGHT":
                 if old_due is None or self.due_at < old_due:
                     self.back_to_pending(self.due_at)
                 self.scheduled_at = max(self.not_before, self.due_at)
 
-    def _learn(self, gap: int | None, timing: Timing) -> None:
-        if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
+    def retime(self, timing: Timing, now: int) -> None:
+        if not self.waiting:
             return
+        old_due = self.due_at
+        assert old_due is not None
+        assert self.first_at is not None
+        assert self.last_at is not None
+        if old_due > now:
+            between = len(self.waiting) - 1
+            gap = (self.last_at - self.first_at) / between if between else None
+            wait = self._wait(gap, (self.gap_mean, self.gap_dev), timing)
+            self.due_at = max(now, self._due(self.last_at, wait, timing, now))
+            if self.frozen is None and self.state == "PENDING":
+                if self.due_at < old_due:
+                    self.back_to_pending(self.due_at)
+                self.scheduled_at = max(self.not_before, self.due_at)
+
+    def _learn(self, gap: int | None, timing: Timing) -> tuple[float | None, float]:
+        """The rhythm, not yet rounded."""
+        if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
+            return self.gap_mean, self.gap_dev
         if self.gap_mean is None:
             mean, dev = float(gap), gap / 2
         else:
             mean = 0.875 * self.gap_mean + 0.125 * gap
             dev = 0.75 * self.gap_dev + 0.25 * abs(self.gap_mean - gap)
-        self._exact = (mean, dev)
         self.gap_mean, self.gap_dev = float(f"{mean:.1f}"), float(f"{dev:.1f}")
+        return mean, dev
 
-    def _due(self, arrived: int, gap: int | None, timing: Timing, now: int) -> int:
+    def _wait(self, gap: float | None, rhythm: tuple[float | None, float], timing: Timing) -> int:
+        mean, dev = rhythm
+        if timing.adaptive and mean is not None:
+            k, floor, ceiling = map(float, timing.adaptive.split())
+            return int(max(floor, min(ceiling, math.ceil(mean + k * dev))))
+        if len(self.waiting) > 1 and gap is not None and gap < timing.typing_ms:
+            return max(timing.silence_ms, timing.typing_ms)
+        return timing.silence_ms
+
+    def _due(self, arrived: int, wait: int, timing: Timing, now: int) -> int:
         assert self.first_at is not None
         count = len(self.waiting)
-        wait = timing.silence_ms
-        if timing.adaptive and self.gap_mean is not None:
-            k, floor, ceiling = map(float, timing.adaptive.split())
-            mean, dev = self._exact if gap is not None and gap <= ceiling else (self.gap_mean, self.gap_dev)
-            wait = int(max(floor, min(ceiling, math.ceil(mean + k * dev))))
-        elif count > 1 and gap is not None and gap < timing.typing_ms:
-            wait = max(wait, timing.typing_ms)
         latest = self.first_at + timing.max_wait_ms
         due = latest if count < timing.min_messages else min(arrived + wait, latest)
         if count >= timing.max_messages or timing.flush_reason:

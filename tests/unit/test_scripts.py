@@ -243,6 +243,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "hold_buffer": {"hold_ms": 5},
     "resume_buffer": {},
     "extend_wait": {"extend_ms": 5, "max_wait_ms": 6},
+    "retime_buffer": {"timing": TIMING},
     "edit_message": {"message_id": "m", "payload": b"p"},
     "delete_message": {"message_id": "m"},
     "peek_conversation": {"limit": 5},
@@ -298,8 +299,8 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
             assert value == EXPECTED[name], name
         if name.endswith("_ms"):
             assert type(value) is int, name
-    if method == "buffer_message":
-        first = script.args.index("payload") + 1
+    if "timing" in CALLS[method]:
+        first = script.args.index("silence_ms")
         assert script.args[first : first + len(TIMING)] == TIMING._fields
         assert args[first : first + len(TIMING)] == TIMING
 

@@ -177,6 +177,15 @@ class Extended:
 
 
 @dataclass(frozen=True, slots=True)
+class Retimed:
+    """It waits as the new rules would have it, which may be as long as before."""
+
+    due_at_ms: int
+    count: int
+    start_processor: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Unmoved:
     """Already due, already later than asked for, or at its bound."""
 

@@ -143,6 +143,17 @@ class Store:
             case _:
                 return o.Empty()
 
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+        """For the buffers that were open when their rules changed; what comes later is buffered by the new ones."""
+        reply = self._run("retime_buffer", conversation, self._clock(), conversation, *timing, *self._start())
+        match reply[0]:
+            case b"RETIMED":
+                return o.Retimed(reply[1], reply[2], bool(reply[3]))
+            case b"UNMOVED":
+                return o.Unmoved(reply[1])
+            case _:
+                return o.Empty()
+
     def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
         reply = self._run(
             "edit_message", conversation, encode_message_id(message_id), id_line(message_id), payload,
