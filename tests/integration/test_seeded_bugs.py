@@ -223,6 +223,22 @@ BUGS = (
         "if due_at - string.sub(alive, 14) < 0 then", "if false then",
     ),
     Bug(
+        "a frozen batch with nothing behind it is not listed", "list_conversations",
+        "{open = 'inflight:0', inflight", "{open = '', inflight",
+    ),
+    Bug(
+        "a retry is not listed", "list_conversations",
+        "inflight = 'pending:0'", "inflight = ''",
+    ),
+    Bug(
+        "a retry is listed under the time of what is behind it", "list_conversations",
+        "elseif buffer and string.sub(buffer, 40, 40) ~= 'f' then", "elseif buffer then",
+    ),
+    Bug(
+        "a moved timer is listed unmoved", "list_conversations",
+        "scheduled_at = math.max(scheduled_at, tonumber(string.sub(buffer, 27, 39)))", "",
+    ),
+    Bug(
         "deleting the last message leaves an empty buffer scheduled", "delete_message",
         "redis.call('ZREM', pending_key, conversation)", "",
     ),

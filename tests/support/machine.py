@@ -42,7 +42,7 @@ from lambdas.shared.store.outcomes import (
     Unmoved,
     WorkIsNear,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.store import FIRST_PAGE, StoreSettings
 from lambdas.shared.timing import Timing
 from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel
@@ -569,6 +569,18 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert isinstance(outcome, Edited)
             model.edit(message_id, text)
+
+    @rule()
+    def listing(self) -> None:
+        listed: dict[str, tuple[str, int]] = {}
+        cursor: str | None = FIRST_PAGE
+        while cursor:
+            page = self.store.list_conversations(0, cursor=cursor)
+            for found in page.conversations:
+                assert found.conversation not in listed, "twice, though nothing moved"
+                listed[found.conversation] = (found.state, found.scheduled_at_ms)
+            cursor = page.next_cursor
+        assert listed == {n: (m.state, m.scheduled_at) for n, m in self.model.items() if not m.is_idle}
 
     # -- time --------------------------------------------------------------------------------------------------
 

@@ -277,5 +277,9 @@ SCENES = [
         Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"))
         for state in (taken, completed)
     ),
+    *(
+        Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))
+        for state in (idle, due_with_a_processor, taken_and_more)
+    ),
     Scene("peek_conversation", taken_and_more, lambda store, engine: store.peek_conversation("c", limit=9)),
 ]  # fmt: skip

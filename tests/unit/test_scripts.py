@@ -228,7 +228,7 @@ class Recorder:
         word = re.findall(r'"([A-Z_]+)"', items[0])[0]
         return [
             word.encode(),
-            *(b"text" if re.search(r"_id|why|^conversation$", item) else 7 for item in items[1:]),
+            *(b"text" if re.search(r"_id|why|cursor|^state|^conversation$", item) else 7 for item in items[1:]),
         ]
 
 
@@ -254,6 +254,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "claim_due": {"lease_id": "l"},
     "return_claim": {"lease_id": "l", "due_at_ms": NOW_MS},
     "recover_expired": {},
+    "list_conversations": {},
 }
 # What an argument of this name must be, wherever it stands.
 EXPECTED = {

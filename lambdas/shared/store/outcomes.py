@@ -221,6 +221,21 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    conversation: str
+    state: str  # PENDING | INFLIGHT
+    scheduled_at_ms: int  # as peek_conversation says it
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """It may be empty, or name a conversation again. The last one has no `next_cursor`."""
+
+    next_cursor: str | None
+    conversations: list[Listed]
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     state: str  # IDLE | PENDING | INFLIGHT
     scheduled_at_ms: int | None  # its score: when pending is looked at, or the deadline in flight

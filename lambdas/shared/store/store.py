@@ -4,6 +4,7 @@ Every script may be repeated with the same arguments, so a call whose answer was
 time and the call id of the first try.
 """
 
+import re
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
@@ -19,6 +20,8 @@ from lambdas.shared.timing import Timing
 from lambdas.shared.wire import id_line
 
 A_DAY_MS = 86_400_000
+FIRST_PAGE = "open:0"  # of list_conversations
+_CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
 
 
 class StoreSettings(NamedTuple):
@@ -235,6 +238,20 @@ class Store:
             pending, inflight, _or_none(oldest_due_at_ms), _or_none(heartbeat_at_ms), bool(start),
             [name.decode() for name in conversations],
         )  # fmt: skip
+
+    def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
+        """A buffer that is open from the first page to the last is on one of them, whatever happens to it meanwhile.
+
+        A conversation with nothing but a frozen batch is, too, unless it moves between the calls.
+        """
+        if not _CURSOR.fullmatch(cursor):
+            raise InvalidInput(f"a cursor is what the page before gave, not {cursor!r}")
+        _whole("limit", limit, 1, 1000)
+        _, next_cursor, *rows = self._run_shard("list_conversations", shard, cursor, limit)
+        listed = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
+        return o.Page(
+            next_cursor.decode() or None, [o.Listed(name.decode(), state.decode(), at) for name, state, at in listed]
+        )
 
     # -- how a call is made ------------------------------------------------------------------------------------
 
