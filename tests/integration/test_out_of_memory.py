@@ -153,7 +153,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     assert store.complete_batch("c", "t1") == first
 
 
-@pytest.mark.parametrize("act", ["flush", "cancel", "resume", "delete"])
+@pytest.mark.parametrize("act", ["flush", "retime", "cancel", "resume", "delete"])
 def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str) -> None:
     tight.send("c", "m1")
     tight.store.hold_buffer("h", hold_ms=60_000)
@@ -162,6 +162,9 @@ def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str
     match act:
         case "flush":
             tight.store.flush_buffer("c")
+            assert tight.claim() == ["c"]
+        case "retime":
+            tight.store.retime_buffer("c", timing=NOW.timing)
             assert tight.claim() == ["c"]
         case "cancel":
             assert tight.cancel("c").buffered == 1

@@ -44,5 +44,5 @@ def assert_nothing_left_behind(engine: Engine) -> None:
     for name, key in keys.items():
         kind = name.split(":", 2)[1]
         if kind not in ("open", "processor", "claimed"):
-            assert kind in ("conv", "seen"), f"{name} has no owner"
+            assert kind in ("conv", "seen", "emitted"), f"{name} has no owner"
             assert key.ttl_ms > 0, f"{name} stays for ever"

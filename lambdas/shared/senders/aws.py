@@ -20,6 +20,8 @@ class Patience(NamedTuple):
 
 # Two tries of at most 3.5 seconds: every caller has something better to do than to wait for longer.
 PATIENT = Patience(1.0, 2.5)
+# Of callers that have something to go by, and somebody who waits for them.
+HURRIED = Patience(0.5, 1.0)
 # Between the tries the SDK pauses for up to a second.
 LONGEST_CALL_MS = 8_000
 
