@@ -180,16 +180,20 @@ class BufferStack(cdk.Stack):
             memory_mb=self._config.memory.admin,
             timeout=ADMIN_TIMEOUT,
             environment=environment.admin(
+                config=self._config,
                 processor=startable,
                 conversation_processor=self.conversation_processor,
                 bus=self.bus,
                 dead_letters=self.dead_letters,
+                rules_table=self.rules_table,
             ),
         )
         _allow(function, "lambda:InvokeFunction", on=[self.conversation_processor.function_arn])
         _allow(function, "events:PutEvents", on=[self.bus.event_bus_arn])
         for action in ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes"):
             _allow(function, f"sqs:{action}", on=[self.dead_letters.queue_arn])
+        for action in ("GetItem", "Scan", "PutItem", "DeleteItem"):
+            _allow(function, f"dynamodb:{action}", on=[self.rules_table.table_arn])
         return function
 
     def _wind_up_watchdog(self) -> None:

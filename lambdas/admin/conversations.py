@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import HoldConversation, OfConversation, Request, ShowConversation
-from lambdas.shared.cancellation import DETAIL_TYPE, cancellation_of
+from lambdas.shared.cancelled import DETAIL_TYPE, cancelled_event
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.conversation import parse_conversation_id
 from lambdas.shared.errors import MalformedMessage, SendFailed
@@ -87,7 +87,7 @@ class Conversations:
         name = _name(request)
         outcome = self._store.cancel_buffer(name)
         assert isinstance(outcome, o.Cancelled), "each cancel of an operator has an id of its own"
-        detail = cancellation_of(name, outcome, reason="operator", message_id=None, at_ms=self._clock())
+        detail = cancelled_event(parse_conversation_id(name), outcome, reason="operator", at_ms=self._clock())
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:

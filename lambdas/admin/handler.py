@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.letters import Letters
+from lambdas.admin.rules import RulesDesk
 from lambdas.admin.service import Admin, operations_of
 from lambdas.shared import config
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.dead_letters import DeadLetterQueue
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.rules_table import RulesTable
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.store.store import Store
@@ -41,6 +43,14 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
     starter = ProcessorStarter(functions, settings.processor_function, telemetry)
     operations = operations_of(
         Conversations(store, starter, EventBus(settings.event_bus)),
+        RulesDesk(
+            table=RulesTable(settings.rules_table),
+            stage_rules=settings.rules,
+            store=store,
+            starter=starter,
+            telemetry=telemetry,
+            time_left=context.get_remaining_time_in_millis,
+        ),
         Letters(
             DeadLetterQueue(settings.dead_letter_queue_url),
             functions,

@@ -33,6 +33,10 @@ class OfScope(Request):
     scope: Name
 
 
+class ListRules(Request):
+    prefix: Annotated[str, Field(max_length=1_100)] = ""
+
+
 class SetRules(OfScope):
     rules: dict[str, Any]
     expected_version: Annotated[int | None, Field(ge=0, alias="expectedVersion")] = None

@@ -11,24 +11,30 @@ from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
 from lambdas.admin.letters import Letters
 from lambdas.admin.requests import (
+    DeleteRules,
+    ExplainRules,
     HoldConversation,
     ListLetters,
+    ListRules,
     OfConversation,
     OfLetter,
+    OfScope,
     R,
     Request,
+    SetRules,
     ShowConversation,
     ShowLetter,
     read_request,
 )
-from lambdas.shared.errors import InvalidInput, MessageBufferError, StoreError
+from lambdas.admin.rules import RulesDesk
+from lambdas.shared.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
 from lambdas.shared.telemetry import Telemetry
 
 Json = dict[str, Any]
 Operation = Callable[[Json], Json]
 
 
-def operations_of(conversations: Conversations, letters: Letters) -> Mapping[str, Operation]:
+def operations_of(conversations: Conversations, rules: RulesDesk, letters: Letters) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
         "conversation.show": _on(ShowConversation, conversations.show),
@@ -36,6 +42,11 @@ def operations_of(conversations: Conversations, letters: Letters) -> Mapping[str
         "conversation.cancel": _on(OfConversation, conversations.cancel),
         "conversation.hold": _on(HoldConversation, conversations.hold),
         "conversation.resume": _on(OfConversation, conversations.resume),
+        "rules.list": _on(ListRules, rules.list),
+        "rules.get": _on(OfScope, rules.get),
+        "rules.set": _on(SetRules, rules.set),
+        "rules.delete": _on(DeleteRules, rules.delete),
+        "rules.explain": _on(ExplainRules, rules.explain),
         "dead.list": _on(ListLetters, letters.list),
         "dead.show": _on(ShowLetter, letters.show),
         "dead.redrive": _on(OfLetter, letters.redrive),
@@ -86,6 +97,8 @@ def _code(error: MessageBufferError) -> str:
             return "invalid"
         case NotFound():
             return "not_found"
+        case RulesConflict():
+            return "conflict"
         case _ if error.retryable:
             return "unavailable"
     return "refused"

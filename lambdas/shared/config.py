@@ -57,6 +57,9 @@ class AdminSettings(NamedTuple):
     conversation_processor_function: str
     event_bus: str
     dead_letter_queue_url: str
+    rules: Mapping[str, Any]
+    """The layer that is deployed with the stage, as JSON has it."""
+    rules_table: str
 
 
 class _Environment:
@@ -152,6 +155,8 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+        rules=env.object("RULES"),
+        rules_table=env.text("RULES_TABLE"),
     )
 
 

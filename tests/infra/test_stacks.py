@@ -126,6 +126,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "CONVERSATION_PROCESSOR_FUNCTION",
             "EVENT_BUS_NAME",
             "DEAD_LETTER_QUEUE_URL",
+            "RULES",
+            "RULES_TABLE",
         },
     }
     for role, function in _functions(synthesize(stage)["Buffer"]).items():

@@ -8,10 +8,12 @@ import pytest
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
+from lambdas.admin.rules import ANSWERING_MS, RulesDesk
 from lambdas.admin.service import Admin, operations_of
-from lambdas.shared.errors import SendFailed
+from lambdas.shared.errors import RulesConflict, SendFailed, StoreUnavailable
 from lambdas.shared.rules import Rules
 from lambdas.shared.senders.dead_letters import Letter
+from lambdas.shared.senders.rules_table import StoredRules
 from lambdas.shared.senders.starter import ProcessorStarter
 from tests.support.engine import Engine, payload
 from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
@@ -58,19 +60,55 @@ class FakeExecutor:
         return self.answer(payload["redrive"])
 
 
+class FakeTable:
+    """DynamoDB, as far as the operators' function sees it."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, StoredRules] = {}
+        self.writes = 0
+
+    def read_all(self) -> list[StoredRules]:
+        return list(self.items.values())
+
+    def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
+        self._expect(scope, expected_version)
+        self.writes += 1
+        self.items[scope] = StoredRules(scope, dict(rules), self.writes, by, at_ms)
+        return self.writes
+
+    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
+        self._expect(scope, expected_version)
+        self.writes += 1
+        return self.items.pop(scope, None) is not None
+
+    def _expect(self, scope: str, version: int | None) -> None:
+        found = self.items[scope].version if scope in self.items else 0
+        if version not in (None, found):
+            raise RulesConflict(f"the rules of {scope} are no longer those that were read")
+
+
 class Desk:
     """The whole function, but for AWS."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
-        self.queue, self.executor = FakeLetters(), FakeExecutor()
+        self.queue, self.executor, self.table = FakeLetters(), FakeExecutor(), FakeTable()
         self.time_left_ms = 60_000
 
     def ask(self, operation: object, **fields: object) -> Json:
         starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
         operations = operations_of(
             Conversations(self.engine.store, starter, self.bus, clock=self.engine.clock),
+            RulesDesk(
+                table=self.table,
+                stage_rules={"silenceMs": 2_000},
+                store=self.engine.store,
+                starter=starter,
+                telemetry=self.telemetry,
+                time_left=lambda: self.time_left_ms,
+                clock=self.engine.clock,
+            ),
             Letters(self.queue, self.executor, EXECUTOR, lambda: self.time_left_ms),
         )
         return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
@@ -280,6 +318,158 @@ def test_status_counts_what_waits_and_says_what_is_late(behind_it: Desk) -> None
     status = desk.result("status")
     assert (status["pending"], status["nextDueAt"], status["overdueMs"]) == (1, due_at_ms, 7_000)
     assert status["shards"][0]["heartbeatAt"] == desk.engine.clock.now_ms
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def test_rules_are_kept_with_who_set_them_and_when(desk: Desk) -> None:
+    desk.result("rules.set", scope="tenant:acme", rules={"silenceMs": 3_000})
+    desk.result("rules.set", scope="stage", rules={"preset": "quickSupport"})
+    (stage, acme) = desk.result("rules.list")["rules"]
+    assert (stage["scope"], acme["scope"]) == ("stage", "tenant:acme")
+    assert desk.result("rules.list", prefix="tenant:") == {"rules": [acme], "more": False}
+    assert desk.result("rules.get", scope="tenant:acme") == acme
+    assert acme == {
+        "scope": "tenant:acme", "rules": {"silenceMs": 3_000}, "version": 1, "updatedBy": ME,
+        "updatedAt": desk.engine.clock.now_ms,
+    }  # fmt: skip
+    assert desk.error("rules.get", scope="tenant:other")[0] == "not_found"
+
+
+def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_deleted(desk: Desk) -> None:
+    desk.table.items["tenant:a/b"] = StoredRules("tenant:a/b", {"silenceM": 1}, 1, None, None)
+    ((wrong),) = desk.result("rules.list")["rules"]
+    assert wrong["problem"] == "silenceM: unknown field; did you mean silenceMs?"
+    desk.result("rules.delete", scope="tenant:a/b")
+    assert desk.error("rules.delete", scope="tenant:a/b")[0] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("scope", "rules", "problem"),
+    [
+        ("tenant:acme", {"silenceM": 1}, "silenceM: unknown field; did you mean silenceMs?"),
+        ("tenant:acme", {"name": "other"}, "name: unknown field; remove it"),
+        ("tenant:acme", {"maxWaitMs": 2_000}, "with the layers beneath, on any platform: silenceMs: 2000 is not below"),
+        ("agent:acme/bot", {"minMessages": 6}, "with the layers beneath, on any platform: minMessages: 6 is above"),
+        ("conversation:acme/sms/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, sms: silenceMs: 25000"),
+        ("account:sms/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
+    ],
+)
+def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rules: Json, problem: str) -> None:
+    desk.table.items["tenant:acme"] = StoredRules(
+        "tenant:acme", {"maxMessages": 5, "platformOverrides": {"sms": {"maxWaitMs": 20_000}}}, 1, ME, 1
+    )
+    before = dict(desk.table.items)
+    code, message = desk.error("rules.set", scope=scope, rules=rules)
+    assert code == "invalid"
+    assert problem in message
+    assert desk.table.items == before
+
+
+def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: Desk) -> None:
+    desk.table.items["stage"] = StoredRules("stage", {"platformOverrides": {"sms": {"maxWaitMs": 4_000}}}, 1, ME, 1)
+    code, message = desk.error("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
+    assert (code, message.partition(":")[0]) == ("invalid", "with the layers beneath, sms")
+    assert desk.ask("rules.set", scope="tenant:acme", rules={"silenceMs": 3_999})["ok"]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "stages",
+        "stage:x",
+        "tenant:",
+        "tenant:a/b",
+        "agent:a",
+        "account:sms",
+        "conversation:a/b/c",
+        "!version",
+        "tenant:a%20b",
+    ],
+)
+def test_a_scope_that_nothing_is_looked_up_under_is_refused(desk: Desk, scope: str) -> None:
+    code, message = desk.error("rules.set", scope=scope, rules={})
+    assert code == "invalid"
+    assert message.startswith("A scope reads stage, tenant:<tenant>")
+
+
+def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
+    version = desk.result("rules.set", scope="stage", rules={"silenceMs": 500}, expectedVersion=0)["version"]
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 600}, expectedVersion=version)
+    late: Json = {"scope": "stage", "expectedVersion": version}
+    assert desk.error("rules.set", **late, rules={})[0] == desk.error("rules.delete", **late)[0] == "conflict"
+    assert desk.result("rules.get", scope="stage")["rules"] == {"silenceMs": 600}
+
+
+def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
+    desk.result("rules.set", scope="stage", rules={"maxMessages": 7})
+    desk.result("rules.set", scope="account:sms/+1", rules={"tenant": "acme", "agent": "bot"})
+    desk.result("rules.set", scope="agent:acme/bot", rules={"platformOverrides": {"sms": {"silenceMs": 900}}})
+    desk.table.items["tenant:acme"] = StoredRules("tenant:acme", {"silenceM": 1}, 9, ME, 1)
+    explained = desk.result("rules.explain", conversation="acme/sms/+1/+2")
+    assert explained["agent"] == "bot"
+    rules = explained["rules"]
+    assert rules["maxMessages"] == {"value": 7, "layer": "stage", "via": "set here", "version": 1}
+    assert rules["silenceMs"] == {
+        "value": 900, "layer": "agent:acme/bot", "via": "platformOverrides.sms", "version": 3,
+    }  # fmt: skip
+    assert rules["minMessages"]["layer"] == "defaults"
+    assert explained["skipped"] == [
+        {"layer": "tenant:acme", "reason": "silenceM: unknown field; did you mean silenceMs?"}
+    ]
+    another = desk.result("rules.explain", conversation="acme/sms/+1/+2", agent="other")
+    assert another["rules"]["silenceMs"]["layer"] == "deployed"
+
+
+def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:
+    desk = behind_it
+    slow = Rules(silence_ms=20_000, typing_inference_ms=0)
+    ours, theirs = "acme/sms/+1/+2", "other/sms/+1/+2"
+    for name in (ours, theirs):
+        desk.engine.send(name, "m1", rules=slow)
+    now = desk.engine.clock.now_ms
+    answer = desk.result("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
+    assert answer["open"] == {"looked": 1, "retimed": 1, "complete": True}
+    due = {name: desk.result("conversation.show", conversation=name)["dueAt"] for name in (ours, theirs)}
+    assert due == {ours: now + 5_000, theirs: now + 20_000}
+    desk.result("rules.delete", scope="tenant:acme")
+    assert desk.result("conversation.show", conversation=ours)["dueAt"] == now + 2_000
+
+
+@pytest.mark.parametrize(
+    ("scope", "rules"),
+    [
+        ("stage", {"silenceMs": 5_000}),
+        ("agent:acme/bot", {"silenceMs": 5_000}),
+        ("conversation:acme/sms/+1/+2", {"silenceMs": 5_000}),
+        ("account:sms/+1", {"tenant": "acme", "agent": "slow bot"}),
+    ],
+)
+def test_every_kind_of_scope_finds_its_open_buffers(desk: Desk, scope: str, rules: Json) -> None:
+    desk.result("rules.set", scope="account:sms/+1", rules={"tenant": "acme", "agent": "bot"})
+    desk.result("rules.set", scope="agent:acme/slow bot", rules={"silenceMs": 5_000})
+    desk.engine.send("acme/sms/+1/+2", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
+    desk.result("rules.set", scope=scope, rules=rules)
+    shown = desk.result("conversation.show", conversation="acme/sms/+1/+2")
+    assert shown["dueAt"] == desk.engine.clock.now_ms + 5_000
+
+
+def test_retiming_ends_before_the_time_does_and_says_so(desk: Desk) -> None:
+    desk.engine.send("acme/sms/+1/+2", "m1")
+    desk.time_left_ms = ANSWERING_MS - 1
+    answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
+    assert answer["open"]["complete"] is False
+    assert desk.table.items["stage"].rules == {"silenceMs": 5_000}
+
+
+def test_rules_stand_even_if_the_open_buffers_cannot_be_reached(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise StoreUnavailable("no connection")
+
+    monkeypatch.setattr(desk.engine.store, "list_conversations", gone)
+    answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
+    assert answer["open"] == {"looked": 0, "retimed": 0, "complete": False, "problem": "no connection"}
 
 
 # -- dead letters ----------------------------------------------------------------------------------
