@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # The emulator's root user.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+# For the admin function, whose time-out is a minute: whether to ask it again, a person decides.
+ONCE = {"read_timeout": 70, "retries": {"total_max_attempts": 1}}
 # A person's profiles, files and proxies are for real accounts.
 NOTHING_PERSONAL = {
     "profile": (None, None, None, None),
@@ -20,13 +22,13 @@ NOTHING_PERSONAL = {
 
 
 @functools.cache
-def emulator_client(service: str, *, endpoint_url: str, region: str, **config: Any) -> Any:
+def emulator_client(service: str, *, endpoint_url: str, region: str, asked_once: bool = False) -> Any:
     from botocore.config import Config  # noqa: PLC0415 - the SDK would make --help slow
 
     return emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]).client(
         service,
         endpoint_url=endpoint_url,
-        config=Config(region_name=region, proxies={}, max_pool_connections=50, **config),
+        config=Config(region_name=region, proxies={}, max_pool_connections=50, **(ONCE if asked_once else {})),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,6 @@ from bufferctl.errors import Failed, Unreachable
 
 LOCAL = "local"
 LOCAL_OUTPUTS = Path(__file__).parent.parent / ".local" / "outputs.json"
-# The admin function's time-out is a minute.
-ANSWER_SECONDS = 70
 
 Json = dict[str, Any]
 Client = Callable[[str], Any]
@@ -59,7 +57,7 @@ def _find_local(path: Path) -> Stage:
 
     def client(service: str) -> Any:
         return sessions.emulator_client(
-            service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], **_settings(service)
+            service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], asked_once=service == "lambda"
         )
 
     return Stage(
@@ -78,7 +76,7 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
     session = boto3.Session(profile_name=profile, region_name=region)
 
     def client(service: str) -> Any:
-        return session.client(service, config=Config(**_settings(service)))
+        return session.client(service, config=Config(**(sessions.ONCE if service == "lambda" else {})))
 
     (stack,) = client("cloudformation").describe_stacks(StackName=f"MessageBuffer-{name}-Buffer")["Stacks"]
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
@@ -89,11 +87,6 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
         webhook_secret=lambda: _generic_secret(client, outputs["WebhookSecretId"]),
         client=client,
     )
-
-
-def _settings(service: str) -> Mapping[str, Any]:
-    # What changes something is asked once: whether to ask again, a person decides.
-    return {"read_timeout": ANSWER_SECONDS, "retries": {"total_max_attempts": 1}} if service == "lambda" else {}
 
 
 def _generic_secret(client: Client, secret_id: str) -> str:

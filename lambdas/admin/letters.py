@@ -1,8 +1,8 @@
 """The dead letters: looked at without taking them away, and sent again under their old batch ids."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
@@ -69,28 +69,38 @@ class Letters:
             if answer.get("redriven") != request.batch_id:
                 raise Refused(f"The batch could not be sent again, and stays where it is: {_problem(answer)}.")
             self._queue.delete(letter)
+            letters.hidden.remove(letter)
         return {"redriven": request.batch_id}
 
     @contextmanager
-    def _peek(self) -> Iterator[Iterator[Letter]]:
-        """Letters as they come, each hidden from others until the end."""
-        seen: list[Letter] = []
-
-        def receive() -> Iterator[Letter]:
-            while self._time_left() > LOOKING_MS:
-                received = self._queue.receive(hidden_seconds=HIDDEN_SECONDS)
-                if not received:
-                    return
-                seen.extend(received)
-                yield from received
-
+    def _peek(self) -> Iterator["_Look"]:
+        look = _Look(self._queue, self._time_left)
         try:
-            yield receive()
+            yield look
         finally:
-            self._queue.give_back(seen)
+            # What is not given back comes back by itself, a little later: no reason to fail.
+            with suppress(errors.SendFailed):
+                self._queue.give_back(look.hidden)
 
 
-def _find(letters: Iterator[Letter], batch_id: str) -> Letter:
+class _Look:
+    """Letters as they come, each hidden from others until it is given back."""
+
+    def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
+        self._queue = queue
+        self._time_left = time_left
+        self.hidden: list[Letter] = []
+
+    def __iter__(self) -> Iterator[Letter]:
+        while self._time_left() > LOOKING_MS:
+            received = self._queue.receive(hidden_seconds=HIDDEN_SECONDS)
+            if not received:
+                return
+            self.hidden += received
+            yield from received
+
+
+def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     for letter in letters:
         if _parsed(letter).get("batchId") == batch_id:
             return letter

@@ -31,6 +31,7 @@ class FakeLetters:
         self.letters = [Letter(f"receipt-{number}", body) for number, body in enumerate(bodies)]
         self.hidden: set[str] = set()
         self.hidden_seconds = 0
+        self.refusals = False
 
     def receive(self, *, hidden_seconds: int) -> list[Letter]:
         self.hidden_seconds = hidden_seconds
@@ -39,10 +40,14 @@ class FakeLetters:
         return received
 
     def give_back(self, letters: list[Letter]) -> None:
+        if self.refusals:
+            raise SendFailed("give dead letters back: Throttling")
+        assert set(letters) <= set(self.letters), "AWS refuses to give back what is gone"
         self.hidden -= {letter.receipt for letter in letters}
 
     def delete(self, letter: Letter) -> None:
         self.letters.remove(letter)
+        self.hidden.remove(letter.receipt)
 
     def count(self) -> int:
         return len(self.letters)
@@ -484,6 +489,12 @@ def test_letters_are_listed_without_words_and_given_back(desk: Desk) -> None:
     assert "hello" not in str(listed)
     assert desk.queue.hidden == set()
     assert desk.queue.hidden_seconds == HIDDEN_SECONDS > 60, "hidden for as long as this function may run"
+
+
+def test_letters_that_cannot_be_given_back_are_listed_all_the_same(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0"))
+    desk.queue.refusals = True
+    assert len(desk.result("dead.list")["letters"]) == 1
 
 
 def test_no_more_letters_are_taken_than_asked_for(desk: Desk) -> None:

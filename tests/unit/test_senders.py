@@ -69,17 +69,17 @@ def test_a_function_that_is_called_answers(stub: Callable[[str], Stubber]) -> No
     assert Functions().call("f", {}, answer_seconds=1) == {}
 
 
-def test_letters_are_received_hidden_and_given_back_by_tens(stub: Callable[[str], Stubber]) -> None:
+def test_letters_are_received_hidden_and_given_back(stub: Callable[[str], Stubber]) -> None:
     stubber, queue = stub("sqs"), DeadLetterQueue("https://q")
     asked = {"QueueUrl": "https://q", "MaxNumberOfMessages": 10, "VisibilityTimeout": 90, "WaitTimeSeconds": 1}
-    stubber.add_response("receive_message", {"Messages": [{"ReceiptHandle": "r", "Body": "b"}]}, asked)
+    found = {"Messages": [{"ReceiptHandle": name, "Body": "b"} for name in ("r1", "r2")]}
+    stubber.add_response("receive_message", found, asked)
     letters = queue.receive(hidden_seconds=90)
-    assert letters == [("r", "b")]
-    for count in (10, 1):
-        entries = [{"Id": str(number), "ReceiptHandle": "r", "VisibilityTimeout": 0} for number in range(count)]
-        answer: dict[str, list[object]] = {"Successful": [], "Failed": []}
-        stubber.add_response("change_message_visibility_batch", answer, {"QueueUrl": "https://q", "Entries": entries})
-    queue.give_back(letters * 11)
+    assert letters == [("r1", "b"), ("r2", "b")]
+    for name in ("r1", "r2"):
+        given_back = {"QueueUrl": "https://q", "ReceiptHandle": name, "VisibilityTimeout": 0}
+        stubber.add_response("change_message_visibility", {}, given_back)
+    queue.give_back(letters)
     stubber.assert_no_pending_responses()
 
 

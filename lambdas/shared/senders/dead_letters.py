@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from lambdas.shared.senders import aws
 
-# The most that one call receives, and one call gives back.
+# The most that one call receives.
 PAGE = 10
 
 
@@ -34,13 +34,12 @@ class DeadLetterQueue:
         return [Letter(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
-        for first in range(0, len(letters), PAGE):
-            entries = [
-                {"Id": str(number), "ReceiptHandle": letter.receipt, "VisibilityTimeout": 0}
-                for number, letter in enumerate(letters[first : first + PAGE])
-            ]
-            with aws.errors_as_ours("give dead letters back"):
-                aws.client("sqs").change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
+        # One by one: what a batch of them is refused for is only told in its answer.
+        with aws.errors_as_ours("give dead letters back"):
+            for letter in letters:
+                aws.client("sqs").change_message_visibility(
+                    QueueUrl=self._url, ReceiptHandle=letter.receipt, VisibilityTimeout=0
+                )
 
     def delete(self, letter: Letter) -> None:
         with aws.errors_as_ours("delete dead letter"):
