@@ -22,13 +22,15 @@ READY := $(VENV)/made-from-$(MADE_FROM)
 
 # Which stage of cdk.json is built, compared, deployed or destroyed.
 STAGE ?= dev
+# How many a day `make cost` reckons with.
+MESSAGES ?= 100000
 # A person sees each change and says yes; a pipeline has its reviewers before it.
 APPROVAL ?= $(if $(CI),never,any-change)
 CDK = $(BIN)/python -m infra.cli
 PREFLIGHT = $(BIN)/python -m infra.preflight --stage $(STAGE) --for
 
 .PHONY: help setup test check format-check lint types imports format nightly demo up down status logs \
-  synth diff deploy destroy bootstrap lock clean
+  synth diff deploy destroy bootstrap cost cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -119,6 +121,9 @@ destroy: $(READY) ## remove a stage from AWS, after asking
 
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
+
+cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
+	@$(BIN)/python -m infra.cost --stage $(STAGE) --messages-per-day $(MESSAGES)
 
 lock: ## pin everything again, from requirements.in (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2

@@ -290,6 +290,12 @@ def test_the_document_and_its_picture_are_up_to_date(stages: dict[str, Any], tmp
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), out_of_date
 
 
+def test_the_readme_says_what_the_model_says(stages: dict[str, Any]) -> None:
+    told, prod = (ROOT / "README.md").read_text(), load_stage(stages, stage="prod")
+    for messages in (0, 100_000):
+        assert f"${total(bill(prod, Traffic(messages_per_day=messages))):.0f}" in told, f"at {messages} messages a day"
+
+
 def test_the_picture_stays_inside_its_frame_and_no_label_covers_another(stages: dict[str, Any]) -> None:
     root = ElementTree.fromstring(document.picture(stages))  # noqa: S314 - our own picture
     labels = [
