@@ -13,7 +13,7 @@
 -- ARGV[5]  horizon_ms             int   work due later than this is left to the watchdog
 -- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversation...}
 -- Repeat   nothing left to put back; the same start reservation
--- Keeps    nothing stays in flight without an executor
+-- Keeps    nothing stays in flight without an executor; a hold that stands
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, held_key = KEYS[4], KEYS[5], KEYS[6]

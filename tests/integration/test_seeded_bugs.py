@@ -66,7 +66,7 @@ BUGS = (
     ),
     Bug(
         "an old executor's completion removes the newer batch", "complete_batch",
-        "local first_call = redis.call('HGET', taken_key, 'token') == token", "local first_call = true",
+        "local first_call = taken[1] == token", "local first_call = taken[2] ~= false",
     ),
     Bug(
         "a completed conversation stays in flight", "complete_batch",
