@@ -1,5 +1,6 @@
 """What people see: aligned tables, times of their own zone."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +27,8 @@ def _cell(name: str, value: Any) -> str:
         return NOTHING
     if name.endswith(("At", "Until")) and isinstance(value, int):
         return moment(value)
+    if isinstance(value, bool | list | dict):
+        value = json.dumps(value, ensure_ascii=False)
     # Rules end in Ms too, and are shown as they are set.
     if name == "overdueMs":
         return f"{value / 1_000:.1f} s"

@@ -5,12 +5,13 @@
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor    hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake         list  at most one element
--- KEYS[6]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- KEYS[6]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, frozen batch, rhythm
 -- KEYS[7]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[8]  {b<shard>}:taken:<id>   hash  the frozen batch's identity and executor
 -- KEYS[9]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
+-- KEYS[12] {b<shard>}:held         zset  conversation -> held_until_ms; in the past, it has no effect
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
 -- ARGV[3]  token                   str   the one that took the batch
@@ -24,14 +25,14 @@
 -- Keeps    an old executor's completion leaves a newer batch untouched
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local conv_key, batch_key, taken_key, msgs_key, seen_key, emitted_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local seen_key, emitted_key, held_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_emitted, start_id, start_ms, horizon_ms = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local taken = redis.call('HMGET', taken_key, 'token', 'batch_id', 'last_at')
 local first_call = taken[1] == token
-local conv = redis.call('HMGET', conv_key, 'completed_by', 'held_until')
-if not first_call and conv[1] ~= token then return {'STALE'} end
+if not first_call and redis.call('HGET', conv_key, 'completed_by') ~= token then return {'STALE'} end
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
@@ -50,7 +51,7 @@ if first_call then
   redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)
   redis.call('PEXPIRE', emitted_key, seen_ms)
   if buffer then
-    local mode = conv[2] and 'h' or '-'
+    local mode = redis.call('ZSCORE', held_key, conversation) and 'h' or '-'
     redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 39) .. mode .. string.sub(buffer, 41))
     redis.call('ZADD', pending_key, due_at, conversation)
   else

@@ -1,6 +1,6 @@
 -- edit_message: replace a buffered message, in its place.
 --
--- KEYS[1]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- KEYS[1]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, frozen batch, rhythm
 -- KEYS[2]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[3]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[4]  {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms

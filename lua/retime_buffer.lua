@@ -4,8 +4,9 @@
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
+-- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  silence_ms             int
@@ -22,7 +23,8 @@
 -- Repeat   the same again, with the same start reservation
 -- Keeps    what is due stays due; due <= first arrival + max wait, or the end of a hold; a frozen batch's retry is not moved
 
-local pending_key, open_key, processor_key, wake_key, conv_key, msgs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local conv_key, msgs_key, held_key = KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_messages, min_messages, flush_reason, adaptive = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
@@ -37,7 +39,7 @@ if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 local count, due_at = redis.call('LLEN', msgs_key), old_due_at
 if old_due_at > now_ms then
   local first_at, last_at, wait_ms = tonumber(string.sub(buffer, 1, 13)), tonumber(string.sub(buffer, 14, 26)), silence_ms
-  local conv = redis.call('HMGET', conv_key, 'gap_mean', 'gap_dev', 'held_until')
+  local conv = redis.call('HMGET', conv_key, 'gap_mean', 'gap_dev')
   if adaptive ~= '' and conv[1] then
     local k, floor_ms, ceiling_ms = string.match(adaptive, '(%S+) (%S+) (%S+)')
     wait_ms = math.max(floor_ms, math.min(ceiling_ms, math.ceil(conv[1] + k * conv[2])))
@@ -49,7 +51,7 @@ if old_due_at > now_ms then
   due_at = math.max(due_at, now_ms) -- by the new rules it was due before they were made
   if count >= max_messages then due_at, why = now_ms, 'max_messages' end
   if flush_reason ~= '' then due_at, why = now_ms, flush_reason end
-  local held_until = mode ~= '-' and tonumber(conv[3]) or 0
+  local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
   if held_until > now_ms and due_at < held_until then due_at, why = held_until, 'hold' end
   -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('HDEL', open_key, conversation)

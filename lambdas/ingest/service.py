@@ -184,9 +184,8 @@ class Ingest:
             return refuse(413, f"A webhook has at most {MAX_BODY_BYTES} bytes.")
         credentials = self._secrets.of(platform.name)
         signer = platform.authenticate(webhook, credentials)
-        if signer is None:
-            credentials = self._secrets.after_a_refusal(platform.name)
-            signer = platform.authenticate(webhook, credentials)
+        if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
+            credentials, signer = renewed, platform.authenticate(webhook, renewed)
         if signer is None and credentials.are_missing:
             self._telemetry.count("NoSecret")
         return signer or self._unauthentic(platform)

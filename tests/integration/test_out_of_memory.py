@@ -86,9 +86,11 @@ def test_memories_are_evicted_and_messages_are_not(tight: Engine) -> None:
     for n in range(300):
         tight.store.buffer_message(f"idle{n}", "m" * 10_000, payload=b'"m"\n{}', timing=NOW.timing)
     run_until_idle(tight, Bus())
+    held_until_ms = tight.store.hold_buffer("idle0", hold_ms=60_000).held_until_ms
     limit_memory(tight, ROOM)
     accepted, bus = fill(tight), Bus()
     assert tight.admin.info("stats")["evicted_keys"] > 0
+    assert tight.store.peek_conversation("idle0").held_until_ms == held_until_ms, "nor a hold"
     assert_invariants(tight)
     run_until_idle(tight, bus)
     assert sorted(event.conversation for event in bus.events) == sorted(accepted)

@@ -66,7 +66,7 @@ BUGS = (
     ),
     Bug(
         "an old executor's completion removes the newer batch", "complete_batch",
-        "local first_call = redis.call('HGET', taken_key, 'token') == token", "local first_call = true",
+        "local first_call = taken[1] == token", "local first_call = taken[2] ~= false",
     ),
     Bug(
         "a completed conversation stays in flight", "complete_batch",
@@ -129,8 +129,25 @@ BUGS = (
         "if mode ~= 'f' then", "if true then",
     ),
     Bug(
-        "a hold can expire", "buffer_message",
-        "if conv[4] then call('PERSIST', conv_key) end", "",
+        "a hold on an idle conversation is overlooked", "buffer_message",
+        "held and 'h' or", "",
+    ),
+    Bug(
+        "a hold is forgotten when a batch is completed", "complete_batch",
+        "redis.call('ZSCORE', held_key, conversation) and 'h' or '-'", "'-'",
+    ),
+    Bug(
+        "a hold that stands is swept", "recover_expired",
+        "'-inf', now_ms - 60000)", "'-inf', now_ms + 60000)",
+    ),
+    Bug(
+        "holds are kept for ever", "recover_expired",
+        "redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)", "",
+    ),
+    Bug(
+        "a hold can expire", "hold_buffer",
+        "redis.call('ZADD', held_key, held_until, conversation)",
+        "redis.call('ZADD', held_key, held_until, conversation) redis.call('PEXPIRE', held_key, 86400000)",
     ),
     Bug(
         "waiting messages can expire", "buffer_message",

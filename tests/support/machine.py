@@ -445,6 +445,8 @@ class EngineMachine(RuleBasedStateMachine):
     def watchdog(self, skew: int, twice: bool) -> None:
         now = self.now(skew)
         expired = {n for n, m in self.model.items() if m.state == "INFLIGHT" and m.scheduled_at <= now}
+        for model in self.model.values():
+            model.forget_hold(now - 60_000)
         outcome = self.call(skew, twice, "recover_expired", 0)
         assert set(outcome.conversations) == expired
         for name in expired:
@@ -606,6 +608,10 @@ class EngineMachine(RuleBasedStateMachine):
         inflight = keys["{b0}:inflight"].pairs if "{b0}:inflight" in keys else {}
         buffers = keys["{b0}:open"].pairs if "{b0}:open" in keys else {}
         assert len(keys["{b0}:wake"].value if "{b0}:wake" in keys else []) <= 1
+        held = keys["{b0}:held"].pairs if "{b0}:held" in keys else {}
+        assert held == {n.encode(): b"%d" % m.held_until for n, m in self.model.items() if m.held_until}
+        for name, key in keys.items():
+            assert name.count(":") > 1 or key.ttl_ms == -1, f"{name}, which belongs to the whole shard, expires"
         for name, model in self.model.items():
             assert shard_of(name, 1) == 0
             self._check_schedule(name, model, pending, inflight, buffers.get(name.encode()))
@@ -647,7 +653,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert emitted is None or emitted.ttl_ms > 0
         remembered = {batch_id.decode(): int(at) for batch_id, at in emitted.pairs.items()} if emitted else {}
         assert remembered == model.emitted
-        if conv and (model.is_idle or model.frozen or model.held_until):
+        if conv and (model.is_idle or model.frozen):
             # Of an author with nothing but an open buffer, conv may go: the buffer has its own copy of the generation.
             assert (conv.ttl_ms > 0) == model.is_idle
         assert (buffer is not None) == bool(model.waiting)
@@ -656,7 +662,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert [int(buffer[:13]), int(buffer[13:26]), int(buffer[26:39])] == [
                 model.first_at, model.last_at, model.due_at,
             ]  # fmt: skip
-            assert buffer[39:40] == (b"f" if model.frozen else b"h" if model.held_until else b"-")
+            assert (buffer[39:40] == b"f") == (model.frozen is not None)
+            if model.held_until and not model.frozen:
+                assert buffer[39:40] == b"h", "nobody would look for the hold"
         elif conv:
             assert int(conv.pairs.get(b"generation", 0)) == model.generation
 

@@ -163,6 +163,10 @@ class ConversationModel:
             if self.frozen is None:
                 self.back_to_pending(until)
 
+    def forget_hold(self, before: int) -> None:
+        if self.held_until <= before:
+            self.held_until = 0
+
     def resume(self, now: int) -> None:
         ran_out, self.held_until = self.held_until <= now, 0
         if ran_out:

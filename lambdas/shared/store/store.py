@@ -121,11 +121,10 @@ class Store:
         return o.Cancelled(reply[1], reply[2], reply[3], bool(reply[4]))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        # An idle conversation is remembered no longer than seen_ms, and its hold with it.
-        _whole("hold_ms", hold_ms, 1, self.settings.seen_ms)
+        _whole("hold_ms", hold_ms, 1, A_DAY_MS)
         now_ms = self._clock()
         _, held_until_ms, start = self._run(
-            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, self.settings.seen_ms, *self._start()
+            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, *self._start()
         )
         return o.OnHold(held_until_ms, bool(start))
 
