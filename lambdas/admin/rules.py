@@ -11,7 +11,7 @@ from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.conversation import ConversationId, parse_conversation_id
-from lambdas.shared.errors import InvalidInput, InvalidRules, StoreError
+from lambdas.shared.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from lambdas.shared.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from lambdas.shared.rules import RuleLayer, resolve_rules
 from lambdas.shared.senders.rules_table import StoredRules
@@ -142,41 +142,38 @@ class RulesDesk:
         counts = {"looked": 0, "retimed": 0}
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
-        except StoreError as error:
-            self._telemetry.count("StoreFailures")
+        except (StoreError, SendFailed, InvalidId) as error:
             return {**counts, "complete": False, "problem": str(error)}
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
         """Were all seen before the time was over?"""
-        for page in self._pages(scope):
-            for name in page:
-                conversation = parse_conversation_id(name)
-                agent = _agent_of(book, conversation)
-                if scope in (
-                    *scopes_of(conversation, agent),
-                    account_scope(conversation.platform, conversation.account),
-                ):
-                    counts["looked"] += 1
-                    timing = book.for_conversation(conversation, agent).rules.timing
-                    outcome = self._store.retime_buffer(name, timing=timing)
-                    if isinstance(outcome, Retimed):
-                        counts["retimed"] += 1
-                        if outcome.start_processor:
-                            self._starter.start(self._store.shard_of(name))
+        for name in self._open_conversations(scope):
             if self._time_left() < ANSWERING_MS:
                 return False
+            conversation = parse_conversation_id(name)
+            agent = _agent_of(book, conversation)
+            account = account_scope(conversation.platform, conversation.account)
+            if scope in (*scopes_of(conversation, agent), account):
+                counts["looked"] += 1
+                timing = book.for_conversation(conversation, agent).rules.timing
+                outcome = self._store.retime_buffer(name, timing=timing)
+                if isinstance(outcome, Retimed):
+                    counts["retimed"] += 1
+                    if outcome.start_processor:
+                        self._starter.start(self._store.shard_of(name))
         return True
 
-    def _pages(self, scope: str) -> Iterator[Sequence[str]]:
+    def _open_conversations(self, scope: str) -> Iterator[str]:
+        """Those that this scope may be about."""
         if scope.startswith("conversation:"):
-            yield [scope.partition(":")[2]]
+            yield scope.partition(":")[2]
             return
         for shard in range(self._store.settings.shards):
             cursor: str | None = FIRST_PAGE
             while cursor:
                 page = self._store.list_conversations(shard, cursor=cursor, limit=PAGE)
-                yield [each.conversation for each in page.conversations]
+                yield from (each.conversation for each in page.conversations)
                 cursor = page.next_cursor
 
     def _book(self, stored: Iterable[Stored]) -> RuleBook:
