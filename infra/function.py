@@ -178,7 +178,9 @@ def source_code(repository: Path) -> lambda_.Code:
 
 
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
-    return cdk.RemovalPolicy.RETAIN if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
+    """What is kept is kept with its name: after a first deployment that failed, that name would be in the way."""
+    keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+    return keep if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
 
 
 def keep_identity(construct: IConstruct, logical_id: str) -> None:
