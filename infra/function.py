@@ -110,6 +110,10 @@ class Function(lambda_.Function):
         self.entrance = _entrance(self, warmth)
         """What outsiders invoke: the warm version if there is one, else the function."""
         self._acknowledge_findings(traced=config.tracing)
+        if _snapped(warmth):
+            cdk.Annotations.of(self).acknowledge_warning(
+                "@aws-cdk/aws-lambda:snapStartRequirePublish", "The entrance is a published version."
+            )
 
     def _acknowledge_findings(self, *, traced: bool) -> None:
         acknowledge(
