@@ -11,8 +11,9 @@ from typing import Any
 
 from lambdas.shared.errors import SendFailed
 
-# Two tries of at most 3.5 seconds: every caller has something better to do than to wait for longer.
-CONNECT_SECONDS = 1.0
+# Two tries of about three seconds: every caller has something better to do than to wait for longer.
+# To connect is tried with each address of a service in turn; S3 has eight.
+CONNECT_SECONDS = 0.4
 ANSWER_SECONDS = 2.5
 ATTEMPTS = 2
 # Between the tries the SDK pauses for up to a second.
