@@ -4,9 +4,10 @@
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
+-- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  message_id             str   the provider's, unique in its conversation
@@ -27,7 +28,7 @@
 
 local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, seen_key = KEYS[5], KEYS[6], KEYS[7]
+local conv_key, msgs_key, seen_key, held_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- The hot path: these stay strings, since arithmetic turns them into numbers by itself.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
@@ -48,12 +49,11 @@ else
   if buffer then
     first_at, last_at, mode, rest = sub(buffer, 1, 13), sub(buffer, 14, 26), sub(buffer, 40, 40), sub(buffer, 40, 50)
   else
-    local conv = call('HMGET', conv_key, 'generation', 'last_at', 'frozen', 'held_until')
-    first_at, last_at, mode = now, conv[2], conv[3] and 'f' or conv[4] and 'h' or '-'
+    local conv = call('HMGET', conv_key, 'generation', 'last_at', 'frozen')
+    local held = call('ZSCORE', held_key, conversation)
+    first_at, last_at, mode = now, conv[2], conv[3] and 'f' or held and 'h' or '-'
     rest = mode .. (conv[1] or '0000000000')
-    -- Neither the ids of waiting messages nor a hold may expire or be evicted.
-    call('PERSIST', seen_key)
-    if conv[4] then call('PERSIST', conv_key) end
+    call('PERSIST', seen_key) -- the ids of waiting messages may neither expire nor be evicted
   end
   -- Hosts' clocks differ a little: inside one conversation time does not run back. A clock that is a minute off is wrong.
   local arrived_at, gap_ms = now, last_at and now_ms - last_at
@@ -89,7 +89,7 @@ else
     if count - max_messages >= 0 and due_at >= now_ms then due_at, why = now_ms, 'max_messages' end
     if flush_reason ~= '' and due_at >= now_ms then due_at, why = now_ms, flush_reason end
     if mode ~= '-' then
-      local held_until = tonumber(call('HGET', conv_key, 'held_until')) or 0
+      local held_until = tonumber(call('ZSCORE', held_key, conversation)) or 0
       if held_until > now_ms and due_at < held_until then due_at, why = held_until, 'hold' end
     end
   end

@@ -1,34 +1,38 @@
 -- complete_batch: the batch is out; forget it, and schedule what came meanwhile.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
--- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
--- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
--- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
--- KEYS[7]  {b<shard>}:batch:<id>  list  the frozen batch
--- KEYS[8]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
--- KEYS[9]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
--- KEYS[10] {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
--- ARGV[1]  now_ms                 int
--- ARGV[2]  conversation           str
--- ARGV[3]  token                  str   the one that took the batch
--- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
--- ARGV[5]  start_id               str   this call, the same again on a retry of it
--- ARGV[6]  start_ms               int   how long a start reservation stands
--- ARGV[7]  horizon_ms             int   work due later than this is left to the watchdog
+-- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
+-- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
+-- KEYS[4]  {b<shard>}:processor    hash  the shard's lease and start reservation
+-- KEYS[5]  {b<shard>}:wake         list  at most one element
+-- KEYS[6]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[7]  {b<shard>}:batch:<id>   list  the frozen batch
+-- KEYS[8]  {b<shard>}:taken:<id>   hash  the frozen batch's identity and executor
+-- KEYS[9]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
+-- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
+-- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
+-- KEYS[12] {b<shard>}:held         zset  conversation -> held_until_ms; in the past, it has no effect
+-- ARGV[1]  now_ms                  int
+-- ARGV[2]  conversation            str
+-- ARGV[3]  token                   str   the one that took the batch
+-- ARGV[4]  seen_ms                 int   how long an idle conversation is remembered
+-- ARGV[5]  max_emitted             int   remember so many of the conversation's batches
+-- ARGV[6]  start_id                str   this call, the same again on a retry of it
+-- ARGV[7]  start_ms                int   how long a start reservation stands
+-- ARGV[8]  horizon_ms              int   work due later than this is left to the watchdog
 -- Returns  {"COMPLETED", due_at_ms | -1, count, start} | {"STALE"}
 -- Repeat   COMPLETED again, with the same start reservation, until the next batch is completed
 -- Keeps    an old executor's completion leaves a newer batch untouched
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local conv_key, batch_key, taken_key, msgs_key, seen_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local seen_key, emitted_key, held_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local start_id, start_ms, horizon_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local max_emitted, start_id, start_ms, horizon_ms = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
-local first_call = redis.call('HGET', taken_key, 'token') == token
-local conv = redis.call('HMGET', conv_key, 'completed_by', 'held_until')
-if not first_call and conv[1] ~= token then return {'STALE'} end
+local taken = redis.call('HMGET', taken_key, 'token', 'batch_id', 'last_at')
+local first_call = taken[1] == token
+if not first_call and redis.call('HGET', conv_key, 'completed_by') ~= token then return {'STALE'} end
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
@@ -43,8 +47,11 @@ if first_call then
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', old_ms)
   redis.call('HDEL', conv_key, 'frozen')
   redis.call('HSET', conv_key, 'completed_by', token)
+  redis.call('ZADD', emitted_key, taken[3], taken[2])
+  redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)
+  redis.call('PEXPIRE', emitted_key, seen_ms)
   if buffer then
-    local mode = conv[2] and 'h' or '-'
+    local mode = redis.call('ZSCORE', held_key, conversation) and 'h' or '-'
     redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 39) .. mode .. string.sub(buffer, 41))
     redis.call('ZADD', pending_key, due_at, conversation)
   else

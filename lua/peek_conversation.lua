@@ -3,10 +3,11 @@
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
+-- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
 -- ARGV[1]  conversation           str
 -- ARGV[2]  limit                  int   at most this many payloads, oldest first, 0..1000
 -- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, why | "", count, first_at_ms | -1, last_at_ms | -1, generation, held_until_ms | -1, batch_id | "", attempt, frozen, payload...}
@@ -14,7 +15,7 @@
 -- Keeps    everything
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local msgs_key, batch_key, taken_key = KEYS[5], KEYS[6], KEYS[7]
+local msgs_key, batch_key, taken_key, held_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
 
 local word, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
@@ -23,13 +24,14 @@ if not scheduled_at then
   word = scheduled_at and 'INFLIGHT' or 'IDLE'
 end
 local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
-local conv = redis.call('HMGET', conv_key, 'last_at', 'generation', 'held_until', 'frozen')
+local conv = redis.call('HMGET', conv_key, 'last_at', 'generation', 'frozen')
 local first_at, last_at, due_at, generation, why = -1, tonumber(conv[1]) or -1, -1, tonumber(conv[2]) or 0, ''
 if buffer then
   first_at, last_at = tonumber(string.sub(buffer, 1, 13)), tonumber(string.sub(buffer, 14, 26))
   due_at, generation, why = tonumber(string.sub(buffer, 27, 39)), string.sub(buffer, 41, 50) + count, string.sub(buffer, 51)
-  if word == 'PENDING' and not conv[4] then scheduled_at = math.max(scheduled_at, due_at) end
+  if word == 'PENDING' and not conv[3] then scheduled_at = math.max(scheduled_at, due_at) end
 end
-return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, tonumber(conv[3]) or -1,
-  conv[4] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
+local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or -1
+return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, held_until,
+  conv[3] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
   unpack(limit > 0 and redis.call('LRANGE', msgs_key, 0, limit - 1) or {})}

@@ -5,6 +5,7 @@
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
+-- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  limit                  int   at most this many are put back, 1..1000
 -- ARGV[3]  start_id               str   this call, the same again on a retry of it
@@ -12,9 +13,10 @@
 -- ARGV[5]  horizon_ms             int   work due later than this is left to the watchdog
 -- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversation...}
 -- Repeat   nothing left to put back; the same start reservation
--- Keeps    nothing stays in flight without an executor
+-- Keeps    nothing stays in flight without an executor; a hold that stands
 
-local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
+local processor_key, wake_key, held_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -26,6 +28,9 @@ if #expired > 0 then
   redis.call('ZREM', inflight_key, unpack(expired))
   redis.call('ZADD', pending_key, unpack(back))
 end
+
+-- Holds that ran out; this clock may be a minute ahead.
+redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)
 
 -- The oldest by true due time: later messages may have moved a timer without touching pending. What lies behind the
 -- entries looked at is due no earlier than the last of them says.

@@ -4,7 +4,7 @@
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, hold, frozen batch, rhythm
+-- KEYS[5]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  start_id               str   this call, the same again on a retry of it
@@ -14,16 +14,16 @@
 -- Repeat   NOT_HELD, with the same start reservation
 -- Keeps    the order behind a frozen batch
 
-local pending_key, open_key, processor_key, wake_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending_key, open_key, processor_key, wake_key, held_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_HELD'
 local due_at = buffer and tonumber(string.sub(buffer, 27, 39))
-local held_until = tonumber(redis.call('HGET', conv_key, 'held_until'))
+local held_until = tonumber(redis.call('ZSCORE', held_key, conversation))
 if held_until then
-  redis.call('HDEL', conv_key, 'held_until')
+  redis.call('ZREM', held_key, conversation)
   if held_until > now_ms then word = 'RESUMED' end -- otherwise the hold had run out by itself
   if buffer then
     local mode, why = string.sub(buffer, 40, 40) == 'f' and 'f' or '-', string.sub(buffer, 51)

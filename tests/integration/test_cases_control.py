@@ -182,15 +182,51 @@ def test_case_31_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engi
 
 
 def test_case_31_what_is_gone_or_never_came_is_absent(engine: Engine) -> None:
+    bus = Bus()
     engine.send("c", "m1")
-    run_until_idle(engine, Bus())
+    run_until_idle(engine, bus)
     engine.send("c", "m2")
     for act in (
         lambda message_id: engine.store.edit_message("c", message_id, payload=b"x"),
         lambda message_id: engine.store.delete_message("c", message_id),
     ):
-        assert same(act("m1"), Absent(known=True))
-        assert same(act("never"), Absent(known=False))
+        assert same(act("m1"), Absent(known=True, batch_id=bus.events[0].batch_id))
+        assert same(act("never"), Absent(known=False, batch_id=None))
+
+
+def test_case_31_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Engine) -> None:
+    bus = Bus()
+    for n in range(20):
+        engine.send("c", f"m{n}")
+        engine.clock.advance(100 if n % 3 else 1)
+        engine.send("c", f"edited {n}")
+        run_until_idle(engine, bus)
+        engine.clock.advance(1)
+    assert len(bus.events) == 20
+    for event in bus.events:
+        for message_id in event.ids:
+            assert same(engine.store.delete_message("c", message_id), Absent(known=True, batch_id=event.batch_id))
+
+
+def test_case_31_an_emitted_batch_is_named_while_its_conversation_goes_on(engine: Engine) -> None:
+    claimed(engine)
+    batch_id = take(engine, "c", "t1").batch_id
+    engine.clock.advance(1)
+    engine.send("c", "newer")
+    engine.store.complete_batch("c", "t1")
+    assert same(engine.store.edit_message("c", "old", payload=b"x"), Absent(known=True, batch_id=batch_id))
+    assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(position=0))
+
+
+def test_case_31_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
+    bus = Bus()
+    engine.store = engine.another_store(SETTINGS._replace(max_emitted=3))
+    for n in range(5):
+        engine.send("c", f"m{n}")
+        run_until_idle(engine, bus)
+    named = [engine.store.delete_message("c", f"m{n}") for n in range(5)]
+    expected = [None, None, None, bus.events[3].batch_id, bus.events[4].batch_id]
+    assert named == [Absent(known=True, batch_id=batch_id) for batch_id in expected]
 
 
 def test_case_31_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> None:
@@ -206,4 +242,4 @@ def test_case_31_the_search_for_a_message_is_bounded_and_begins_with_the_newest(
         engine.send("c", f"m{n}")
     store = engine.another_store(SETTINGS._replace(max_search=5))
     assert same(store.edit_message("c", "m7", payload=payload("m7", "new")), Edited(position=7))
-    assert same(store.edit_message("c", "m6", payload=payload("m6", "new")), Absent(known=True))
+    assert same(store.edit_message("c", "m6", payload=payload("m6", "new")), Absent(known=True, batch_id=None))

@@ -174,6 +174,7 @@ def test_case_29_nothing_with_a_message_expires_in_any_state(strict: Engine) -> 
         lambda: engine.store.hold_buffer("c", hold_ms=1),
         lambda: engine.store.resume_buffer("c"),
         lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
+        lambda: engine.store.retime_buffer("c", timing=Rules(silence_ms=5000).timing),
         lambda: engine.store.flush_buffer("c"),
         engine.claim,
         lambda: take(engine, "c", "t1"),

@@ -84,7 +84,9 @@ def test_a_hostile_message_id_is_one_message(engine: Engine, name: str) -> None:
     assert isinstance(engine.send("c", name), Buffered)
     assert isinstance(engine.send("c", name), Duplicate)
     assert same(engine.store.edit_message("c", name, payload=payload(name, "new")), Edited(1))
-    assert same(engine.store.edit_message("c", name + "x", payload=payload(name, "new")), Absent(known=False))
+    assert same(
+        engine.store.edit_message("c", name + "x", payload=payload(name, "new")), Absent(known=False, batch_id=None)
+    )
     engine.clock.advance(3000)
     assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", name]
 

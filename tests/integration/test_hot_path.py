@@ -11,7 +11,7 @@ OBSERVER = {"config|resetstat", "info"}
 
 PROMISED_CALLS = 6
 ORDINARY_CALLS = 4
-FIRST_CALLS = 7
+FIRST_CALLS = 8  # it also looks for a hold and a frozen batch, and schedules
 DUPLICATE_CALLS = 3
 ENDING_CALLS = 5  # it also brings the time forward in pending
 WAKING_CALLS = 3  # once until the processor has looked again

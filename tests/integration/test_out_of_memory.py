@@ -86,9 +86,11 @@ def test_memories_are_evicted_and_messages_are_not(tight: Engine) -> None:
     for n in range(300):
         tight.store.buffer_message(f"idle{n}", "m" * 10_000, payload=b'"m"\n{}', timing=NOW.timing)
     run_until_idle(tight, Bus())
+    held_until_ms = tight.store.hold_buffer("idle0", hold_ms=60_000).held_until_ms
     limit_memory(tight, ROOM)
     accepted, bus = fill(tight), Bus()
     assert tight.admin.info("stats")["evicted_keys"] > 0
+    assert tight.store.peek_conversation("idle0").held_until_ms == held_until_ms, "nor a hold"
     assert_invariants(tight)
     run_until_idle(tight, bus)
     assert sorted(event.conversation for event in bus.events) == sorted(accepted)
@@ -153,7 +155,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     assert store.complete_batch("c", "t1") == first
 
 
-@pytest.mark.parametrize("act", ["flush", "cancel", "resume", "delete"])
+@pytest.mark.parametrize("act", ["flush", "retime", "cancel", "resume", "delete"])
 def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str) -> None:
     tight.send("c", "m1")
     tight.store.hold_buffer("h", hold_ms=60_000)
@@ -162,6 +164,9 @@ def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str
     match act:
         case "flush":
             tight.store.flush_buffer("c")
+            assert tight.claim() == ["c"]
+        case "retime":
+            tight.store.retime_buffer("c", timing=NOW.timing)
             assert tight.claim() == ["c"]
         case "cancel":
             assert tight.cancel("c").buffered == 1

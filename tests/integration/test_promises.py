@@ -102,6 +102,7 @@ def test_p2_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engi
         lambda: engine.store.hold_buffer("c", hold_ms=60_000),
         lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
         lambda: engine.store.resume_buffer("c"),
+        lambda: engine.store.retime_buffer("c", timing=Rules(priority="vip").timing),
         lambda: engine.store.delete_message("c", "m3"),
     ]
     for n, act in enumerate(meanwhile, 2):

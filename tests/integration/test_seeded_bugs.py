@@ -66,11 +66,31 @@ BUGS = (
     ),
     Bug(
         "an old executor's completion removes the newer batch", "complete_batch",
-        "local first_call = redis.call('HGET', taken_key, 'token') == token", "local first_call = true",
+        "local first_call = taken[1] == token", "local first_call = taken[2] ~= false",
     ),
     Bug(
         "a completed conversation stays in flight", "complete_batch",
         "redis.call('ZREM', inflight_key, conversation)", "",
+    ),
+    Bug(
+        "an emitted batch is not remembered", "complete_batch",
+        "redis.call('ZADD', emitted_key, taken[3], taken[2])", "",
+    ),
+    Bug(
+        "every emitted batch is remembered", "complete_batch",
+        "redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)", "",
+    ),
+    Bug(
+        "emitted batches are remembered for ever", "complete_batch",
+        "redis.call('PEXPIRE', emitted_key, seen_ms)", "",
+    ),
+    Bug(
+        "an edit that comes too late names the next batch", "edit_message",
+        "'-inf', arrived_at - 1)", "'-inf', arrived_at)",
+    ),
+    Bug(
+        "a deletion that comes too late names a batch though the right one may be forgotten", "delete_message",
+        "if earlier == 0 and", "if false and",
     ),
     Bug(
         "a second executor takes a batch that is held", "take_batch",
@@ -109,8 +129,25 @@ BUGS = (
         "if mode ~= 'f' then", "if true then",
     ),
     Bug(
-        "a hold can expire", "buffer_message",
-        "if conv[4] then call('PERSIST', conv_key) end", "",
+        "a hold on an idle conversation is overlooked", "buffer_message",
+        "held and 'h' or", "",
+    ),
+    Bug(
+        "a hold is forgotten when a batch is completed", "complete_batch",
+        "redis.call('ZSCORE', held_key, conversation) and 'h' or '-'", "'-'",
+    ),
+    Bug(
+        "a hold that stands is swept", "recover_expired",
+        "'-inf', now_ms - 60000)", "'-inf', now_ms + 60000)",
+    ),
+    Bug(
+        "holds are kept for ever", "recover_expired",
+        "redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)", "",
+    ),
+    Bug(
+        "a hold can expire", "hold_buffer",
+        "redis.call('ZADD', held_key, held_until, conversation)",
+        "redis.call('ZADD', held_key, held_until, conversation) redis.call('PEXPIRE', held_key, 86400000)",
     ),
     Bug(
         "waiting messages can expire", "buffer_message",
@@ -173,6 +210,50 @@ BUGS = (
         "an edit reaches into a frozen batch", "edit_message",
         "if find(batch_key) then return",
         "local at = find(batch_key) if at then redis.call('LSET', batch_key, at, payload) return",
+    ),
+    Bug(
+        "new rules postpone what is due", "retime_buffer",
+        "if old_due_at > now_ms then", "if true then",
+    ),
+    Bug(
+        "new rules make a buffer wait without a bound", "retime_buffer",
+        "if count < min_messages or due_at >= first_at + max_wait_ms then", "if count < min_messages then",
+    ),
+    Bug(
+        "new rules end a hold", "retime_buffer",
+        "if held_until > now_ms and", "if false and",
+    ),
+    Bug(
+        "an earlier time by new rules is not scheduled", "retime_buffer",
+        "redis.call('ZADD', pending_key, 'XX', due_at, conversation)", "",
+    ),
+    Bug(
+        "new rules move a frozen batch's retry", "retime_buffer",
+        "if mode ~= 'f' and due_at < old_due_at then", "if due_at < old_due_at then",
+    ),
+    Bug(
+        "new rules schedule what is in flight", "retime_buffer",
+        "'XX', due_at, conversation)", "due_at, conversation)",
+    ),
+    Bug(
+        "new rules that end the wait do not wake the sleeping processor", "retime_buffer",
+        "if due_at - string.sub(alive, 14) < 0 then", "if false then",
+    ),
+    Bug(
+        "a frozen batch with nothing behind it is not listed", "list_conversations",
+        "{open = 'inflight:0', inflight", "{open = '', inflight",
+    ),
+    Bug(
+        "a retry is not listed", "list_conversations",
+        "inflight = 'pending:0'", "inflight = ''",
+    ),
+    Bug(
+        "a retry is listed under the time of what is behind it", "list_conversations",
+        "elseif buffer and string.sub(buffer, 40, 40) ~= 'f' then", "elseif buffer then",
+    ),
+    Bug(
+        "a moved timer is listed unmoved", "list_conversations",
+        "scheduled_at = math.max(scheduled_at, tonumber(string.sub(buffer, 27, 39)))", "",
     ),
     Bug(
         "deleting the last message leaves an empty buffer scheduled", "delete_message",

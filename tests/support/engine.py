@@ -144,9 +144,9 @@ _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _EVERY_ARGUMENT_IS_A_KEY = {b"del"}
 _TWO_KEYS = {b"rename", b"lmove"}
 _ONE_KEY = {
-    b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hset", b"linsert", b"llen", b"lpush",
-    b"lrange", b"lrem", b"lset", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zrange", b"zrem",
-    b"zremrangebyscore", b"zscore",
+    b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hscan", b"hset", b"linsert", b"llen", b"lpush",
+    b"lrange", b"lrem", b"lset", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zcount", b"zrange", b"zrem",
+    b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
 }  # fmt: skip
 
 

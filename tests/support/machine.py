@@ -34,19 +34,27 @@ from lambdas.shared.store.outcomes import (
     Released,
     Renewed,
     Resumed,
+    Retimed,
     Retried,
     Returned,
     Stale,
     Taken,
+    Unmoved,
     WorkIsNear,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.store import FIRST_PAGE, StoreSettings
 from lambdas.shared.timing import Timing
 from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel
 
 SETTINGS = StoreSettings(
-    lease_ms=15_000, start_ms=10_000, horizon_ms=90_000, claim_ms=30_000, executor_ms=60_000, max_batch=4
+    lease_ms=15_000,
+    start_ms=10_000,
+    horizon_ms=90_000,
+    claim_ms=30_000,
+    executor_ms=60_000,
+    max_batch=4,
+    max_emitted=2,
 )
 CONVERSATIONS = ("ann", "bob {b0} }{", "çé\n\x00")
 PROCESSORS = ("p1", "p2")
@@ -112,9 +120,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.tokens += 1
         call_id = f"call-{self.tokens}"
         self.store._new_call_id = lambda: call_id
-        self.calls.append((clock.now_ms, call_id, method, args, kwargs))
         try:
             answer = getattr(self.store, method)(*args, **kwargs)
+            if not (isinstance(answer, Absent) and not answer.known):  # it may well be there when asked again
+                self.calls.append((clock.now_ms, call_id, method, args, kwargs))
             if twice:
                 before = self.engine.settle()
                 again = getattr(self.store, method)(*args, **kwargs)
@@ -353,7 +362,7 @@ class EngineMachine(RuleBasedStateMachine):
         if model.frozen is None or model.frozen.token != executor.token:
             assert outcome == Stale()
             return
-        model.completed()
+        model.completed(SETTINGS.max_emitted)
         assert isinstance(outcome, Completed)
         assert outcome.count == len(model.waiting)
         assert outcome.next_due_at_ms == (model.due_at if model.waiting else None)
@@ -436,6 +445,8 @@ class EngineMachine(RuleBasedStateMachine):
     def watchdog(self, skew: int, twice: bool) -> None:
         now = self.now(skew)
         expired = {n for n, m in self.model.items() if m.state == "INFLIGHT" and m.scheduled_at <= now}
+        for model in self.model.values():
+            model.forget_hold(now - 60_000)
         outcome = self.call(skew, twice, "recover_expired", 0)
         assert set(outcome.conversations) == expired
         for name in expired:
@@ -500,12 +511,46 @@ class EngineMachine(RuleBasedStateMachine):
             assert outcome.due_at_ms == model.due_at
             assert isinstance(outcome, Extended) == (model.due_at != before)
 
+    @rule(name=conversations, rules=st.sampled_from(RULES), skew=skews, twice=seldom)
+    def rules_change(self, name: str, rules: Rules, skew: int, twice: bool) -> None:
+        model, now = self.model[name], self.now(skew)
+        was_due = model.due_at if model.waiting else None
+        outcome = self.call(skew, twice, "retime_buffer", name, timing=rules.timing)
+        model.retime(rules.timing, now)
+        if was_due is None:
+            assert outcome == Empty()
+        elif was_due < now:
+            assert outcome == Unmoved(was_due)
+        else:
+            assert isinstance(outcome, Retimed)
+            assert (outcome.due_at_ms, outcome.count) == (model.due_at, len(model.waiting))
+            assert model.first_at is not None
+            assert outcome.due_at_ms <= max(model.first_at + rules.max_wait_ms, model.held_until, now)  # I4
+            if model.frozen is None and model.state == "PENDING":
+                self.must_be_picked_up(model.scheduled_at, now)
+
+    @precondition(lambda self: any(m.frozen and m.state == "PENDING" for m in self.model.values()))
+    @rule(rules=st.sampled_from(RULES), skew=skews)
+    def rules_change_behind_a_retry(self, rules: Rules, skew: int) -> None:
+        for name, model in self.model.items():
+            if model.frozen and model.state == "PENDING":
+                self.burst(name, RULES[2], 1, skew, False)
+                self.rules_change(name, rules, skew, False)
+
     @precondition(lambda self: self.sent)
-    @rule(name=conversations, which=pick, any_message=seldom, deletes=st.booleans(), twice=seldom)
-    def edit_or_delete(self, name: str, which: int, any_message: bool, deletes: bool, twice: bool) -> None:
+    @rule(
+        name=conversations, which=pick, among=st.sampled_from(("here", "here", "its own", "anybody's")),
+        deletes=st.booleans(), twice=seldom,
+    )  # fmt: skip
+    def edit_or_delete(self, name: str, which: int, among: str, deletes: bool, twice: bool) -> None:
         model = self.model[name]
         here = [*model.waiting, *(model.frozen.messages if model.frozen else [])]
-        message_id = f"m{which % self.sent + 1}" if any_message or not here else here[which % len(here)][0]
+        if among == "here" and here:
+            message_id, _ = here[which % len(here)]
+        elif among != "anybody's" and self.accepted[name]:
+            message_id = self.accepted[name][which % len(self.accepted[name])]
+        else:
+            message_id = f"m{which % self.sent + 1}"
         waiting = message_id in dict(model.waiting)
         frozen = model.frozen is not None and message_id in dict(model.frozen.messages)
         text = payload(message_id, "edited")
@@ -518,7 +563,7 @@ class EngineMachine(RuleBasedStateMachine):
                 assert model.frozen is not None
                 assert outcome == Frozen(model.frozen.batch_id)
             else:
-                assert outcome == Absent(message_id in model.seen)
+                assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))
         elif deletes:
             model.delete(message_id)
             self.withdrawn.add((name, message_id))
@@ -526,6 +571,18 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert isinstance(outcome, Edited)
             model.edit(message_id, text)
+
+    @rule()
+    def listing(self) -> None:
+        listed: dict[str, tuple[str, int]] = {}
+        cursor: str | None = FIRST_PAGE
+        while cursor:
+            page = self.store.list_conversations(0, cursor=cursor)
+            for found in page.conversations:
+                assert found.conversation not in listed, "twice, though nothing moved"
+                listed[found.conversation] = (found.state, found.scheduled_at_ms)
+            cursor = page.next_cursor
+        assert listed == {n: (m.state, m.scheduled_at) for n, m in self.model.items() if not m.is_idle}
 
     # -- time --------------------------------------------------------------------------------------------------
 
@@ -551,6 +608,10 @@ class EngineMachine(RuleBasedStateMachine):
         inflight = keys["{b0}:inflight"].pairs if "{b0}:inflight" in keys else {}
         buffers = keys["{b0}:open"].pairs if "{b0}:open" in keys else {}
         assert len(keys["{b0}:wake"].value if "{b0}:wake" in keys else []) <= 1
+        held = keys["{b0}:held"].pairs if "{b0}:held" in keys else {}
+        assert held == {n.encode(): b"%d" % m.held_until for n, m in self.model.items() if m.held_until}
+        for name, key in keys.items():
+            assert name.count(":") > 1 or key.ttl_ms == -1, f"{name}, which belongs to the whole shard, expires"
         for name, model in self.model.items():
             assert shard_of(name, 1) == 0
             self._check_schedule(name, model, pending, inflight, buffers.get(name.encode()))
@@ -578,6 +639,7 @@ class EngineMachine(RuleBasedStateMachine):
             return keys.get(f"{{b0}}:{kind}:{name}")
 
         msgs, batch, taken, conv, seen = key("msgs"), key("batch"), key("taken"), key("conv"), key("seen")
+        emitted = key("emitted")
         assert (msgs.value if msgs else []) == [text for _, text in model.waiting]
         # I3: content and identity of a frozen batch are those first taken.
         assert (batch.value if batch else []) == [text for _, text in (model.frozen.messages if model.frozen else [])]
@@ -588,7 +650,10 @@ class EngineMachine(RuleBasedStateMachine):
         for found in (msgs, batch, taken):
             assert found is None or found.ttl_ms == -1
         assert seen is None or (seen.ttl_ms > 0) == model.is_idle
-        if conv and (model.is_idle or model.frozen or model.held_until):
+        assert emitted is None or emitted.ttl_ms > 0
+        remembered = {batch_id.decode(): int(at) for batch_id, at in emitted.pairs.items()} if emitted else {}
+        assert remembered == model.emitted
+        if conv and (model.is_idle or model.frozen):
             # Of an author with nothing but an open buffer, conv may go: the buffer has its own copy of the generation.
             assert (conv.ttl_ms > 0) == model.is_idle
         assert (buffer is not None) == bool(model.waiting)
@@ -597,7 +662,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert [int(buffer[:13]), int(buffer[13:26]), int(buffer[26:39])] == [
                 model.first_at, model.last_at, model.due_at,
             ]  # fmt: skip
-            assert buffer[39:40] == (b"f" if model.frozen else b"h" if model.held_until else b"-")
+            assert (buffer[39:40] == b"f") == (model.frozen is not None)
+            if model.held_until and not model.frozen:
+                assert buffer[39:40] == b"h", "nobody would look for the hold"
         elif conv:
             assert int(conv.pairs.get(b"generation", 0)) == model.generation
 

@@ -14,6 +14,7 @@ from lambdas.shared.timing import Timing
 class FrozenBatch:
     batch_id: str
     messages: list[tuple[str, bytes]]
+    last_at: int
     attempt: int = 0
     token: str | None = None
     token_until: int = 0
@@ -33,52 +34,73 @@ class ConversationModel:
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
-    seen: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
+    emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
 
     @property
     def is_idle(self) -> bool:
         return not self.waiting and self.frozen is None
 
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
-        self.seen.add(message_id)
+        self.seen[message_id] = now
         self.generation += 1
         ahead = 0 if self.last_at is None else self.last_at - now
         arrived = now + ahead if 0 < ahead <= 60_000 else now
         gap = None if self.last_at is None else max(now - self.last_at, 0)
         self.last_at = arrived
-        self._learn(gap, timing)
+        rhythm = self._learn(gap, timing)
         old_due = self.due_at if self.waiting else None
         if not self.waiting:
             self.first_at = arrived
         self.waiting.append((message_id, payload))
         if old_due is None or old_due > now:
-            self.due_at = self._due(arrived, gap, timing, now)
+            self.due_at = self._due(arrived, self._wait(gap, rhythm, timing), timing, now)
             if self.frozen is None and self.state != "INFLIGHT":
                 if old_due is None or self.due_at < old_due:
                     self.back_to_pending(self.due_at)
                 self.scheduled_at = max(self.not_before, self.due_at)
 
-    def _learn(self, gap: int | None, timing: Timing) -> None:
-        if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
+    def retime(self, timing: Timing, now: int) -> None:
+        if not self.waiting:
             return
+        old_due = self.due_at
+        assert old_due is not None
+        assert self.first_at is not None
+        assert self.last_at is not None
+        if old_due > now:
+            between = len(self.waiting) - 1
+            gap = (self.last_at - self.first_at) / between if between else None
+            wait = self._wait(gap, (self.gap_mean, self.gap_dev), timing)
+            self.due_at = max(now, self._due(self.last_at, wait, timing, now))
+            if self.frozen is None and self.state == "PENDING":
+                if self.due_at < old_due:
+                    self.back_to_pending(self.due_at)
+                self.scheduled_at = max(self.not_before, self.due_at)
+
+    def _learn(self, gap: int | None, timing: Timing) -> tuple[float | None, float]:
+        """The rhythm, not yet rounded."""
+        if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
+            return self.gap_mean, self.gap_dev
         if self.gap_mean is None:
             mean, dev = float(gap), gap / 2
         else:
             mean = 0.875 * self.gap_mean + 0.125 * gap
             dev = 0.75 * self.gap_dev + 0.25 * abs(self.gap_mean - gap)
-        self._exact = (mean, dev)
         self.gap_mean, self.gap_dev = float(f"{mean:.1f}"), float(f"{dev:.1f}")
+        return mean, dev
 
-    def _due(self, arrived: int, gap: int | None, timing: Timing, now: int) -> int:
+    def _wait(self, gap: float | None, rhythm: tuple[float | None, float], timing: Timing) -> int:
+        mean, dev = rhythm
+        if timing.adaptive and mean is not None:
+            k, floor, ceiling = map(float, timing.adaptive.split())
+            return int(max(floor, min(ceiling, math.ceil(mean + k * dev))))
+        if len(self.waiting) > 1 and gap is not None and gap < timing.typing_ms:
+            return max(timing.silence_ms, timing.typing_ms)
+        return timing.silence_ms
+
+    def _due(self, arrived: int, wait: int, timing: Timing, now: int) -> int:
         assert self.first_at is not None
         count = len(self.waiting)
-        wait = timing.silence_ms
-        if timing.adaptive and self.gap_mean is not None:
-            k, floor, ceiling = map(float, timing.adaptive.split())
-            mean, dev = self._exact if gap is not None and gap <= ceiling else (self.gap_mean, self.gap_dev)
-            wait = int(max(floor, min(ceiling, math.ceil(mean + k * dev))))
-        elif count > 1 and gap is not None and gap < timing.typing_ms:
-            wait = max(wait, timing.typing_ms)
         latest = self.first_at + timing.max_wait_ms
         due = latest if count < timing.min_messages else min(arrived + wait, latest)
         if count >= timing.max_messages or timing.flush_reason:
@@ -94,20 +116,34 @@ class ConversationModel:
             self.scheduled_at = max(at, self.due_at)
 
     def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
-        self.frozen = FrozenBatch(batch_id, self.waiting[:limit])
+        assert self.last_at is not None
+        self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at)
         self.waiting = self.waiting[limit:]
         if self.waiting:
             self.generation += 1
             self.due_at = now
         return self.frozen
 
-    def completed(self) -> None:
+    def completed(self, remembered: int) -> None:
+        assert self.frozen is not None
+        self.emitted[self.frozen.batch_id] = self.frozen.last_at
+        newest = sorted(self.emitted, key=self._when_emitted)[-remembered:]
+        self.emitted = {batch_id: self.emitted[batch_id] for batch_id in newest}
         self.frozen = None
         if self.waiting:
             assert self.due_at is not None
             self.back_to_pending(self.due_at)
         else:
             self.state = "IDLE"
+
+    def _when_emitted(self, batch_id: str) -> tuple[int, str]:
+        return self.emitted[batch_id], batch_id
+
+    def came_out_in(self, message_id: str, remembered: int) -> str | None:
+        batches = sorted(self.emitted, key=self._when_emitted)
+        later = [batch_id for batch_id in batches if self.emitted[batch_id] >= self.seen.get(message_id, math.inf)]
+        # Beyond a full memory there may have been another, which fits better.
+        return None if not later or len(later) == remembered else later[0]
 
     def flush(self, now: int) -> None:
         if self.waiting:
@@ -126,6 +162,10 @@ class ConversationModel:
             self.due_at = until
             if self.frozen is None:
                 self.back_to_pending(until)
+
+    def forget_hold(self, before: int) -> None:
+        if self.held_until <= before:
+            self.held_until = 0
 
     def resume(self, now: int) -> None:
         ran_out, self.held_until = self.held_until <= now, 0

@@ -150,11 +150,20 @@ def processor_that_sleeps(engine: Engine) -> None:
     engine.store.claim_due(0, engine.processor)
 
 
+def open_with_a_processor_that_sleeps(engine: Engine) -> None:
+    open_buffer(engine)
+    processor_that_sleeps(engine)
+
+
 # -- scenes ----------------------------------------------------------------------------------------
 
 
 def send(rules: Rules) -> Callable[[Store, Engine], Answer]:
     return lambda store, engine: store.buffer_message("c", "new", payload=payload("new"), timing=rules.timing)
+
+
+def retime(rules: Rules) -> Callable[[Store, Engine], Answer]:
+    return lambda store, engine: store.retime_buffer("c", timing=rules.timing)
 
 
 def complete(store: Store, engine: Engine) -> Answer:
@@ -247,17 +256,30 @@ SCENES = [
     Scene("extend_wait", idle,
           lambda store, engine: store.extend_wait("c", extend_ms=20_000, max_wait_ms=30_000)),
     *(
+        Scene("retime_buffer", state, retime(rules))
+        for state in (idle, open_buffer, due, claimed, taken_and_more, waiting_for_retry, held,
+                      open_with_a_processor_that_sleeps)
+        for rules in (NOW, Rules(silence_ms=60_000, max_wait_ms=120_000), Rules(silence_ms=100))
+    ),
+    *(
         Scene("edit_message", state,
               lambda store, engine: store.edit_message("c", "m2", payload=payload("m2", "new")))
         for state in (open_buffer, taken, completed, idle)
     ),
     *(
         Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"),
-              always(o.Absent(known=True)))
+              always(o.Absent(known=True, batch_id=None)))
         for state in (open_buffer, claimed, held)
     ),
     Scene("delete_message", taken_and_more, lambda store, engine: store.delete_message("c", "m3"),
-          always(o.Absent(known=True))),
-    Scene("delete_message", taken, lambda store, engine: store.delete_message("c", "m2")),
+          always(o.Absent(known=True, batch_id=None))),
+    *(
+        Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"))
+        for state in (taken, completed)
+    ),
+    *(
+        Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))
+        for state in (idle, due_with_a_processor, taken_and_more)
+    ),
     Scene("peek_conversation", taken_and_more, lambda store, engine: store.peek_conversation("c", limit=9)),
 ]  # fmt: skip

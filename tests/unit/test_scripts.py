@@ -180,7 +180,7 @@ def test_a_script_takes_time_and_payloads_from_outside_and_loops_a_bounded_numbe
 def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
     for call in Source(name).calls():
         if re.search(r"EXPIRE|SETEX|'P?X'|GETEX", call):
-            assert re.match(r"redis\.call\('PEXPIRE', (conv|seen)_key, .*seen_ms\)", call), call
+            assert re.match(r"redis\.call\('PEXPIRE', (conv|seen|emitted)_key, .*seen_ms\)", call), call
 
 
 # -- blocks that several scripts share -------------------------------------------------------------
@@ -228,7 +228,7 @@ class Recorder:
         word = re.findall(r'"([A-Z_]+)"', items[0])[0]
         return [
             word.encode(),
-            *(b"text" if re.search(r"_id|why|^conversation$", item) else 7 for item in items[1:]),
+            *(b"text" if re.search(r"_id|why|cursor|^state|^conversation$", item) else 7 for item in items[1:]),
         ]
 
 
@@ -243,6 +243,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "hold_buffer": {"hold_ms": 5},
     "resume_buffer": {},
     "extend_wait": {"extend_ms": 5, "max_wait_ms": 6},
+    "retime_buffer": {"timing": TIMING},
     "edit_message": {"message_id": "m", "payload": b"p"},
     "delete_message": {"message_id": "m"},
     "peek_conversation": {"limit": 5},
@@ -253,6 +254,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "claim_due": {"lease_id": "l"},
     "return_claim": {"lease_id": "l", "due_at_ms": NOW_MS},
     "recover_expired": {},
+    "list_conversations": {},
 }
 # What an argument of this name must be, wherever it stands.
 EXPECTED = {
@@ -298,8 +300,8 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
             assert value == EXPECTED[name], name
         if name.endswith("_ms"):
             assert type(value) is int, name
-    if method == "buffer_message":
-        first = script.args.index("payload") + 1
+    if "timing" in CALLS[method]:
+        first = script.args.index("silence_ms")
         assert script.args[first : first + len(TIMING)] == TIMING._fields
         assert args[first : first + len(TIMING)] == TIMING
 

@@ -177,6 +177,15 @@ class Extended:
 
 
 @dataclass(frozen=True, slots=True)
+class Retimed:
+    """It waits as the new rules would have it, which may be as long as before."""
+
+    due_at_ms: int
+    count: int
+    start_processor: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Unmoved:
     """Already due, already later than asked for, or at its bound."""
 
@@ -202,9 +211,28 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Not among the newest that wait. `known`: it was buffered once, so it has most likely been emitted, or deleted."""
+    """Not among the newest that wait. `known`: it was buffered once, so it has most likely been emitted, or deleted.
+
+    `batch_id`: in which batch to look for it, which may turn out not to hold it; None: not remembered, or not yet out.
+    """
 
     known: bool
+    batch_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    conversation: str
+    state: str  # PENDING | INFLIGHT
+    scheduled_at_ms: int  # as peek_conversation says it
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """It may be empty, or name a conversation again. The last one has no `next_cursor`."""
+
+    next_cursor: str | None
+    conversations: list[Listed]
 
 
 @dataclass(frozen=True, slots=True)

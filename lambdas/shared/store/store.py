@@ -4,6 +4,7 @@ Every script may be repeated with the same arguments, so a call whose answer was
 time and the call id of the first try.
 """
 
+import re
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
@@ -19,6 +20,8 @@ from lambdas.shared.timing import Timing
 from lambdas.shared.wire import id_line
 
 A_DAY_MS = 86_400_000
+FIRST_PAGE = "open:0"  # of list_conversations
+_CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
 
 
 class StoreSettings(NamedTuple):
@@ -34,6 +37,7 @@ class StoreSettings(NamedTuple):
     max_batch: int = 1000  # messages in one batch; the rest makes the next one
     max_batch_bytes: int = 4_194_304  # of its payloads: what an executor's memory takes several times over
     max_search: int = 1000  # messages looked through for an edit or a delete
+    max_emitted: int = 100  # batches a conversation remembers, to say where an edited message went
 
 
 class Store:
@@ -89,8 +93,9 @@ class Store:
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         reply = self._run(
-            "complete_batch", conversation, self._clock(), conversation, token, self.settings.seen_ms, *self._start()
-        )
+            "complete_batch", conversation, self._clock(), conversation, token, self.settings.seen_ms,
+            self.settings.max_emitted, *self._start(),
+        )  # fmt: skip
         if reply[0] == b"STALE":
             return o.Stale()
         return o.Completed(_or_none(reply[1]), reply[2], bool(reply[3]))
@@ -116,11 +121,10 @@ class Store:
         return o.Cancelled(reply[1], reply[2], reply[3], bool(reply[4]))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        # An idle conversation is remembered no longer than seen_ms, and its hold with it.
-        _whole("hold_ms", hold_ms, 1, self.settings.seen_ms)
+        _whole("hold_ms", hold_ms, 1, A_DAY_MS)
         now_ms = self._clock()
         _, held_until_ms, start = self._run(
-            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, self.settings.seen_ms, *self._start()
+            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, *self._start()
         )
         return o.OnHold(held_until_ms, bool(start))
 
@@ -141,17 +145,28 @@ class Store:
             case _:
                 return o.Empty()
 
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+        """For the buffers that were open when their rules changed; what comes later is buffered by the new ones."""
+        reply = self._run("retime_buffer", conversation, self._clock(), conversation, *timing, *self._start())
+        match reply[0]:
+            case b"RETIMED":
+                return o.Retimed(reply[1], reply[2], bool(reply[3]))
+            case b"UNMOVED":
+                return o.Unmoved(reply[1])
+            case _:
+                return o.Empty()
+
     def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
         reply = self._run(
             "edit_message", conversation, encode_message_id(message_id), id_line(message_id), payload,
-            self.settings.max_search,
+            self.settings.max_search, self.settings.max_emitted,
         )  # fmt: skip
         return o.Edited(reply[1]) if reply[0] == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         reply = self._run(
             "delete_message", conversation, conversation, encode_message_id(message_id), id_line(message_id),
-            self.settings.max_search, self.settings.seen_ms,
+            self.settings.max_search, self.settings.seen_ms, self.settings.max_emitted,
         )  # fmt: skip
         return o.Deleted(reply[1]) if reply[0] == b"DELETED" else _not_waiting(reply)
 
@@ -223,6 +238,20 @@ class Store:
             [name.decode() for name in conversations],
         )  # fmt: skip
 
+    def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
+        """A buffer that is open from the first page to the last is on one of them, whatever happens to it meanwhile.
+
+        A conversation with nothing but a frozen batch is, too, unless it moves between the calls.
+        """
+        if not _CURSOR.fullmatch(cursor):
+            raise InvalidInput(f"a cursor is what the page before gave, not {cursor!r}")
+        _whole("limit", limit, 1, 1000)
+        _, next_cursor, *rows = self._run_shard("list_conversations", shard, cursor, limit)
+        listed = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
+        return o.Page(
+            next_cursor.decode() or None, [o.Listed(name.decode(), state.decode(), at) for name, state, at in listed]
+        )
+
     # -- how a call is made ------------------------------------------------------------------------------------
 
     def _start(self) -> tuple[str, int, int]:
@@ -259,4 +288,6 @@ def _or_none(value: int) -> int | None:
 
 
 def _not_waiting(reply: list[Any]) -> o.Frozen | o.Absent:
-    return o.Frozen(reply[1].decode()) if reply[0] == b"FROZEN" else o.Absent(bool(reply[1]))
+    if reply[0] == b"FROZEN":
+        return o.Frozen(reply[1].decode())
+    return o.Absent(bool(reply[1]), reply[2].decode() or None)

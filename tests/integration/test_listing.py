@@ -1,0 +1,99 @@
+"""An operator's list of what a shard holds: complete over many pages, while everything moves."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from lambdas.shared.errors import InvalidInput
+from lambdas.shared.rules import Rules
+from lambdas.shared.store.outcomes import Listed, Page
+from lambdas.shared.store.store import FIRST_PAGE
+from tests.support.emission import Bus, emit_due, take
+from tests.support.engine import Engine
+
+SLOW = Rules(silence_ms=500_000, max_wait_ms=600_000)
+NOW = Rules(priority="vip")
+
+
+def pages(engine: Engine, *, limit: int = 100) -> Iterator[Page]:
+    cursor: str | None = FIRST_PAGE
+    while cursor:
+        page = engine.store.list_conversations(0, cursor=cursor, limit=limit)
+        yield page
+        cursor = page.next_cursor
+
+
+def listed(engine: Engine, *, limit: int = 100) -> list[Listed]:
+    return [found for page in pages(engine, limit=limit) for found in page.conversations]
+
+
+def test_an_empty_shard_has_an_empty_list(engine: Engine) -> None:
+    assert listed(engine) == []
+    engine.work()
+    assert listed(engine) == [], "the processor is no conversation"
+
+
+@pytest.mark.parametrize("cursor", ["", "0", "open:", "closed:0", "open:-1", "open:0\n"])
+def test_a_cursor_that_no_page_gave_is_refused(fake: Engine, cursor: str) -> None:
+    with pytest.raises(InvalidInput, match="a cursor is what the page before gave"):
+        fake.store.list_conversations(0, cursor=cursor)
+
+
+def test_each_conversation_is_listed_where_it_is(engine: Engine) -> None:
+    for name in ("claimed", "taken", "retrying"):
+        engine.send(name, "m1", rules=NOW)
+    engine.claim()
+    deadline_ms = engine.store.peek_conversation("claimed").scheduled_at_ms or 0
+    take(engine, "taken")
+    take(engine, "retrying", "t1")
+    engine.store.retry_batch("retrying", "t1", retry_at_ms=engine.clock.now_ms + 7000)
+    engine.send("waiting", "m1", rules=SLOW)
+    engine.clock.advance(500)
+    waiting_until_ms = engine.send("waiting", "m2", rules=SLOW).due_at_ms or 0
+    engine.send("retrying", "m2", rules=SLOW)
+    assert sorted(listed(engine), key=lambda found: found.conversation) == [
+        Listed("claimed", "INFLIGHT", deadline_ms),
+        Listed("retrying", "PENDING", engine.clock.now_ms - 500 + 7000),
+        Listed("taken", "INFLIGHT", engine.clock.now_ms - 500 + engine.store.settings.executor_ms),
+        Listed("waiting", "PENDING", waiting_until_ms),
+    ]
+
+
+@pytest.mark.parametrize("state", ["open", "taken", "retrying"])
+def test_a_long_list_comes_in_pages_and_misses_none(unwatched: Engine, state: str) -> None:
+    engine, names = unwatched, {f"c{n}" for n in range(2000)}
+    for name in names:
+        engine.send(name, "m1", rules=NOW)
+    if state != "open":
+        for _ in range(len(names) // 100):
+            for name in engine.claim():
+                take(engine, name, name)
+                if state == "retrying":
+                    engine.store.retry_batch(name, name, retry_at_ms=engine.clock.now_ms + 60_000)
+    found = list(pages(engine, limit=100))
+    assert max(len(page.conversations) for page in found) < 200
+    assert {row.conversation for page in found for row in page.conversations} == names
+
+
+def test_a_buffer_that_stays_open_is_listed_though_everything_moves(unwatched: Engine) -> None:
+    """It is flushed, claimed, put back and retimed, the hash grows and shrinks around it, and still it is found."""
+    engine, chance, bus = unwatched, random.Random(1), Bus()
+    stays = [f"stays {n}" for n in range(700)]
+    for name in stays:
+        engine.send(name, "m1", rules=SLOW)
+    found: set[str] = set()
+    for turn, page in enumerate(pages(engine, limit=20)):
+        found |= {row.conversation for row in page.conversations}
+        for n in range(60 if turn < 15 else 0):
+            engine.send(f"comes and goes {turn} {n}", "m1", rules=NOW)
+        if turn >= 15:
+            emit_due(engine, bus)
+        for name in chance.sample(stays, 5):
+            engine.store.hold_buffer(name, hold_ms=80_000_000)
+            engine.store.resume_buffer(name)
+            engine.claim()
+            engine.store.hold_buffer(name, hold_ms=80_000_000)
+        for name in chance.sample(stays, 20):
+            engine.store.retime_buffer(name, timing=SLOW.timing)
+    assert found >= set(stays)
