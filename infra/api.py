@@ -16,7 +16,7 @@ from infra.config import LOCAL_API_ID, Domain, StageConfig
 from infra.firewall import Firewall
 from infra.function import acknowledge, keep_identity, removal_policy
 
-METHODS = ("GET", "POST")
+DOORS = {"webhook": ("GET", "POST"), "typing": ("POST",)}
 REST_STAGE = "live"
 # Neither body nor headers nor query: they hold what people write, signatures and the verify token.
 ACCESS_LOG = {
@@ -74,11 +74,13 @@ def _open_http(
     keep_identity(api, "Api")
     if config.is_local:
         cdk.Tags.of(api).add("ms-custom-id", LOCAL_API_ID)
-    api.add_routes(
-        path="/webhook/{platform}",
-        methods=[apigw.HttpMethod[method] for method in METHODS],
-        integration=HttpLambdaIntegration("Ingest", ingest),
-    )
+    integration = HttpLambdaIntegration("Ingest", ingest)
+    for door, methods in DOORS.items():
+        api.add_routes(
+            path=f"/{door}/{{platform}}",
+            methods=[apigw.HttpMethod[method] for method in methods],
+            integration=integration,
+        )
     stage = apigw.HttpStage(
         scope,
         "ApiStage",
@@ -124,9 +126,10 @@ def _open_rest(
     keep_identity(api, "RestApi")
     # CDK's own output names the default endpoint even where it is switched off.
     api.node.try_remove_child("Endpoint")
-    webhook = api.root.add_resource("webhook").add_resource("{platform}")
-    for method in METHODS:
-        webhook.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
+    for door, methods in DOORS.items():
+        resource = api.root.add_resource(door).add_resource("{platform}")
+        for method in methods:
+            resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage
     Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
     _acknowledge_findings(api)

@@ -98,11 +98,12 @@ class BufferStack(cdk.Stack):
             memory_mb=self._config.memory.ingest,
             timeout=INGEST_TIMEOUT,
             environment=environment.ingest(
-                config=self._config, processor=startable, webhook_secrets=self.webhook_secrets
+                config=self._config, processor=startable, webhook_secrets=self.webhook_secrets, bus=self.bus
             ),
             warmth=self._config.warmth,
         )
         _allow(function, "secretsmanager:GetSecretValue", on=[self.webhook_secrets.arn])
+        _allow(function, "events:PutEvents", on=[self.bus.event_bus_arn])
         return function
 
     def _make_processor(self) -> Function:

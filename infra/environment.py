@@ -10,10 +10,11 @@
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
 | PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
 | RULES | ingest | the stage's layer of the rules, JSON |
-| WEBHOOK_SECRET_ID | ingest | secret with a JSON object: platform -> webhook secret, or `{"secret", "verifyToken"}` |
+| WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
 | CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
-| EVENT_BUS_NAME, MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go |
+| EVENT_BUS_NAME | ingest, conversation_processor | where amendments and batches go |
+| MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go that are too large for the bus |
 | EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS, DEAD_LETTER_QUEUE_URL | conversation_processor | when it gives up |
 """
 
@@ -62,9 +63,14 @@ def common(role: str, *, config: StageConfig, valkey: ValkeyAccess) -> Environme
 
 
 def ingest(
-    *, config: StageConfig, processor: lambda_.IFunction, webhook_secrets: secretsmanager.ISecret
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction,
+    webhook_secrets: secretsmanager.ISecret,
+    bus: events.IEventBus,
 ) -> Environment:
     return {
+        "EVENT_BUS_NAME": bus.event_bus_name,
         "PROCESSOR_FUNCTION": processor.function_name,
         "RULES": json.dumps(config.rules, separators=(",", ":"), sort_keys=True),
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,

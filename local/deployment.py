@@ -16,7 +16,8 @@ from local.outputs import Outputs
 
 ROLES = ("ingest", "processor", "conversation_processor", "watchdog")
 IN_A_LOOP = ("processor", "conversation_processor")
-PLATFORMS = ("generic", "whatsapp")
+META = ("whatsapp", "messenger", "instagram")
+PLATFORMS = ("generic", *META, "twilio", "telegram")
 
 
 class Cdk:
@@ -96,7 +97,7 @@ def read_back(
     # The template says so already; the emulator takes it only through this call.
     for role in IN_A_LOOP:
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
-    webhook_secrets = dict(previous) or {platform: secrets.token_hex(16) for platform in PLATFORMS}
+    webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(
         SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(_with_verify_token(webhook_secrets))
     )
@@ -116,8 +117,8 @@ def read_back(
 
 def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
     """As ingest reads them. Whoever plays Meta here knows one secret, and uses it as its verify token as well."""
-    whatsapp = webhook_secrets["whatsapp"]
-    return {**webhook_secrets, "whatsapp": {"secret": whatsapp, "verifyToken": whatsapp}}
+    of_meta = {name: {"secret": webhook_secrets[name], "verifyToken": webhook_secrets[name]} for name in META}
+    return {**webhook_secrets, **of_meta}
 
 
 def _camel(role: str) -> str:

@@ -1,5 +1,6 @@
 """Webhooks as the platforms send them: their JSON, their signature, over HTTP."""
 
+import base64
 import hashlib
 import hmac
 import json
@@ -7,12 +8,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
 from local.outputs import Outputs
 
-SIGNATURE_HEADER = {"generic": "X-Signature-256", "whatsapp": "X-Hub-Signature-256"}
+SIGNATURE_HEADER = {
+    "generic": "X-Signature-256",
+    "whatsapp": "X-Hub-Signature-256",
+    "messenger": "X-Hub-Signature-256",
+    "instagram": "X-Hub-Signature-256",
+    "twilio": "X-Twilio-Signature",
+    "telegram": "X-Telegram-Bot-Api-Secret-Token",
+}
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 ANSWER_SECONDS = 30.0
 
 Json = dict[str, Any]
@@ -38,31 +48,63 @@ class Webhooks:
         # A lost answer is what platforms redeliver for: whoever wants that sends again.
         self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=ANSWER_SECONDS)
 
-    def post(self, platform: str, body: object, *, headers: Mapping[str, str] | None = None) -> Answer:
-        """POST a signed body: bytes as they are, anything else as JSON. `headers` come over the usual ones."""
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    def post(
+        self, platform: str, body: object, *, headers: Mapping[str, str] | None = None, door: str = "webhook"
+    ) -> Answer:
+        """POST a signed body: bytes as they are, Twilio's fields as a form, anything else as JSON.
+
+        `headers` come over the usual ones.
+        """
+        raw, content_type = _encoded(platform, body)
         answer = self._http.request(
             "POST",
-            self.url(platform),
+            self.url(platform, door=door),
             body=raw,
-            headers={"Content-Type": "application/json", **self.signature(platform, raw), **(headers or {})},
+            headers={"Content-Type": content_type, **self.signature(platform, raw), **(headers or {})},
         )
         return Answer(answer.status, answer.data)
+
+    def tell_typing(self, body: object) -> Answer:
+        """Tell that somebody is typing."""
+        return self.post("generic", body, door="typing")
 
     def get(self, platform: str, query: Mapping[str, str]) -> Answer:
         answer = self._http.request("GET", self.url(platform), fields=query)
         return Answer(answer.status, answer.data)
 
-    def url(self, platform: str) -> str:
-        return f"{self._outputs.ApiEndpoint}/webhook/{platform}"
+    def url(self, platform: str, *, door: str = "webhook") -> str:
+        return f"{self._outputs.ApiEndpoint}/{door}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
         """The header that proves a body to come from this platform; none for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
-        digest = hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
-        return {SIGNATURE_HEADER[platform]: f"sha256={digest}"}
+        match platform:
+            case "telegram":
+                proof = secret
+            case "twilio":
+                proof = _sign_form(secret, f"https://{urlsplit(self._outputs.ApiEndpoint).netloc}/webhook/twilio", raw)
+            case _:
+                proof = "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+        return {SIGNATURE_HEADER[platform]: proof}
+
+
+def _encoded(platform: str, body: object) -> tuple[bytes, str]:
+    content_type = FORM if platform == "twilio" else JSON
+    if isinstance(body, bytes):
+        return body, content_type
+    if platform == "twilio":
+        assert isinstance(body, Mapping)
+        return urlencode(body).encode(), content_type
+    return json.dumps(body).encode(), content_type
+
+
+def _sign_form(secret: str, url: str, raw: bytes) -> str:
+    """As Twilio signs; `url` is the one that the function sees, which is without the emulator's own path."""
+    fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
+    signed = url + "".join(name + value for name, value in fields)
+    return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()
 
 
 def whatsapp_text(message_id: str, text: str, *, sender: str) -> Json:
@@ -93,3 +135,29 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
         value["statuses"] = list(statuses)
     entry = {"id": "102290129340398", "changes": [{"field": "messages", "value": value}]}
     return {"object": "whatsapp_business_account", "entry": [entry]}
+
+
+def meta(platform: str, *events: Json, account: str, user: str) -> Json:
+    """A POST of Messenger or Instagram: `events` are what stands beside sender and recipient."""
+    common = {"sender": {"id": user}, "recipient": {"id": account}, "timestamp": int(time.time() * 1_000)}
+    entry = {"id": account, "time": int(time.time() * 1_000), "messaging": [common | event for event in events]}
+    return {"object": "page" if platform == "messenger" else platform, "entry": [entry]}
+
+
+def twilio_message(message_sid: str, text: str, *, sender: str, to: str = "+15558675310") -> dict[str, str]:
+    """The fields of Twilio's form; for WhatsApp both numbers begin with `whatsapp:`."""
+    return {"MessageSid": message_sid, "From": sender, "To": to, "Body": text, "NumMedia": "0", "SmsStatus": "received"}
+
+
+def telegram_message(message_id: int, text: str, *, user: int, chat: Json | None = None, edited: bool = False) -> Json:
+    """An update of Telegram, of a private chat unless another is given."""
+    message: Json = {
+        "message_id": message_id,
+        "from": {"id": user, "is_bot": False, "first_name": "Ada"},
+        "chat": chat or {"id": user, "type": "private", "first_name": "Ada"},
+        "date": int(time.time()),
+        "text": text,
+    }
+    if edited:
+        return {"update_id": message_id, "edited_message": message | {"edit_date": int(time.time())}}
+    return {"update_id": message_id, "message": message}

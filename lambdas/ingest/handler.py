@@ -1,16 +1,21 @@
-"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`.
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
 
 Behind an HTTP API events have payload format 2.0, behind a REST API that of its proxy integration, 1.0.
 """
 
 from base64 import b64decode
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
+from urllib.parse import urlencode
 
+from lambdas.ingest.amendments import Amendments
+from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.service import Ingest, Request, Response, refuse, timings_of
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared import config
 from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.secrets import Secrets
 from lambdas.shared.senders.starter import ProcessorStarter
@@ -31,6 +36,7 @@ def _ingest() -> Ingest:
         store=open_store(settings.valkey, opener),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
+        amendments=Amendments(EventBus(settings.event_bus)),
         telemetry=telemetry,
         timing_on=timings_of(settings.rules, telemetry),
     )
@@ -50,16 +56,34 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
 
 
 def _request(event: dict[str, Any]) -> Request:
-    body = event.get("body") or ""
-    context = event["requestContext"]
+    body, context = event.get("body") or "", event["requestContext"]
+    headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
+    route = event.get("routeKey") or event.get("resource") or ""
     return Request(
-        method=context["http"]["method"] if "http" in context else context["httpMethod"],
         platform=(event.get("pathParameters") or {}).get("platform", ""),
-        headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
-        query=event.get("queryStringParameters") or {},
-        # Signatures are over the bytes that came in.
-        body=b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "surrogatepass"),
+        door="typing" if "/typing/" in route else "webhook",
+        webhook=Webhook(
+            method=context["http"]["method"] if "http" in context else context["httpMethod"],
+            url=_public_url(event, headers),
+            headers=headers,
+            query=event.get("queryStringParameters") or {},
+            # Signatures are over the bytes that came in.
+            body=b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "surrogatepass"),
+        ),
     )
+
+
+def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
+    context = event["requestContext"]
+    scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
+    host = headers.get("host") or context.get("domainName", "")
+    if "http" in context:
+        path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
+    else:
+        # A REST API tells the stage's path in its context alone, and never the query as it was sent.
+        path = context.get("path") or event.get("path", "")
+        query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
+    return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
 
 
 def _to_gateway(response: Response) -> dict[str, Any]:

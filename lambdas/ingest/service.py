@@ -1,16 +1,16 @@
-"""Ingest: who sent this, what messages are in it, and are they safe.
+"""Ingest: who sent this, what is in it, and is it safe.
 
-The answer is 2xx only when every message is buffered. If one is not, the platform sends all of them again, and
-those that were are known by their ids.
+The answer is 2xx only when every message is buffered, and every change of one made or told. If one is not, the
+platform sends all of them again: messages that were buffered are known by their ids, and changes are made twice.
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from lambdas.ingest.amendments import Amendment, Amendments
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Headers, Inbound, Intake, Platform, Query
+from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Signer, Webhook, to_json
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidInput, InvalidRules, MessageTooLarge, SendFailed, StoreError
@@ -18,7 +18,7 @@ from lambdas.shared.keys import encode_conversation
 from lambdas.shared.message import encode
 from lambdas.shared.rules import RuleLayer, resolve_rules
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Buffered
+from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.timing import Timing
@@ -28,12 +28,9 @@ RETRY_AFTER_SECONDS = 5
 
 
 class Request(NamedTuple):
-    method: str
     platform: str
-    headers: Headers
-    """Names in lower case."""
-    query: Query
-    body: bytes
+    webhook: Webhook
+    door: Literal["webhook", "typing"] = "webhook"
 
 
 class Response(NamedTuple):
@@ -43,12 +40,21 @@ class Response(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class _Ready(NamedTuple):
+class _Message(NamedTuple):
     """A message as it goes into its buffer."""
 
     conversation: str
     message_id: str
     payload: bytes
+
+
+class _Change(NamedTuple):
+    """What happened to a message that came earlier."""
+
+    conversation: str
+    amendment: Amendment
+    payload: bytes = b""
+    """What the message becomes, if it is edited."""
 
 
 class Ingest:
@@ -58,6 +64,7 @@ class Ingest:
         store: Store,
         secrets: WebhookSecrets,
         starter: ProcessorStarter,
+        amendments: Amendments,
         telemetry: Telemetry,
         timing_on: Callable[[str], Timing],
         platforms: Mapping[str, Platform] = PLATFORMS,
@@ -66,6 +73,7 @@ class Ingest:
         self._store = store
         self._secrets = secrets
         self._starter = starter
+        self._amendments = amendments
         self._telemetry = telemetry
         self._timing_on = timing_on
         self._platforms = platforms
@@ -73,13 +81,16 @@ class Ingest:
 
     def answer(self, request: Request) -> Response:
         platform = self._platforms.get(request.platform)
-        if platform is None:
+        if platform is None or (request.door == "typing" and not platform.tells_typing):
             return refuse(404, "There is no such platform.")
         try:
-            if request.method == "GET":
-                return self._challenge(platform, request)
-            if request.method == "POST":
-                return self._receive(platform, request)
+            match request.webhook.method, request.door:
+                case "GET", "webhook":
+                    return self._challenge(platform, request.webhook)
+                case "POST", "webhook":
+                    return self._receive(platform, request.webhook)
+                case "POST", "typing":
+                    return self._keep_waiting(platform, request.webhook)
         except (StoreError, SendFailed) as error:
             self._telemetry.count("Refused")
             if isinstance(error, StoreError):
@@ -88,41 +99,110 @@ class Ingest:
             return refuse(
                 503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)}
             )
-        return refuse(405, "Use POST.", {"Allow": "GET, POST"})
+        return refuse(405, "Use POST.", {"Allow": "POST" if request.door == "typing" else "GET, POST"})
 
-    def _challenge(self, platform: Platform, request: Request) -> Response:
-        echo = platform.challenge(request.query, self._secrets.of(platform.name))
+    def _challenge(self, platform: Platform, webhook: Webhook) -> Response:
+        echo = platform.challenge(webhook.query, self._secrets.of(platform.name))
+        if echo is None:
+            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.name))
         self._telemetry.info("challenge", platform=platform.name, passed=echo is not None)
         if echo is None:
             return refuse(403, "The challenge is not passed.")
         return Response(200, echo, "text/plain")
 
-    def _receive(self, platform: Platform, request: Request) -> Response:
-        if not platform.is_authentic(request.body, request.headers, self._secrets.of(platform.name)):
-            self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=platform.name)
-            return refuse(401, "The signature is missing or wrong.")
-        if len(request.body) > MAX_BODY_BYTES:
-            return refuse(413, f"A webhook has at most {MAX_BODY_BYTES} bytes.")
+    def _receive(self, platform: Platform, webhook: Webhook) -> Response:
+        signer = self._authenticate(platform, webhook)
+        if isinstance(signer, Response):
+            return signer
         try:
-            intake = platform.read(request.body, received_at_ms=self._clock())
-            # All are read before one is buffered: a body is refused whole or taken whole.
-            ready, ignored = _ready_messages(intake, leave_out=platform.leaves_out_what_is_wrong)
+            intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
+            # All are read before one is applied: a body is refused whole or taken whole.
+            messages, changes = _ready(intake, leave_out=platform.leaves_out_what_is_wrong)
         except MessageTooLarge as error:
             return refuse(413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return refuse(400, str(error))
-        return self._buffer(platform, ready, ignored)
+        if not _speaks_for_all(signer, intake.accounts):
+            return self._unauthentic(platform)
+        return self._apply(platform, messages, changes, intake.ignored)
 
-    def _buffer(self, platform: Platform, ready: list[_Ready], ignored: int) -> Response:
+    def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
+        """Who is typing has not finished: wait a little longer, within the bound."""
+        signer = self._authenticate(platform, webhook)
+        if isinstance(signer, Response):
+            return signer
+        try:
+            typing = platform.read_typing(webhook)
+            for conversation in typing:
+                encode_conversation(str(conversation))
+        except InvalidInput as error:
+            return refuse(400, str(error))
+        if not _speaks_for_all(signer, (conversation.account for conversation in typing)):
+            return self._unauthentic(platform)
         timing = self._timing_on(platform.name)
+        # The script refuses to wait for nothing, which is what a VIP's silence may be.
+        extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
+        conversations: dict[str, dict[str, int | None]] = {}
+        for name in dict.fromkeys(map(str, typing)):
+            outcome = self._store.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
+            conversations[name] = {"dueAt": None if isinstance(outcome, o.Empty) else outcome.due_at_ms}
+        self._telemetry.count("TypingEvents", len(conversations))
+        self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
+        return Response(200, to_json({"conversations": conversations}))
+
+    def _authenticate(self, platform: Platform, webhook: Webhook) -> Signer | Response:
+        if len(webhook.body) > MAX_BODY_BYTES:
+            return refuse(413, f"A webhook has at most {MAX_BODY_BYTES} bytes.")
+        credentials = self._secrets.of(platform.name)
+        signer = platform.authenticate(webhook, credentials)
+        if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
+            credentials, signer = renewed, platform.authenticate(webhook, renewed)
+        if signer is None and credentials.are_missing:
+            self._telemetry.count("NoSecret")
+        return signer or self._unauthentic(platform)
+
+    def _unauthentic(self, platform: Platform) -> Response:
+        self._telemetry.count("Unauthentic")
+        self._telemetry.warn("signature refused", platform=platform.name)
+        return refuse(401, "The signature is missing or wrong.")
+
+    def _apply(
+        self, platform: Platform, messages: list[_Message], changes: list[_Change], ignored: Mapping[str, int]
+    ) -> Response:
+        conversations, duplicates = self._buffer(messages, self._timing_on(platform.name))
+        # After all messages: in its body, a change may stand before what it changes.
+        in_place = sum([self._change(change) for change in changes])
+        accepted, amended = len(messages) - duplicates, len(changes) - in_place
+        self._telemetry.count("Messages", accepted)
+        self._telemetry.count("Duplicates", duplicates)
+        self._telemetry.count("Ignored", sum(ignored.values()))
+        for kind, count in ignored.items():
+            if count:
+                self._telemetry.count_by("IgnoredKinds", count, reason=kind)
+        # A stage whose platforms know no changes does not pay for metrics of them.
+        if changes:
+            self._telemetry.count("Changed", in_place)
+            self._telemetry.count("Amended", amended)
+        self._telemetry.info(
+            "buffered",
+            platform=platform.name, accepted=accepted, duplicates=duplicates, changed=in_place, amended=amended,
+            ignored=sum(ignored.values()),
+            conversations=list(conversations),
+        )  # fmt: skip
+        body, content_type = platform.acknowledge(
+            {"accepted": accepted, "duplicates": duplicates, "conversations": conversations}
+        )
+        return Response(200, body, content_type)
+
+    def _buffer(self, messages: list[_Message], timing: Timing) -> tuple[dict[str, dict[str, int | None]], int]:
+        """(what the answer says of each conversation, how many were there already)"""
         duplicates = 0
         conversations: dict[str, dict[str, int | None]] = {}
         to_start: dict[int, None] = {}
         try:
-            for conversation, message_id, payload in ready:
+            for conversation, message_id, payload in messages:
                 outcome = self._store.buffer_message(conversation, message_id, payload=payload, timing=timing)
-                duplicates += not isinstance(outcome, Buffered)
+                duplicates += not isinstance(outcome, o.Buffered)
                 conversations[conversation] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
                 if outcome.start_processor:
                     to_start[self._store.shard_of(conversation)] = None
@@ -130,35 +210,53 @@ class Ingest:
             # Also for what was buffered before a failure: the start was promised.
             for shard in to_start:
                 self._starter.start(shard)
-        accepted = len(ready) - duplicates
-        self._telemetry.count("Messages", accepted)
-        self._telemetry.count("Duplicates", duplicates)
-        self._telemetry.count("Ignored", ignored)
-        self._telemetry.info(
-            "buffered",
-            platform=platform.name, accepted=accepted, duplicates=duplicates, ignored=ignored,
-            conversations=list(conversations),
-        )  # fmt: skip
-        return Response(200, _to_json({"accepted": accepted, "duplicates": duplicates, "conversations": conversations}))
+        return conversations, duplicates
+
+    def _change(self, change: _Change) -> bool:
+        """Was the message changed where it waits? If it waits no longer, the bus is told; so is every reaction."""
+        batch_id: str | None = None
+        match change.amendment:
+            case Edited(_, message, _):
+                edited = self._store.edit_message(change.conversation, message.id, payload=change.payload)
+                if isinstance(edited, o.Edited):
+                    return True
+                batch_id = _batch_of(edited)
+            case Deleted(_, message_id, _, _):
+                deleted = self._store.delete_message(change.conversation, message_id)
+                if isinstance(deleted, o.Deleted):
+                    return True
+                batch_id = _batch_of(deleted)
+        self._amendments.send(change.amendment, batch_id=batch_id)
+        return False
 
 
-def _ready_messages(intake: Intake, *, leave_out: bool) -> tuple[list[_Ready], int]:
-    ready: list[_Ready] = []
-    ignored = intake.ignored
-    for inbound in intake.messages:
+def _batch_of(outcome: o.Frozen | o.Absent) -> str | None:
+    return outcome.batch_id if isinstance(outcome, o.Frozen) else None
+
+
+def _speaks_for_all(signer: Signer, accounts: Iterable[str]) -> bool:
+    return all(signer.speaks_for(account) for account in accounts)
+
+
+def _ready(intake: Intake, *, leave_out: bool) -> tuple[list[_Message], list[_Change]]:
+    messages: list[_Message] = []
+    changes: list[_Change] = []
+    for update in intake.updates:
+        conversation = str(update.conversation)
         try:
-            ready.append(_ready(inbound))
+            encode_conversation(conversation)
+            match update:
+                case Incoming(_, message, _):
+                    messages.append(_Message(conversation, message.id, encode(message)))
+                case Edited(_, message, _):
+                    changes.append(_Change(conversation, update, encode(message)))
+                case _:
+                    changes.append(_Change(conversation, update))
         except InvalidInput:
             if not leave_out:
                 raise
-            ignored += 1
-    return ready, ignored
-
-
-def _ready(inbound: Inbound) -> _Ready:
-    conversation = str(inbound.conversation)
-    encode_conversation(conversation)
-    return _Ready(conversation, inbound.message.id, encode(inbound.message))
+            intake.ignored["unreadable"] += 1
+    return messages, changes
 
 
 def timings_of(stage_rules: Mapping[str, Any], telemetry: Telemetry) -> Callable[[str], Timing]:
@@ -182,8 +280,4 @@ def timings_of(stage_rules: Mapping[str, Any], telemetry: Telemetry) -> Callable
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status, _to_json({"error": problem}), headers=headers or {})
-
-
-def _to_json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return Response(status, to_json({"error": problem}), headers=headers or {})

@@ -1,22 +1,36 @@
 """The platforms' secrets: one secret in AWS, a JSON object, kept for a while.
 
-    {"generic": "s3cret", "whatsapp": {"secret": "app secret", "verifyToken": "chosen by us"}}
+    {"generic": "s3cret",
+     "whatsapp": {"secret": ["the new app secret", "the old one"], "verifyToken": "chosen by us",
+                  "accounts": {"<phone number id>": {"secret": "of an app of its own"}}},
+     "telegram": {"accounts": {"<bot>": {"secret": "its secret token"}}}}
 
-A secret may be a list, of two while one replaces the other. A platform that is not in it is switched off.
+- generic: a secret of our choice; accounts as the body's `account` says.
+- whatsapp, messenger, instagram: the app secret of the Meta app, and a `verifyToken` of our choice; accounts are the
+  phone number id, the page id, the professional account's id.
+- twilio: the auth token; accounts are the numbers written to, digits only, `whatsapp:<digits>` for WhatsApp.
+- telegram: setWebhook's `secret_token`, another one for each bot; accounts are what we call the bots. The bot of the
+  platform's own secret is called `bot`.
+
+A secret may be a list, of two while one replaces the other. What stands under an account is good for that account
+alone, and nothing else is; the platform's own is good for every account that has none. A platform, or an account, that
+is here without a secret is switched off, as is one that is not here.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lambdas.ingest.platforms.base import Credentials
+from lambdas.ingest.platforms.base import Credentials, object_of
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.telemetry import Telemetry
 
 LIFE_MS = 60_000
+# A flood of forgeries makes a worker read no more often than this.
+EARLY_MS = 10_000
 
-NOBODY = Credentials(())
+NOBODY = Credentials()
 
 
 class ReadsSecrets(Protocol):
@@ -40,9 +54,9 @@ class WebhookSecrets:
         self._known: Mapping[str, Credentials] | None = None
         self._read_at_ms = 0
 
-    def of(self, platform: str) -> Credentials:
+    def of(self, platform: str, *, at_most_ms_old: int = LIFE_MS) -> Credentials:
         """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
-        if self._known is None or self._clock() - self._read_at_ms > LIFE_MS:
+        if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
             try:
                 self._known = _parse(self._secrets.read(self._secret_id))
             except SendFailed as error:
@@ -52,23 +66,35 @@ class WebhookSecrets:
             self._read_at_ms = self._clock()
         return self._known.get(platform, NOBODY)
 
+    def after_a_refusal(self, platform: str) -> Credentials:
+        """Read early: the secret may just have been replaced."""
+        return self.of(platform, at_most_ms_old=EARLY_MS)
+
 
 def _parse(text: str) -> Mapping[str, Credentials]:
     try:
         parsed = json.loads(text)
     except ValueError:
         parsed = None
-    if not isinstance(parsed, dict):
-        # Not to be understood is to let nobody in.
-        return {}
-    return {platform: _credentials(value) for platform, value in parsed.items()}
+    # Not to be understood is to let nobody in.
+    return {platform: _credentials(value) for platform, value in object_of(parsed).items()}
 
 
 def _credentials(value: Any) -> Credentials:
-    described = value if isinstance(value, dict) else {"secret": value}
-    secrets, verify_token = described.get("secret"), described.get("verifyToken")
-    valid = secrets if isinstance(secrets, list) else [secrets]
+    described = _described(value)
+    verify_token = described.get("verifyToken")
     return Credentials(
-        tuple(secret for secret in valid if isinstance(secret, str) and secret),
+        _secrets(described),
+        {account: _secrets(_described(own)) for account, own in object_of(described.get("accounts")).items()},
         verify_token if isinstance(verify_token, str) and verify_token else None,
     )
+
+
+def _described(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {"secret": value}
+
+
+def _secrets(described: Mapping[str, Any]) -> tuple[str, ...]:
+    secrets = described.get("secret")
+    valid = secrets if isinstance(secrets, list) else [secrets]
+    return tuple(secret for secret in valid if isinstance(secret, str) and secret)

@@ -22,6 +22,7 @@ class IngestSettings(NamedTuple):
     valkey: ValkeySettings
     processor_function: str
     webhook_secret_id: str
+    event_bus: str
     rules: Mapping[str, Any]
     """The stage's layer of the rules, as JSON has it."""
 
@@ -98,6 +99,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         valkey=env.valkey(),
         processor_function=env.text("PROCESSOR_FUNCTION"),
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
+        event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
     )
 

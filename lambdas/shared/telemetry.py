@@ -45,9 +45,9 @@ class Telemetry:
     def measure_ms(self, metric: str, value: int) -> None:
         self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
-    def count_by(self, metric: str, **dimension: str) -> None:
-        """Count once, as a metric whose dimensions are exactly this one and `service`."""
-        with single_metric(metric, MetricUnit.Count, 1, namespace=self._metrics.namespace) as metrics:
+    def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
+        """Count as a metric whose dimensions are exactly this one and `service`."""
+        with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
             for name, value in dimension.items():
                 metrics.add_dimension(name, value)
 

@@ -60,18 +60,18 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 # -- who gets in -----------------------------------------------------------------------------------
 
 
-def test_both_kinds_of_api_lead_the_same_two_requests_to_ingest(synthesize: Synthesize) -> None:
+def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
     http = synthesize("dev")["Buffer"]
     routes = {route["RouteKey"] for route in all_of(http, "AWS::ApiGatewayV2::Route")}
-    assert routes == {"GET /webhook/{platform}", "POST /webhook/{platform}"}
+    assert routes == {"GET /webhook/{platform}", "POST /webhook/{platform}", "POST /typing/{platform}"}
     http.all_resources_properties("AWS::ApiGatewayV2::Integration", {"PayloadFormatVersion": "2.0"})
 
     rest = synthesize("dev", api={"kind": "rest"})["Buffer"]
     methods = all_of(rest, "AWS::ApiGateway::Method")
-    assert {method["HttpMethod"] for method in methods} == {"GET", "POST"}
+    assert sorted(method["HttpMethod"] for method in methods) == ["GET", "POST", "POST"]
     assert {method["Integration"]["Type"] for method in methods} == {"AWS_PROXY"}
     paths = {resource["PathPart"] for resource in all_of(rest, "AWS::ApiGateway::Resource")}
-    assert paths == {"webhook", "{platform}"}
+    assert paths == {"webhook", "typing", "{platform}"}
 
 
 def test_an_http_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
@@ -233,7 +233,14 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("role", "expected"),
     [
-        ("ingest", {("lambda:InvokeFunction", PROCESSOR), ("secretsmanager:GetSecretValue", "<WebhookSecrets>")}),
+        (
+            "ingest",
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
+                ("events:PutEvents", "<Bus>"),
+            },
+        ),
         ("processor", {("lambda:InvokeFunction", PROCESSOR), ("lambda:InvokeFunction", "<ConversationProcessor>")}),
         (
             "conversation_processor",

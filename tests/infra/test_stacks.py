@@ -106,7 +106,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
     if stage != "local":
         common |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     own = {
-        "ingest": {"PROCESSOR_FUNCTION", "RULES", "WEBHOOK_SECRET_ID"},
+        "ingest": {"EVENT_BUS_NAME", "PROCESSOR_FUNCTION", "RULES", "WEBHOOK_SECRET_ID"},
         "processor": {
             "CONVERSATION_PROCESSOR_FUNCTION",
             "LEASE_MS",

@@ -36,8 +36,8 @@ class RecordedTelemetry(Telemetry):
     def measure_ms(self, metric: str, value: int) -> None:
         self.counts[metric] = value
 
-    def count_by(self, metric: str, **dimension: str) -> None:
-        self.count(f"{metric} {' '.join(dimension.values())}")
+    def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
+        self.count(f"{metric} {' '.join(dimension.values())}", count)
 
     def flush(self) -> None:
         self.flushes += 1

@@ -6,7 +6,12 @@ from lambdas.shared import config
 from lambdas.shared.errors import InvalidSettings
 
 COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "VALKEY_URL": "valkey://127.0.0.1:6379"}
-INGEST = COMMON | {"PROCESSOR_FUNCTION": "p", "WEBHOOK_SECRET_ID": "s", "RULES": '{"silenceMs": 5}'}
+INGEST = COMMON | {
+    "PROCESSOR_FUNCTION": "p",
+    "WEBHOOK_SECRET_ID": "s",
+    "EVENT_BUS_NAME": "b",
+    "RULES": '{"silenceMs": 5}',
+}
 PROCESSOR = COMMON | {
     "AWS_LAMBDA_FUNCTION_NAME": "p",
     "CONVERSATION_PROCESSOR_FUNCTION": "c",

@@ -4,6 +4,12 @@ from collections.abc import Mapping
 
 from lambdas.ingest.platforms.base import Platform
 from lambdas.ingest.platforms.generic import Generic
+from lambdas.ingest.platforms.instagram import Instagram
+from lambdas.ingest.platforms.messenger import Messenger
+from lambdas.ingest.platforms.telegram import Telegram
+from lambdas.ingest.platforms.twilio import Twilio
 from lambdas.ingest.platforms.whatsapp import WhatsApp
 
-PLATFORMS: Mapping[str, Platform] = {platform.name: platform for platform in (Generic(), WhatsApp())}
+PLATFORMS: Mapping[str, Platform] = {
+    platform.name: platform for platform in (Generic(), WhatsApp(), Messenger(), Instagram(), Twilio(), Telegram())
+}

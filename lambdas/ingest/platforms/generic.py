@@ -2,6 +2,8 @@
 
 {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
  "agent"?}, or a list of them. `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`
+
+Who writes may also tell that somebody is typing: {"account", "conversation", "tenant"?}, or a list of them.
 """
 
 from collections.abc import Mapping
@@ -11,13 +13,14 @@ from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
     Credentials,
-    Headers,
-    Inbound,
+    Incoming,
     Intake,
     InvalidWebhook,
-    Query,
+    Platform,
+    Signer,
+    Webhook,
+    hmac_signer,
     parse_json,
-    signed_with,
 )
 from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
 from lambdas.shared.message import Message
@@ -27,40 +30,55 @@ MOST_MESSAGES = 1_000
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt")
 
 
-class Generic:
+class Generic(Platform):
     name = "generic"
     leaves_out_what_is_wrong = False
+    tells_typing = True
 
-    def is_authentic(self, body: bytes, headers: Headers, credentials: Credentials) -> bool:
-        return signed_with(credentials.secrets, body=body, signature=headers.get("x-signature-256"))
+    def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
+        return hmac_signer(webhook, credentials, header="x-signature-256")
 
-    def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
-        return None
+    def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
+        intake = Intake()
+        for given, where in _objects(webhook.body):
+            intake.add(_incoming(given, where, received_at_ms))
+        return intake
 
-    def read(self, body: bytes, *, received_at_ms: int) -> Intake:
-        parsed = parse_json(body)
-        if isinstance(parsed, dict):
-            return Intake([self._one(parsed, "", received_at_ms)])
-        if not isinstance(parsed, list) or not 1 <= len(parsed) <= MOST_MESSAGES:
-            raise InvalidWebhook(f"The body must be a message or a list of 1 to {MOST_MESSAGES} of them.")
-        return Intake([self._one(each, f"[{place}].", received_at_ms) for place, each in enumerate(parsed)])
+    def read_typing(self, webhook: Webhook) -> list[ConversationId]:
+        return [_conversation(given, where) for given, where in _objects(webhook.body)]
 
-    def _one(self, given: Any, where: str, received_at_ms: int) -> Inbound:
+
+def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
+    """Each with the words that say where in the body it stands."""
+    parsed = parse_json(body)
+    if isinstance(parsed, dict):
+        return [(parsed, "")]
+    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MOST_MESSAGES:
+        raise InvalidWebhook(f"The body must be a JSON object or a list of 1 to {MOST_MESSAGES} of them.")
+    for place, given in enumerate(parsed):
         if not isinstance(given, dict):
-            raise InvalidWebhook(f"{where.removesuffix('.')} must be a JSON object.")
-        conversation = ConversationId(
-            tenant=_name(given, "tenant", where, default=DEFAULT_TENANT),
-            platform=self.name,
-            account=_name(given, "account", where),
-            user=_name(given, "conversation", where),
-        )
-        for field in ("id", "text"):
-            if field not in given:
-                raise InvalidWebhook(f"{where}{field} is missing.")
-        if given.get("agent") is not None:
-            _name(given, "agent", where)
-        fields = {name: given[name] for name in OF_THE_MESSAGE if given.get(name) is not None or name in ("id", "text")}
-        return Inbound(conversation, _message(fields, where, received_at_ms, self.name))
+            raise InvalidWebhook(f"[{place}] must be a JSON object.")
+    return [(given, f"[{place}].") for place, given in enumerate(parsed)]
+
+
+def _incoming(given: Mapping[str, Any], where: str, received_at_ms: int) -> Incoming:
+    conversation = _conversation(given, where)
+    for field in ("id", "text"):
+        if field not in given:
+            raise InvalidWebhook(f"{where}{field} is missing.")
+    if given.get("agent") is not None:
+        _name(given, "agent", where)
+    fields = {name: given[name] for name in OF_THE_MESSAGE if given.get(name) is not None or name in ("id", "text")}
+    return Incoming(conversation, _message(fields, where, received_at_ms))
+
+
+def _conversation(given: Mapping[str, Any], where: str) -> ConversationId:
+    return ConversationId(
+        tenant=_name(given, "tenant", where, default=DEFAULT_TENANT),
+        platform=Generic.name,
+        account=_name(given, "account", where),
+        user=_name(given, "conversation", where),
+    )
 
 
 def _name(given: Mapping[str, Any], field: str, where: str, *, default: str | None = None) -> str:
@@ -76,9 +94,9 @@ def _name(given: Mapping[str, Any], field: str, where: str, *, default: str | No
     return value
 
 
-def _message(fields: dict[str, Any], where: str, received_at_ms: int, platform: str) -> Message:
+def _message(fields: dict[str, Any], where: str, received_at_ms: int) -> Message:
     try:
-        return Message.model_validate(fields | {"receivedAt": received_at_ms, "platform": platform})
+        return Message.model_validate(fields | {"receivedAt": received_at_ms, "platform": Generic.name})
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
         path = ".".join(map(str, wrong["loc"])) or "the message"

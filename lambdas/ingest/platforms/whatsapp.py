@@ -5,115 +5,112 @@ Its envelope must be right; a single item that we cannot read is left out and co
 sent again for seven days, and with it its good neighbours.
 """
 
-import hmac
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from lambdas.ingest.platforms.base import (
-    Credentials,
-    Headers,
-    Inbound,
+    Deleted,
+    Edited,
+    Incoming,
     Intake,
     InvalidWebhook,
-    Query,
-    parse_json,
-    signed_with,
+    Json,
+    Reacted,
+    Signer,
+    Update,
+    Webhook,
+    address_of,
+    id_of,
+    list_of,
+    ms_of_seconds,
+    object_of,
+    strings_of,
+    without_nothing,
+    word_of,
 )
+from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
 from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
-from lambdas.shared.errors import InvalidId
-from lambdas.shared.keys import encode_conversation
 from lambdas.shared.message import Message
 
-Json = Mapping[str, Any]
 
-# Digits of the last second that a time may have.
-LONGEST_SECONDS = 11
-
-
-class WhatsApp:
+class WhatsApp(MetaPlatform):
     name = "whatsapp"
-    leaves_out_what_is_wrong = True
 
-    def is_authentic(self, body: bytes, headers: Headers, credentials: Credentials) -> bool:
-        return signed_with(credentials.secrets, body=body, signature=headers.get("x-hub-signature-256"))
-
-    def challenge(self, query: Query, credentials: Credentials) -> str | None:
-        if query.get("hub.mode") != "subscribe" or not credentials.verify_token:
-            return None
-        given = query.get("hub.verify_token", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, credentials.verify_token.encode()):
-            return None
-        return query.get("hub.challenge")
-
-    def read(self, body: bytes, *, received_at_ms: int) -> Intake:
-        messages: list[Inbound] = []
-        ignored = 0
-        for value in _values(parse_json(body)):
-            account = _object(value.get("metadata")).get("phone_number_id")
-            for item in _list(value.get("messages")):
-                inbound = self._one(_object(item), account, received_at_ms)
-                if inbound:
-                    messages.append(inbound)
-                else:
-                    ignored += 1
-            ignored += len(_list(value.get("statuses")))
-        return Intake(messages, ignored)
-
-    def _one(self, item: Json, account: Any, received_at_ms: int) -> Inbound | None:
-        kind = item.get("type")
-        read = _READERS.get(kind) if isinstance(kind, str) else None
-        author = item.get("from")
-        if read is None or not isinstance(account, str) or not isinstance(author, str):
-            return None
-        try:
-            conversation = ConversationId(DEFAULT_TENANT, self.name, account, author)
-            encode_conversation(str(conversation))
-            fields = {
-                "id": item.get("id"),
-                "type": kind,
-                "author": author,
-                "replyTo": _object(item.get("context")).get("id"),
-                "sentAt": _sent_at_ms(item.get("timestamp")),
-                "receivedAt": received_at_ms,
-                "platform": self.name,
-            }
-            content = item.get(str(kind))
-            # Contacts are a list where the other types have an object.
-            content = {"items": content} if isinstance(content, list) else _object(content)
-            return Inbound(conversation, Message.model_validate(fields | read(content)))
-        except (ValidationError, InvalidId):
-            return None
+    def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
+        intake = Intake()
+        for value in _values(webhook.body):
+            account = word_of(object_of(value.get("metadata")).get("phone_number_id"))
+            if account is None:
+                intake.ignored["unknown"] += 1
+                continue
+            intake.accounts.add(account)
+            for item in list_of(value.get("messages")):
+                intake.take(_Item(object_of(item), account, received_at_ms).read)
+            intake.ignored["status"] += len(list_of(value.get("statuses")))
+            intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
+        return intake
 
 
-def _values(parsed: Any) -> Iterator[Json]:
+class _Item:
+    def __init__(self, item: Json, account: str, received_at_ms: int) -> None:
+        self._item = item
+        self._received_at_ms = received_at_ms
+        # Who hides their number behind a user name is known by an id of that business alone.
+        self._author = word_of(item.get("from")) or word_of(item.get("from_user_id"))
+        group = word_of(item.get("group_id"))
+        self._group = group is not None
+        self._conversation = ConversationId(
+            DEFAULT_TENANT, WhatsApp.name, account, group or (address_of(self._author) if self._author else "")
+        )
+
+    def read(self) -> Update | str:
+        kind = word_of(self._item.get("type"))
+        content = object_of(self._item.get(kind or ""))
+        sent_at_ms = ms_of_seconds(self._item.get("timestamp")) or self._received_at_ms
+        match kind:
+            case "reaction":
+                # Taking a reaction back comes without an emoji.
+                emoji = word_of(content.get("emoji"))
+                return Reacted(self._conversation, id_of(content.get("message_id")), self._author, emoji, sent_at_ms)
+            case "revoke":
+                return Deleted(self._conversation, id_of(content.get("original_message_id")), self._author, sent_at_ms)
+            case "edit":
+                message = self._message(
+                    object_of(content.get("message")), content.get("original_message_id"), editedAt=sent_at_ms
+                )
+                return message if isinstance(message, str) else Edited(self._conversation, message, sent_at_ms)
+            case "system" | "unsupported":
+                return kind
+        message = self._message(self._item, self._item.get("id"), sentAt=ms_of_seconds(self._item.get("timestamp")))
+        return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
+
+    def _message(self, item: Json, message_id: Any, **times: int | None) -> Message | str:
+        kind = word_of(item.get("type"))
+        read = _READERS.get(kind or "")
+        if kind is None or read is None:
+            return "unknown"
+        content = item.get(kind)
+        fields = {
+            "id": message_id,
+            "type": kind,
+            "author": self._author,
+            "replyTo": object_of(item.get("context")).get("id"),
+            "receivedAt": self._received_at_ms,
+            "platform": WhatsApp.name,
+        }
+        # Contacts are a list where the other types have an object.
+        content = {"items": content} if isinstance(content, list) else object_of(content)
+        return Message.model_validate(fields | without_nothing(times) | read(content))
+
+
+def _values(body: bytes) -> Iterator[Json]:
     """The `value` of every change of every entry."""
-    if not isinstance(parsed, dict):
-        raise InvalidWebhook("The body must be a JSON object.")
-    entries = parsed.get("entry")
-    if not isinstance(entries, list):
-        raise InvalidWebhook("entry is missing, or is not a list.")
-    for place, entry in enumerate(entries):
-        changes = _object(entry).get("changes")
+    for place, entry in enumerate(entries_of(body)):
+        changes = entry.get("changes")
         if not isinstance(changes, list):
             raise InvalidWebhook(f"entry[{place}].changes is missing, or is not a list.")
         for change in changes:
-            yield _object(_object(change).get("value"))
-
-
-def _object(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _sent_at_ms(timestamp: Any) -> int | None:
-    """WhatsApp says seconds, as a string."""
-    text = str(timestamp)
-    return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) <= LONGEST_SECONDS else None
+            yield object_of(object_of(change).get("value"))
 
 
 # -- what the types of messages hold ---------------------------------------------------------------
@@ -132,42 +129,36 @@ def _media(kind: str) -> Callable[[Json], dict[str, Any]]:
             "mimeType": content.get("mime_type"),
             "name": content.get("filename"),
         }
-        return {"text": content.get("caption", ""), "attachments": [_without_nothing(attachment)]}
+        return {"text": content.get("caption", ""), "attachments": [without_nothing(attachment)]}
 
     return read
 
 
 def _location(content: Json) -> dict[str, Any]:
-    described = [content.get("name"), content.get("address")]
     place = {"type": "location", "latitude": content.get("latitude"), "longitude": content.get("longitude")}
     return {
-        "text": ", ".join(part for part in described if isinstance(part, str)),
-        "attachments": [_without_nothing(place)],
+        "text": strings_of([content.get("name"), content.get("address")]),
+        "attachments": [without_nothing(place)],
     }
 
 
 def _contacts(content: Json) -> dict[str, Any]:
-    cards = [_object(card) for card in _list(content.get("items"))]
-    names = [_object(card.get("name")).get("formatted_name") for card in cards]
+    cards = [object_of(card) for card in list_of(content.get("items"))]
+    names = [object_of(card.get("name")).get("formatted_name") for card in cards]
     return {
-        "text": ", ".join(name for name in names if isinstance(name, str)),
+        "text": strings_of(names),
         "attachments": [{**card, "type": "contact", "name": name} for card, name in zip(cards, names, strict=True)],
     }
 
 
 def _reply(content: Json) -> dict[str, Any]:
     """A choice that the author made: its title is what they said, its id is what the bot knows it by."""
-    chosen = _object(content.get("button_reply")) or _object(content.get("list_reply"))
+    chosen = object_of(content.get("button_reply")) or object_of(content.get("list_reply"))
     return {"text": chosen.get("title", ""), "interactive": dict(content)}
 
 
 def _button(content: Json) -> dict[str, Any]:
     return {"text": content.get("text", ""), "interactive": dict(content)}
-
-
-def _reaction(content: Json) -> dict[str, Any]:
-    # Taking a reaction back comes without an emoji: nothing that we could say to the agent.
-    return {"text": content.get("emoji") or None, "replyTo": content.get("message_id")}
 
 
 _READERS: Mapping[str, Callable[[Json], dict[str, Any]]] = {
@@ -177,9 +168,4 @@ _READERS: Mapping[str, Callable[[Json], dict[str, Any]]] = {
     "contacts": _contacts,
     "interactive": _reply,
     "button": _button,
-    "reaction": _reaction,
 }
-
-
-def _without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

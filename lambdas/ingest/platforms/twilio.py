@@ -1,0 +1,181 @@
+"""Twilio: SMS, WhatsApp and what else its Messaging has, one message a form.
+
+The account is the number that was written to; but for SMS its channel stands before it, so that one number's SMS and
+WhatsApp are two conversations: `15558675310`, `whatsapp:15558675310`.
+"""
+
+import hmac
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha1, sha256
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+from lambdas.ingest.platforms.base import (
+    Credentials,
+    Incoming,
+    Intake,
+    InvalidWebhook,
+    Json,
+    Platform,
+    Signer,
+    Update,
+    Webhook,
+    address_of,
+    is_same,
+    without_nothing,
+)
+from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
+from lambdas.shared.message import Message
+
+Form = list[tuple[str, str]]
+
+# Twilio sends a few dozen.
+MOST_FIELDS = 1_000
+MOST_MEDIA = 10
+SMS = "sms"
+DEFAULT_PORTS = {"https": 443, "http": 80}
+PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
+
+
+class Twilio(Platform):
+    name = "twilio"
+
+    def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
+        given = webhook.headers.get("x-twilio-signature")
+        try:
+            signed = _signed_form(webhook)
+            urls = _urls(webhook.url)
+        except ValueError:
+            return None
+        if given is None or signed is None:
+            return None
+
+        return credentials.signer(lambda secret: any(is_same(given, _signature(secret, url, signed)) for url in urls))
+
+    def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
+        intake = Intake()
+        # Messages are forms; what is signed by its hash is something else.
+        form = dict(_form(webhook.body)) if _is_form(webhook) else {}
+        intake.take(lambda: _read(form, received_at_ms))
+        return intake
+
+    def acknowledge(self, _result: Json) -> tuple[str, str]:
+        # Anything else would be sent to the author, or logged as an error.
+        return "<Response></Response>", "text/xml"
+
+
+# -- the signature ---------------------------------------------------------------------------------
+
+
+def _is_form(webhook: Webhook) -> bool:
+    return webhook.headers.get("content-type", "").partition(";")[0].strip().lower() == (
+        "application/x-www-form-urlencoded"
+    )
+
+
+def _form(body: bytes) -> Form:
+    try:
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise InvalidWebhook("The body is not a form.") from error
+
+
+def _signed_form(webhook: Webhook) -> Form | None:
+    """The fields that are signed with the URL; none if the URL holds the body's hash. None: the hash is wrong."""
+    if _is_form(webhook):
+        return _form(webhook.body)
+    claimed = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
+    if not claimed:
+        # What is no form and has no hash is not covered by any signature.
+        return None
+    return [] if is_same(claimed[0].lower(), sha256(webhook.body).hexdigest()) else None
+
+
+def _urls(url: str) -> tuple[str, str]:
+    """Without and with its port: Twilio itself is not consistent."""
+    parts = urlsplit(url)
+    host, port = parts.netloc, parts.port
+    if port is not None:
+        host = host.rpartition(":")[0]
+    port = port or DEFAULT_PORTS.get(parts.scheme)
+    return parts._replace(netloc=host).geturl(), parts._replace(netloc=f"{host}:{port}").geturl()
+
+
+def _signature(secret: str, url: str, form: Form) -> str:
+    # As Twilio's own libraries do it: sorted, and a field that comes twice with one value counts once.
+    signed = url + "".join(name + value for name, value in sorted(set(form)))
+    return b64encode(hmac.new(secret.encode(), signed.encode("utf-8", "surrogatepass"), sha1).digest()).decode()
+
+
+# -- the message -----------------------------------------------------------------------------------
+
+
+def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
+    if form.get("MessageStatus") or form.get("SmsStatus", "received") != "received":
+        return "status"
+    if not form.get("MessageSid") or "From" not in form or "To" not in form:
+        return "unknown"
+    _, author = _channel_and_address(form["From"])
+    conversation = ConversationId(DEFAULT_TENANT, Twilio.name, _account(form["To"]), author)
+    attachments = [*_media(form), *_place(form)]
+    fields = {
+        "id": form["MessageSid"],
+        "text": form.get("Body") or form.get("Label", ""),
+        "type": _type(form, attachments),
+        "author": form["From"],
+        "attachments": attachments,
+        "replyTo": form.get("OriginalRepliedMessageSid") or None,
+        "receivedAt": received_at_ms,
+        "platform": Twilio.name,
+    }
+    return Incoming(conversation, Message.model_validate(fields | _choice(form)))
+
+
+def _channel_and_address(given: str) -> tuple[str, str]:
+    channel, colon, address = given.partition(":")
+    return (channel.lower(), address_of(address)) if colon else (SMS, address_of(given))
+
+
+def _account(to: str) -> str:
+    channel, address = _channel_and_address(to)
+    return address if channel == SMS else f"{channel}:{address}"
+
+
+def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
+    if _choice(form):
+        return "interactive"
+    if not attachments:
+        return "text"
+    kind: str = attachments[0]["type"]
+    return "contacts" if kind == "contact" else kind
+
+
+def _choice(form: Mapping[str, str]) -> dict[str, Any]:
+    chosen = {name: form[name] for name in ("ButtonText", "ButtonPayload", "ListId", "ListTitle") if form.get(name)}
+    return {"interactive": chosen} if chosen else {}
+
+
+def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
+    given = form.get("NumMedia", "0")
+    count = min(int(given), MOST_MEDIA) if given.isascii() and given.isdigit() and len(given) < len("1000") else 0
+    kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
+    return [without_nothing({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
+
+
+def _kind(mime_type: str | None) -> str:
+    family, _, kind = (mime_type or "").lower().partition("/")
+    if kind in ("vcard", "x-vcard", "directory"):
+        return "contact"
+    return family if family in ("image", "audio", "video") else "document"
+
+
+def _place(form: Mapping[str, str]) -> list[dict[str, Any]]:
+    if not form.get("Latitude") or not form.get("Longitude"):
+        return []
+    place: dict[str, Any] = {ours: form[theirs] for theirs, ours in PLACE.items() if form.get(theirs)}
+    try:
+        place |= {"latitude": float(place["latitude"]), "longitude": float(place["longitude"])}
+    except ValueError:
+        return []
+    return [{"type": "location", **place}]

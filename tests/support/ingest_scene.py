@@ -1,0 +1,132 @@
+"""Ingest behind its handler, with everything around it played by the test."""
+
+import base64
+import hmac
+import json
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from lambdas.ingest import handler as handler_module
+from lambdas.ingest.amendments import Amendments
+from lambdas.ingest.service import Ingest, timings_of
+from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared.message import decode
+from lambdas.shared.senders.starter import ProcessorStarter
+from tests.support.engine import Engine
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeSecrets, RecordedTelemetry
+from tests.support.platforms import HOST, body_of, content_type, signed
+
+SECRET, VERIFY_TOKEN = "s3cret", "let me in"
+SECRETS = {
+    "generic": [SECRET, "the next one"],
+    "whatsapp": {"secret": SECRET, "verifyToken": VERIFY_TOKEN},
+    "messenger": {"secret": SECRET, "verifyToken": VERIFY_TOKEN},
+    "instagram": {"secret": SECRET, "verifyToken": VERIFY_TOKEN},
+    "twilio": SECRET,
+    "telegram": {"accounts": {"shopbot": {"secret": SECRET}}},
+}
+HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
+Json = dict[str, Any]
+
+
+def signature(body: bytes, secret: str = SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, sha256).hexdigest()
+
+
+def gateway(
+    platform: str,
+    body: bytes = b"",
+    *,
+    method: str = "POST",
+    headers: dict[str, str] | None = None,
+    query: dict[str, str] | None = None,
+    as_base64: bool = True,
+    door: str = "webhook",
+) -> Json:
+    """What the HTTP API hands over, in payload format 2.0."""
+    return {
+        "version": "2.0",
+        "routeKey": f"{method} /{door}/{{platform}}",
+        "rawPath": f"/{door}/{platform}",
+        "rawQueryString": urlencode(query or {}, errors="surrogatepass"),
+        "pathParameters": {"platform": platform},
+        "requestContext": {"domainName": HOST, "http": {"method": method}},
+        "headers": headers or {},
+        **({"queryStringParameters": query} if query else {}),
+        "body": base64.b64encode(body).decode() if as_base64 else body.decode(),
+        "isBase64Encoded": as_base64,
+    }
+
+
+def rest_gateway(
+    platform: str,
+    body: bytes = b"",
+    *,
+    method: str = "POST",
+    headers: dict[str, str] | None = None,
+    query: dict[str, str] | None = None,
+    stage: str = "live",
+) -> Json:
+    """What the REST API hands over: format 1.0, all media types binary, null for what there is none of."""
+    return {
+        "resource": "/webhook/{platform}",
+        "path": f"/webhook/{platform}",
+        "httpMethod": method,
+        "pathParameters": {"platform": platform},
+        "requestContext": {
+            "domainName": HOST,
+            "httpMethod": method,
+            "path": f"/{stage}/webhook/{platform}",
+            "resourcePath": "/webhook/{platform}",
+        },
+        "headers": headers,
+        "queryStringParameters": query,
+        "multiValueQueryStringParameters": {name: [value] for name, value in query.items()} if query else None,
+        "body": base64.b64encode(body).decode() if body else None,
+        "isBase64Encoded": bool(body),
+    }
+
+
+class Scene:
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, *, stage_rules: Json | None = None) -> None:
+        self.engine = engine
+        self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
+        self.bus = FakeBus()
+        self.secrets = FakeSecrets(json.dumps(SECRETS))
+        self.secrets_now_ms = 0
+        self.ingest = Ingest(
+            store=engine.store,
+            secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
+            amendments=Amendments(self.bus),
+            starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
+            telemetry=self.telemetry,
+            timing_on=timings_of(stage_rules or {}, self.telemetry),
+            clock=engine.clock,
+        )
+        monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
+        monkeypatch.setattr(handler_module, "_telemetry", lambda: self.telemetry)
+
+    def call(self, event: Json) -> tuple[int, Any]:
+        answer = handler_module.handler(event, None)
+        text = answer["body"]
+        is_json = answer["headers"]["Content-Type"] == "application/json"
+        return answer["statusCode"], json.loads(text) if is_json else text
+
+    def post(self, platform: str, body: Any, *, secret: str = SECRET, door: str = "webhook") -> tuple[int, Any]:
+        raw = body if isinstance(body, bytes) else body_of(platform, body)
+        fields = list(body.items()) if platform == "twilio" else None
+        headers = {"content-type": content_type(platform), **signed(platform, raw, secret, fields=fields)}
+        return self.call(gateway(platform, raw, headers=headers, door=door))
+
+    def amended(self) -> list[Json]:
+        return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == "messages.amended"]
+
+    def buffered(self, conversation: str) -> list[Json]:
+        found = self.engine.store.peek_conversation(conversation, limit=1_000).payloads
+        return [decode(payload).model_dump(by_alias=True, exclude_defaults=True) for payload in found]
+
+    def is_empty(self) -> bool:
+        return self.engine.keys() == {}
