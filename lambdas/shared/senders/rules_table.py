@@ -99,7 +99,7 @@ class RulesTable:
 
     @property
     def _client(self) -> Any:
-        return aws.client("dynamodb", patience=aws.HURRIED)
+        return aws.client("dynamodb", answer_seconds=aws.HURRIED_SECONDS)
 
 
 def _unchanged(head: Item | None) -> dict[str, Any]:
