@@ -144,8 +144,14 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Rules skipped",
-            says="The stage's rules are wrong, and the defaults stand in.",
+            says="Rules of a scope are wrong, and those of the scope beneath stand in.",
             metric=metrics.told("RulesSkipped", "ingest", period=FIVE_MINUTES),
+        ),
+        Watch(
+            heading="Rules unreachable",
+            says="The table of rules does not answer: changes of rules are not seen, and new instances know none.",
+            metric=metrics.told("RulesUnreachable", "ingest", period=FIVE_MINUTES),
+            periods=2,
         ),
         Watch(
             heading="Unauthentic webhooks",

@@ -17,7 +17,7 @@ from infra.bus import BatchBus
 from infra.config import StageConfig
 from infra.environment import ValkeyAccess
 from infra.function import Function, Placement, Runtime, acknowledge, source_code
-from infra.storage import BATCHES, DEAD_LETTERS, OversizeBucket, Queue, WebhookSecrets
+from infra.storage import BATCHES, DEAD_LETTERS, OversizeBucket, Queue, RulesTable, WebhookSecrets
 
 INGEST_TIMEOUT = cdk.Duration.seconds(15)
 WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
@@ -65,6 +65,7 @@ class BufferStack(cdk.Stack):
         )
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
+        self.rules_table = RulesTable(self, "Rules", config=config)
 
         self.conversation_processor = self._make_conversation_processor(startable)
         self.processor = self._make_processor()
@@ -98,11 +99,17 @@ class BufferStack(cdk.Stack):
             memory_mb=self._config.memory.ingest,
             timeout=INGEST_TIMEOUT,
             environment=environment.ingest(
-                config=self._config, processor=startable, webhook_secrets=self.webhook_secrets, bus=self.bus
+                config=self._config,
+                processor=startable,
+                webhook_secrets=self.webhook_secrets,
+                rules_table=self.rules_table,
+                bus=self.bus,
             ),
             warmth=self._config.warmth,
         )
         _allow(function, "secretsmanager:GetSecretValue", on=[self.webhook_secrets.arn])
+        for action in ("dynamodb:GetItem", "dynamodb:Scan"):
+            _allow(function, action, on=[self.rules_table.table_arn])
         _allow(function, "events:PutEvents", on=[self.bus.event_bus_arn])
         return function
 
@@ -191,6 +198,7 @@ class BufferStack(cdk.Stack):
             "UndeliveredQueueUrl": self.undelivered.queue_url,
             "OversizeBucketName": self.oversize.bucket_name,
             "WebhookSecretId": self.webhook_secrets.secret_arn,
+            "RulesTableName": self.rules_table.table_name,
         }
         if self._webhooks.dns_target is not None:
             outputs["ApiDnsTarget"] = self._webhooks.dns_target

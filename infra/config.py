@@ -38,6 +38,11 @@ RULES = frozenset(
         "adaptiveFloorMs",
         "adaptiveCeilingMs",
         "adaptiveK",
+        "mediaSilenceMs",
+        "transcriptWaitMs",
+        "stopWords",
+        "flushWords",
+        "controlLanguages",
     }
 )
 OVERRIDES = "platformOverrides"

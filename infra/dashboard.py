@@ -138,7 +138,7 @@ def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
         ),
         _graph(
             "Refused messages",
-            [metrics.told(name, "ingest") for name in ("Refused", "Unauthentic", "RulesSkipped")],
+            [metrics.told(name, "ingest") for name in ("Refused", "Unauthentic", "RulesSkipped", "RulesUnreachable")],
             unit="per minute",
         ),
         _graph(

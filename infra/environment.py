@@ -9,7 +9,8 @@
 | START_MS | all | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
 | PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
-| RULES | ingest | the stage's layer of the rules, JSON |
+| RULES | ingest | the layer of the rules that is deployed with the stage, JSON |
+| RULES_TABLE | ingest | the layers that operators change |
 | WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
 | CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
@@ -22,6 +23,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_events as events
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
@@ -67,12 +69,14 @@ def ingest(
     config: StageConfig,
     processor: lambda_.IFunction,
     webhook_secrets: secretsmanager.ISecret,
+    rules_table: dynamodb.ITable,
     bus: events.IEventBus,
 ) -> Environment:
     return {
         "EVENT_BUS_NAME": bus.event_bus_name,
         "PROCESSOR_FUNCTION": processor.function_name,
         "RULES": json.dumps(config.rules, separators=(",", ":"), sort_keys=True),
+        "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
     }
 

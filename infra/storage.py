@@ -1,6 +1,7 @@
-"""What the buffer keeps outside of Valkey: queues, the bucket for what is too large to be sent, the secrets."""
+"""What the buffer keeps outside of Valkey: queues, the bucket for what is too large to be sent, secrets and rules."""
 
 import aws_cdk as cdk
+from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
@@ -78,6 +79,24 @@ class OversizeBucket(s3.Bucket):
 
 def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
     return s3.LifecycleRule(prefix=prefix.removesuffix("*"), expiration=after)
+
+
+class RulesTable(dynamodb.Table):
+    """The rules that operators change: few, small, and read whole. Encrypted with a key of AWS."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            partition_key=dynamodb.Attribute(name="scope", type=dynamodb.AttributeType.STRING),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=not config.is_local
+            ),
+            deletion_protection=config.termination_protection,
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
 
 
 class WebhookSecrets(secretsmanager.Secret):

@@ -112,6 +112,7 @@ def read_back(
         LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in ROLES},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
+        RulesTableName=deployed["RulesTableName"],
     )
 
 

@@ -25,6 +25,7 @@ class Outputs:
     LogGroups: dict[str, str]
     DeadLetterQueueUrl: str
     OversizeBucketName: str
+    RulesTableName: str
 
     def write(self, path: Path) -> None:
         # Whoever waits for the file never reads half of it.

@@ -11,6 +11,7 @@ from infra.cost.traffic import Traffic, processors
 PASSES = HOURS * 60 * 2
 LOOKS_A_SECOND = 2
 RENEW_SECONDS = 5
+RULES_CHECK_SECONDS = 5
 REPORT_SECONDS = 30
 FLOW_RECORD_SECONDS = 600
 
@@ -56,6 +57,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
         *_network(config, traffic),
         *_delivery(config, traffic),
         *_secrets(traffic),
+        *_rules(traffic),
         *_logs(config, traffic),
         *_watching(config, traffic),
     ]
@@ -236,7 +238,22 @@ def _secrets(traffic: Traffic) -> list[Line]:
 
 
 def _secret_calls(traffic: Traffic) -> float:
-    return min(traffic.webhooks, traffic.active_seconds / 60 * (1 + _instances(traffic, traffic.webhooks, "ingest_ms")))
+    return _once_in(60, traffic)
+
+
+def _rules(traffic: Traffic) -> list[Line]:
+    whole = ceil(used("rules_bytes") / 4_096)
+    read = _once_in(RULES_CHECK_SECONDS, traffic) + traffic.webhooks * used("cold_share") * whole
+    return [
+        Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
+             "each running ingest, its version every 5 s; each cold start, all by 4 KB"),
+    ]  # fmt: skip
+
+
+def _once_in(seconds: float, traffic: Traffic) -> float:
+    """How often the running instances of ingest do what each does once in so many seconds, if it has work."""
+    instances = 1 + _instances(traffic, traffic.webhooks, "ingest_ms")
+    return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 
 
 def _instances(traffic: Traffic, invocations: float, time_ms: str) -> float:

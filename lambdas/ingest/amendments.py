@@ -46,9 +46,9 @@ def event_of(amendment: Amendment, *, batch_id: str | None) -> dict[str, Any]:
 
 def _change(amendment: Amendment) -> dict[str, Any]:
     match amendment:
-        case Edited(_, message, _):
+        case Edited(_, message):
             return _named("edited", message.id, message.author) | {"message": _as_on_the_bus(message)}
-        case Deleted(_, message_id, author, _):
+        case Deleted(_, message_id, author):
             return _named("deleted", message_id, author)
         case Reacted(_, message_id, author, emoji, _):
             return _named("reaction", message_id, author) | {"emoji": emoji}

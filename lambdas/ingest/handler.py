@@ -9,14 +9,15 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
-from lambdas.ingest.amendments import Amendments
 from lambdas.ingest.platforms.base import Webhook
-from lambdas.ingest.service import Ingest, Request, Response, refuse, timings_of
+from lambdas.ingest.service import Ingest, Request, Response, refuse
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared import config
+from lambdas.shared.rule_book import RuleBook
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.rules_table import RulesTable
 from lambdas.shared.senders.secrets import Secrets
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.opening import Opener, open_store
@@ -36,9 +37,9 @@ def _ingest() -> Ingest:
         store=open_store(settings.valkey, opener),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
-        amendments=Amendments(EventBus(settings.event_bus)),
+        bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        timing_on=timings_of(settings.rules, telemetry),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
     )
 
 

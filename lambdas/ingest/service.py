@@ -1,22 +1,29 @@
 """Ingest: who sent this, what is in it, and is it safe.
 
-The answer is 2xx only when every message is buffered, and every change of one made or told. If one is not, the
-platform sends all of them again: messages that were buffered are known by their ids, and changes are made twice.
+The answer is 2xx only when every message is buffered, every order obeyed, and every change of a message made or told.
+If one is not, the platform sends all of them again: messages that were buffered are known by their ids, as are those
+that stop a buffer; changes are made twice.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
-from lambdas.ingest.amendments import Amendment, Amendments
+from lambdas.ingest.amendments import Amendment, Amendments, Publishes
+from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Signer, Webhook, to_json
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared.cancelled import DETAIL_TYPE as CANCELLED
+from lambdas.shared.cancelled import cancelled_event
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import InvalidInput, InvalidRules, MessageTooLarge, SendFailed, StoreError
+from lambdas.shared.conversation import ConversationId
+from lambdas.shared.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
 from lambdas.shared.keys import encode_conversation
-from lambdas.shared.message import encode
-from lambdas.shared.rules import RuleLayer, resolve_rules
+from lambdas.shared.message import Message, encode
+from lambdas.shared.rule_book import RuleBook
+from lambdas.shared.rules import Rules
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.store import Store
@@ -25,6 +32,8 @@ from lambdas.shared.timing import Timing
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 RETRY_AFTER_SECONDS = 5
+# Nobody writes a caption for these.
+WITHOUT_CAPTION = {"contact", "location", "sticker"}
 
 
 class Request(NamedTuple):
@@ -41,20 +50,37 @@ class Response(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """A message as it goes into its buffer."""
+    """A message as it goes into its buffer, or an order to it."""
 
-    conversation: str
-    message_id: str
+    conversation: ConversationId
+    id: str
     payload: bytes
+    timing: Timing
+    order: Literal["stop", "flush"] | None
 
 
 class _Change(NamedTuple):
     """What happened to a message that came earlier."""
 
-    conversation: str
     amendment: Amendment
     payload: bytes = b""
     """What the message becomes, if it is edited."""
+    timing: Timing | None = None
+    """Of the edited message, if its buffer may have waited for the edit."""
+
+
+@dataclass
+class _Done:
+    """What became of a webhook's messages, and what the answer says of each conversation."""
+
+    conversations: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    accepted: int = 0
+    duplicates: int = 0
+    stopped: int = 0
+    flushed: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+    to_start: dict[int, None] = field(default_factory=dict)
+    """Shards, in order."""
 
 
 class Ingest:
@@ -64,18 +90,19 @@ class Ingest:
         store: Store,
         secrets: WebhookSecrets,
         starter: ProcessorStarter,
-        amendments: Amendments,
+        bus: Publishes,
         telemetry: Telemetry,
-        timing_on: Callable[[str], Timing],
+        book: RuleBook,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
     ) -> None:
         self._store = store
         self._secrets = secrets
         self._starter = starter
-        self._amendments = amendments
+        self._bus = bus
+        self._amendments = Amendments(bus)
         self._telemetry = telemetry
-        self._timing_on = timing_on
+        self._book = book
         self._platforms = platforms
         self._clock = clock
 
@@ -117,7 +144,7 @@ class Ingest:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # All are read before one is applied: a body is refused whole or taken whole.
-            messages, changes = _ready(intake, leave_out=platform.leaves_out_what_is_wrong)
+            messages, changes = self._ready(intake, leave_out=platform.leaves_out_what_is_wrong)
         except MessageTooLarge as error:
             return refuse(413, f"A message is too large: {error}.")
         except InvalidInput as error:
@@ -139,11 +166,13 @@ class Ingest:
             return refuse(400, str(error))
         if not _speaks_for_all(signer, (conversation.account for conversation in typing)):
             return self._unauthentic(platform)
-        timing = self._timing_on(platform.name)
-        # The script refuses to wait for nothing, which is what a VIP's silence may be.
-        extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
         conversations: dict[str, dict[str, int | None]] = {}
-        for name in dict.fromkeys(map(str, typing)):
+        for told in dict.fromkeys(typing):
+            conversation, agent = belongs(told, self._book.owner_of(told.platform, told.account))
+            timing = self._book.for_conversation(conversation, agent).rules.timing
+            # The script refuses to wait for nothing, which is what a VIP's silence may be.
+            extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
+            name = str(conversation)
             outcome = self._store.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
             conversations[name] = {"dueAt": None if isinstance(outcome, o.Empty) else outcome.due_at_ms}
         self._telemetry.count("TypingEvents", len(conversations))
@@ -169,114 +198,148 @@ class Ingest:
     def _apply(
         self, platform: Platform, messages: list[_Message], changes: list[_Change], ignored: Mapping[str, int]
     ) -> Response:
-        conversations, duplicates = self._buffer(messages, self._timing_on(platform.name))
+        done = self._buffer(messages)
+        done.ignored.update(ignored)
         # After all messages: in its body, a change may stand before what it changes.
         in_place = sum([self._change(change) for change in changes])
-        accepted, amended = len(messages) - duplicates, len(changes) - in_place
-        self._telemetry.count("Messages", accepted)
-        self._telemetry.count("Duplicates", duplicates)
-        self._telemetry.count("Ignored", sum(ignored.values()))
-        for kind, count in ignored.items():
-            if count:
-                self._telemetry.count_by("IgnoredKinds", count, reason=kind)
-        # A stage whose platforms know no changes does not pay for metrics of them.
-        if changes:
-            self._telemetry.count("Changed", in_place)
-            self._telemetry.count("Amended", amended)
-        self._telemetry.info(
-            "buffered",
-            platform=platform.name, accepted=accepted, duplicates=duplicates, changed=in_place, amended=amended,
-            ignored=sum(ignored.values()),
-            conversations=list(conversations),
-        )  # fmt: skip
+        self._tell(platform, done, changed=in_place, amended=len(changes) - in_place)
         body, content_type = platform.acknowledge(
-            {"accepted": accepted, "duplicates": duplicates, "conversations": conversations}
+            {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
         )
         return Response(200, body, content_type)
 
-    def _buffer(self, messages: list[_Message], timing: Timing) -> tuple[dict[str, dict[str, int | None]], int]:
-        """(what the answer says of each conversation, how many were there already)"""
-        duplicates = 0
-        conversations: dict[str, dict[str, int | None]] = {}
-        to_start: dict[int, None] = {}
+    def _tell(self, platform: Platform, done: _Done, *, changed: int, amended: int) -> None:
+        self._telemetry.count("Messages", done.accepted)
+        self._telemetry.count("Duplicates", done.duplicates)
+        self._telemetry.count("Ignored", done.ignored.total())
+        for kind, count in done.ignored.items():
+            if count:
+                self._telemetry.count_by("IgnoredKinds", count, reason=kind)
+        # A stage whose platforms know no changes, or whose rules no words, does not pay for metrics of them.
+        if changed or amended:
+            self._telemetry.count("Changed", changed)
+            self._telemetry.count("Amended", amended)
+        if done.stopped or done.flushed:
+            self._telemetry.count("Stopped", done.stopped)
+            self._telemetry.count("Flushed", done.flushed)
+        self._telemetry.info(
+            "buffered",
+            platform=platform.name, accepted=done.accepted, duplicates=done.duplicates, changed=changed,
+            amended=amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
+            conversations=list(done.conversations),
+        )  # fmt: skip
+
+    def _buffer(self, messages: list[_Message]) -> _Done:
+        done = _Done()
         try:
-            for conversation, message_id, payload in messages:
-                outcome = self._store.buffer_message(conversation, message_id, payload=payload, timing=timing)
-                duplicates += not isinstance(outcome, o.Buffered)
-                conversations[conversation] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
-                if outcome.start_processor:
-                    to_start[self._store.shard_of(conversation)] = None
+            for message in messages:
+                match message.order:
+                    case "stop":
+                        self._stop(message, done)
+                    case "flush":
+                        self._send_now(message, done)
+                    case None:
+                        outcome = self._store.buffer_message(
+                            str(message.conversation), message.id, payload=message.payload, timing=message.timing
+                        )
+                        done.accepted += isinstance(outcome, o.Buffered)
+                        done.duplicates += isinstance(outcome, o.Duplicate)
+                        self._waits(message, outcome, done)
         finally:
             # Also for what was buffered before a failure: the start was promised.
-            for shard in to_start:
+            for shard in done.to_start:
                 self._starter.start(shard)
-        return conversations, duplicates
+        return done
+
+    def _stop(self, message: _Message, done: _Done) -> None:
+        """A repeat is told again: whoever was to be told first may not have been."""
+        name = str(message.conversation)
+        outcome = self._store.cancel_buffer(name, cancel_id=message.id)
+        event = cancelled_event(
+            message.conversation, outcome, reason="stop_word", at_ms=self._clock(), message_id=message.id
+        )
+        self._bus.publish(CANCELLED, event)
+        done.stopped += 1
+        done.conversations[name] = {"dueAt": None, "count": 0}
+
+    def _send_now(self, message: _Message, done: _Done) -> None:
+        outcome = self._store.flush_buffer(str(message.conversation))
+        if isinstance(outcome, o.Empty):
+            done.ignored["flush"] += 1
+            return
+        done.flushed += 1
+        self._waits(message, outcome, done)
+
+    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Flushed, done: _Done) -> None:
+        name = str(message.conversation)
+        done.conversations[name] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
+        if outcome.start_processor:
+            done.to_start[self._store.shard_of(name)] = None
 
     def _change(self, change: _Change) -> bool:
         """Was the message changed where it waits? If it waits no longer, the bus is told; so is every reaction."""
-        batch_id: str | None = None
+        conversation, batch_id = str(change.amendment.conversation), None
         match change.amendment:
-            case Edited(_, message, _):
-                edited = self._store.edit_message(change.conversation, message.id, payload=change.payload)
+            case Edited(_, message):
+                edited = self._store.edit_message(conversation, message.id, payload=change.payload)
                 if isinstance(edited, o.Edited):
+                    if change.timing is not None:
+                        self._retime(conversation, change.timing)
                     return True
-                batch_id = _batch_of(edited)
-            case Deleted(_, message_id, _, _):
-                deleted = self._store.delete_message(change.conversation, message_id)
+                batch_id = edited.batch_id
+            case Deleted(_, message_id):
+                deleted = self._store.delete_message(conversation, message_id)
                 if isinstance(deleted, o.Deleted):
                     return True
-                batch_id = _batch_of(deleted)
+                batch_id = deleted.batch_id
         self._amendments.send(change.amendment, batch_id=batch_id)
         return False
 
+    def _retime(self, conversation: str, timing: Timing) -> None:
+        retimed = self._store.retime_buffer(conversation, timing=timing)
+        if isinstance(retimed, o.Retimed) and retimed.start_processor:
+            self._starter.start(self._store.shard_of(conversation))
 
-def _batch_of(outcome: o.Frozen | o.Absent) -> str | None:
-    return outcome.batch_id if isinstance(outcome, o.Frozen) else None
+    def _ready(self, intake: Intake, *, leave_out: bool) -> tuple[list[_Message], list[_Change]]:
+        messages: list[_Message] = []
+        changes: list[_Change] = []
+        for update in intake.updates:
+            owner = self._book.owner_of(update.conversation.platform, update.conversation.account)
+            conversation, agent = update_belongs(update, owner)
+            try:
+                encode_conversation(str(conversation))
+                match update:
+                    case Incoming(_, message):
+                        rules = self._book.for_conversation(conversation, agent).rules
+                        messages.append(
+                            _Message(conversation, message.id, encode(message), timing_of(message, rules),
+                                     None if message.attachments else rules.control_words.order_in(message.text))
+                        )  # fmt: skip
+                    case Edited(_, message):
+                        rules = self._book.for_conversation(conversation, agent).rules
+                        # Its caption or transcript may have come: what waited for that waits no longer.
+                        timing = timing_of(message, rules) if message.attachments else None
+                        changes.append(_Change(update._replace(conversation=conversation), encode(message), timing))
+                    case _:
+                        changes.append(_Change(update._replace(conversation=conversation)))
+            except InvalidInput:
+                if not leave_out:
+                    raise
+                intake.ignored["unreadable"] += 1
+        return messages, changes
+
+
+def timing_of(message: Message, rules: Rules) -> Timing:
+    files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
+    return rules.timing_of(
+        is_media=bool(files) and not message.text,
+        is_pending=any(each.pending for each in message.attachments),
+        in_album=message.group_id is not None,
+    )
 
 
 def _speaks_for_all(signer: Signer, accounts: Iterable[str]) -> bool:
     return all(signer.speaks_for(account) for account in accounts)
-
-
-def _ready(intake: Intake, *, leave_out: bool) -> tuple[list[_Message], list[_Change]]:
-    messages: list[_Message] = []
-    changes: list[_Change] = []
-    for update in intake.updates:
-        conversation = str(update.conversation)
-        try:
-            encode_conversation(conversation)
-            match update:
-                case Incoming(_, message, _):
-                    messages.append(_Message(conversation, message.id, encode(message)))
-                case Edited(_, message, _):
-                    changes.append(_Change(conversation, update, encode(message)))
-                case _:
-                    changes.append(_Change(conversation, update))
-        except InvalidInput:
-            if not leave_out:
-                raise
-            intake.ignored["unreadable"] += 1
-    return messages, changes
-
-
-def timings_of(stage_rules: Mapping[str, Any], telemetry: Telemetry) -> Callable[[str], Timing]:
-    """Platform -> its timing, by the stage's rules. Rules that are wrong stop no message: the defaults stand in."""
-    try:
-        layers = [RuleLayer.model_validate({**stage_rules, "name": "stage"})]
-    except InvalidRules as error:
-        telemetry.count("RulesSkipped")
-        telemetry.warn("rules skipped", layer="stage", reason=str(error))
-        layers = []
-
-    @cache
-    def timing_on(platform: str) -> Timing:
-        resolved = resolve_rules(layers, platform)
-        for skipped in resolved.skipped:
-            telemetry.count("RulesSkipped")
-            telemetry.warn("rules skipped", layer=skipped.layer, reason=skipped.reason, platform=platform)
-        return resolved.rules.timing
-
-    return timing_on
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -24,7 +24,8 @@ class IngestSettings(NamedTuple):
     webhook_secret_id: str
     event_bus: str
     rules: Mapping[str, Any]
-    """The stage's layer of the rules, as JSON has it."""
+    """The layer that is deployed with the stage, as JSON has it."""
+    rules_table: str
 
 
 class ProcessorSettings(NamedTuple):
@@ -101,6 +102,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
+        rules_table=env.text("RULES_TABLE"),
     )
 
 

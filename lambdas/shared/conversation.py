@@ -21,7 +21,11 @@ class ConversationId(NamedTuple):
     def __str__(self) -> str:
         if not all(self):
             raise InvalidId("no part of a conversation id may be empty")
-        return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in self)
+        return "/".join(map(escape_part, self))
+
+
+def escape_part(part: str) -> str:
+    return part.replace("%", "%25").replace("/", "%2F")
 
 
 def parse_conversation_id(text: str) -> ConversationId:

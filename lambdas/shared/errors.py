@@ -7,6 +7,7 @@ MessageBufferError
 │   ├── MalformedMessage
 │   └── MessageTooLarge
 ├── InvalidSettings             a function's environment lacks a variable, or one has an impossible value
+├── RulesConflict               somebody else has changed these rules since they were read
 ├── SendFailed                  (retryable) an AWS service refused, or did not answer in time
 └── StoreError                  Valkey did not do what it was asked to do
     ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
@@ -44,6 +45,10 @@ class MessageTooLarge(InvalidInput):
 
 
 class InvalidSettings(MessageBufferError):
+    pass
+
+
+class RulesConflict(MessageBufferError):
     pass
 
 

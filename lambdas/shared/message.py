@@ -105,6 +105,8 @@ class Attachment(_Open):
     mime_type: _Text | None = None
     name: _Text | None = None
     size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
+    pending: Annotated[bool, Field(strict=True)] = False
+    """More will come of it, such as a transcript, by an edit of its message."""
 
 
 class Message(_Open):
@@ -116,6 +118,8 @@ class Message(_Open):
     author: _Text | None = None
     attachments: list[Attachment] = Field(default_factory=list)
     reply_to: _Id | None = None
+    group_id: _Text | None = None
+    """Of the album that it is a part of."""
     sent_at: _TimeMs | None = None
     received_at: _TimeMs
     platform: Annotated[_Text, Field(min_length=1)]

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -23,6 +24,16 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from lambdas.shared.control_words import (
+    LANGUAGES,
+    MOST_WORDS,
+    WORD_LIMIT,
+    ControlWords,
+    Language,
+    compared_form,
+    control_words,
+)
+from lambdas.shared.conversation import DEFAULT_TENANT
 from lambdas.shared.errors import InvalidRules
 from lambdas.shared.timing import WAIT_LIMIT_MS, Timing
 
@@ -35,7 +46,7 @@ ADAPTIVE_K_LIMIT = 20.0
 _UNREADABLE = 10**30
 
 PresetName = Literal["quickSupport", "complexInquiry", "highVolume"]
-RuleValue = int | float | str
+RuleValue = int | float | str | tuple[str, ...]
 
 PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
     "quickSupport": {"silence_ms": 500, "max_wait_ms": 5_000},
@@ -87,7 +98,16 @@ _COMBINATIONS = (
         "adaptiveCeilingMs: {adaptive_ceiling_ms} is above maxWaitMs ({max_wait_ms});"
         " lower adaptiveCeilingMs or raise maxWaitMs",
     ),
+    _Combination(
+        frozenset({"stop_words", "flush_words"}),
+        lambda rules: bool(_in_both(rules["stop_words"], rules["flush_words"])),
+        "flushWords: has a word that is in stopWords too; keep it in one of them",
+    ),
 )
+
+
+def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
+    return set(map(compared_form, stop)) & set(map(compared_form, flush))
 
 
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
@@ -148,7 +168,9 @@ class _Checked(BaseModel):
             path[:1] = [wire_names.get(part, part) for part in path[:1]]
             where = ".".join(path)
             cause = detail.get("ctx", {}).get("error")
-            legal = fields[where].description if where in fields else "an object of rules"
+            # An item of a list has the place of an item, and is legal as its list is.
+            field = ".".join(path[:-1]) if path and isinstance(detail["loc"][-1], int) else where
+            legal = fields[field].description if field in fields else "an object of rules"
             if isinstance(cause, InvalidRules):
                 yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
             elif detail["type"] == "extra_forbidden":
@@ -190,6 +212,29 @@ _Deviations = Annotated[
 ]
 
 
+def _legal_word(word: str) -> str:
+    if not compared_form(word):
+        raise ValueError("nothing is left of it to compare")
+    return word
+
+
+_Word = Annotated[str, Field(max_length=WORD_LIMIT), AfterValidator(_legal_word)]
+# JSON has lists; a tuple keeps what is cached from being changed.
+_Words = Annotated[
+    tuple[_Word, ...],
+    Field(
+        strict=False,
+        max_length=MOST_WORDS,
+        description=f"a list of at most {MOST_WORDS} strings of at most {WORD_LIMIT} characters, each with a letter,"
+        " a digit or a sign",
+    ),
+]
+_Languages = Annotated[
+    tuple[Language, ...],
+    Field(strict=False, max_length=len(LANGUAGES), description=f"a list of some of {', '.join(LANGUAGES)}"),
+]
+
+
 class _RuleFields(_Checked):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
@@ -203,6 +248,12 @@ class _RuleFields(_Checked):
     adaptive_floor_ms: _Adaptive = 500
     adaptive_ceiling_ms: _Adaptive = 10_000
     adaptive_k: _Deviations = 4.0
+    # A photo often comes a moment before its caption.
+    media_silence_ms: _Silence = 2_000
+    transcript_wait_ms: _Silence = 15_000
+    stop_words: _Words = ()
+    flush_words: _Words = ()
+    control_languages: _Languages = ()
 
 
 RULE_FIELDS: Mapping[str, str] = {name: to_camel(name) for name in _RuleFields.model_fields}
@@ -230,10 +281,41 @@ class Rules(_RuleFields):
             max_messages=self.max_messages,
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
-            adaptive=f"{self.adaptive_k} {self.adaptive_floor_ms} {self.adaptive_ceiling_ms}"
-            if self.adaptive and not vip
-            else "",
+            adaptive=self._adaptive(),
         )
+
+    def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:
+        """Of one message: files alone wait for their caption, a voice note for its transcript."""
+        timing = self.timing
+        if in_album:
+            # A batch that ends by its count would split the album.
+            timing = timing._replace(max_messages=COUNT_LIMIT)
+        least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
+        if not least_ms or self.priority == "vip":
+            return timing
+        return timing._replace(
+            silence_ms=max(timing.silence_ms, least_ms),
+            typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
+            adaptive=self._adaptive(floor_ms=least_ms),
+        )
+
+    def _adaptive(self, floor_ms: int = 0) -> str:
+        if not self.adaptive or self.priority == "vip":
+            return ""
+        return f"{self.adaptive_k} {max(self.adaptive_floor_ms, floor_ms)} {self.adaptive_ceiling_ms}"
+
+    @cached_property
+    def control_words(self) -> ControlWords:
+        return control_words(stop=self.stop_words, flush=self.flush_words, languages=self.control_languages)
+
+
+class Owner(_Checked):
+    """Whose an account is: of which tenant, served by which agent."""
+
+    tenant: Annotated[str, Field(min_length=1, description="a tenant's name")] = DEFAULT_TENANT
+    agent: Annotated[str | None, Field(min_length=1, description="an agent's name, or nothing")] = None
+    per_author: Annotated[bool, Field(description="true or false")] = False
+    """In a group each author has a buffer of their own."""
 
 
 class PartialRules(_RuleFields):

@@ -238,6 +238,8 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
+                ("dynamodb:GetItem", "<Rules>"),
+                ("dynamodb:Scan", "<Rules>"),
                 ("events:PutEvents", "<Bus>"),
             },
         ),
@@ -264,6 +266,20 @@ def test_a_function_may_do_what_it_does_and_nothing_else(
     found = allowed(synthesize("prod")["Buffer"], role)
     own = {each for each in found if each[0] != "elasticache:Connect" and each[1] not in elsewhere}
     assert own == expected
+
+
+@pytest.mark.parametrize(("stage", "kept"), [("local", False), ("dev", False), ("prod", True)])
+def test_rules_can_be_taken_back_and_where_a_stage_keeps_things_are_kept(
+    stage: str, kept: bool, synthesize: Synthesize
+) -> None:
+    ((_, table),) = synthesize(stage)["Buffer"].find_resources("AWS::DynamoDB::Table").items()
+    properties = table["Properties"]
+    assert properties["KeySchema"] == [{"AttributeName": "scope", "KeyType": "HASH"}]
+    assert properties["BillingMode"] == "PAY_PER_REQUEST"
+    recovers = properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]
+    assert recovers == (stage != "local")
+    assert properties["DeletionProtectionEnabled"] == kept
+    assert table["DeletionPolicy"].startswith("Retain") == kept
 
 
 @pytest.mark.parametrize("kind", ["AWS::SQS::QueuePolicy", "AWS::S3::BucketPolicy", "AWS::Events::EventBusPolicy"])

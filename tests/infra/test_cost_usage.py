@@ -16,13 +16,14 @@ from aws_cdk.assertions import Template
 from infra.composition import compose
 from infra.config import ZONES, StageConfig
 from infra.cost.facts import used
+from infra.cost.model import RULES_CHECK_SECONDS
 from infra.cost.traffic import Traffic
 from lambdas.conversation_processor.batch import DETAIL_TYPE
 from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
 from lambdas.ingest import handler as ingest_handler
-from lambdas.ingest.amendments import Amendments
-from lambdas.ingest.service import Ingest, timings_of
+from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared.rule_book import CHECK_MS, RuleBook
 from lambdas.shared.senders.event_bus import entry_bytes
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.telemetry import Telemetry
@@ -49,10 +50,11 @@ WITH_TRAFFIC = {
     },
     "watchdog": {"ProcessorStarts": 1},
 }  # fmt: skip
-# Edits, deletions, reactions and typing: not told where a stage's platforms know none.
-WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents"}
+# Edits, deletions, reactions, typing and control words: not told where a stage's platforms or rules know none.
+WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed"}
 WHEN_SOMETHING_IS_WRONG = {
-    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "Crashes", "ExecutorStartFailures", "ProcessorStartFailures",
+    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes", "ExecutorStartFailures",
+    "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
 }  # fmt: skip
@@ -69,9 +71,9 @@ class Scene:
             store=engine.store,
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             starter=self.starter,
-            amendments=Amendments(self.bus),
+            bus=self.bus,
             telemetry=self.telemetry,
-            timing_on=timings_of({}, self.telemetry),
+            book=RuleBook(None, {}, self.telemetry),
             clock=engine.clock,
         )
 
@@ -190,6 +192,10 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
     }
     known = {name for metrics in [*ALWAYS.values(), *WITH_TRAFFIC.values()] for name in metrics}
     assert emitted == known | WHEN_IT_IS_USED | WHEN_SOMETHING_IS_WRONG, "put the metric where it belongs in this file"
+
+
+def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> None:
+    assert RULES_CHECK_SECONDS * 1_000 == CHECK_MS
 
 
 def test_the_model_has_the_number_of_metrics() -> None:

@@ -106,7 +106,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
     if stage != "local":
         common |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     own = {
-        "ingest": {"EVENT_BUS_NAME", "PROCESSOR_FUNCTION", "RULES", "WEBHOOK_SECRET_ID"},
+        "ingest": {"EVENT_BUS_NAME", "PROCESSOR_FUNCTION", "RULES", "RULES_TABLE", "WEBHOOK_SECRET_ID"},
         "processor": {
             "CONVERSATION_PROCESSOR_FUNCTION",
             "LEASE_MS",
@@ -315,7 +315,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
     retained = {
         "Network": {"FlowLogs"},
         "Cache": {"Cache", "User", "Users", "Key"},
-        "Buffer": {"Bus", "BusArchive", "Oversize", "WebhookSecrets", *queues, *logs},
+        "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "WebhookSecrets", *queues, *logs},
     }
     # Others hold on to these: platforms to the API's address, stacks to what they import.
     known = {"Network": {"Vpc", "FunctionsSecurityGroup", "CacheSecurityGroup"}, "Cache": set(), "Buffer": {"Api"}}

@@ -20,6 +20,7 @@ OUTPUTS = Outputs(
     LogGroups={},
     DeadLetterQueueUrl="queue",
     OversizeBucketName="bucket",
+    RulesTableName="rules",
 )
 BODIES: dict[str, Any] = {
     "generic": {"account": "shop", "conversation": "c1", "id": "m1", "text": "Grüße"},

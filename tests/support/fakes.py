@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdas.shared.errors import SendFailed
+from lambdas.shared.senders.rules_table import StoredRules
 from lambdas.shared.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
 
@@ -146,3 +147,30 @@ class FakeWake:
 
     def close(self) -> None:
         self.closed = True
+
+
+class FakeRules:
+    """The table of rules, as far as it is read; each write is a change of its version."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, StoredRules] = {}
+        self.reads: list[str] = []
+        self.is_away = False
+        self._version = 0
+
+    def write(self, scope: str, rules: Any) -> None:
+        self._version += 1
+        self.items[scope] = StoredRules(scope, rules, self._version, "op", None)
+
+    def version(self) -> int:
+        self._read("version")
+        return self._version
+
+    def read_all(self) -> list[StoredRules]:
+        self._read("all")
+        return list(self.items.values())
+
+    def _read(self, what: str) -> None:
+        self.reads.append(what)
+        if self.is_away:
+            raise SendFailed("read rules: ConnectTimeoutError")

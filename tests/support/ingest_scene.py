@@ -10,13 +10,13 @@ from urllib.parse import urlencode
 import pytest
 
 from lambdas.ingest import handler as handler_module
-from lambdas.ingest.amendments import Amendments
-from lambdas.ingest.service import Ingest, timings_of
+from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.message import decode
+from lambdas.shared.rule_book import RuleBook
 from lambdas.shared.senders.starter import ProcessorStarter
 from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeSecrets, RecordedTelemetry
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry
 from tests.support.platforms import HOST, body_of, content_type, signed
 
 SECRET, VERIFY_TOKEN = "s3cret", "let me in"
@@ -95,15 +95,16 @@ class Scene:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.bus = FakeBus()
+        self.rules = FakeRules()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
             store=engine.store,
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
-            amendments=Amendments(self.bus),
+            bus=self.bus,
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
-            timing_on=timings_of(stage_rules or {}, self.telemetry),
+            book=RuleBook(self.rules, stage_rules or {}, self.telemetry, clock=engine.clock),
             clock=engine.clock,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
@@ -122,7 +123,13 @@ class Scene:
         return self.call(gateway(platform, raw, headers=headers, door=door))
 
     def amended(self) -> list[Json]:
-        return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == "messages.amended"]
+        return self._published("messages.amended")
+
+    def cancelled(self) -> list[Json]:
+        return self._published("messages.buffer.cancelled")
+
+    def _published(self, wanted: str) -> list[Json]:
+        return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]
 
     def buffered(self, conversation: str) -> list[Json]:
         found = self.engine.store.peek_conversation(conversation, limit=1_000).payloads

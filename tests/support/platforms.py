@@ -71,5 +71,5 @@ def _details(update: Update) -> Iterator[tuple[str, Any]]:
     for name, value in update._asdict().items():
         if name == "message":
             yield name, value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        elif name != "conversation" and not (name == "group" and not value):
+        elif name != "conversation" and not (name in ("group", "agent") and not value):
             yield name, value

@@ -8,13 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
-from lambdas.ingest.service import MAX_BODY_BYTES, timings_of
+from lambdas.ingest.service import MAX_BODY_BYTES
 from lambdas.ingest.webhook_secrets import LIFE_MS
 from lambdas.shared.errors import SendFailed, StoreOutOfMemory, StoreUnavailable
 from lambdas.shared.message import MAX_MESSAGE_BYTES
 from lambdas.shared.rules import Rules
 from tests.support.engine import Engine
-from tests.support.fakes import RecordedTelemetry
 from tests.support.ingest_scene import HEADERS, SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway, signature
 
 
@@ -312,15 +311,19 @@ def test_p9_no_message_text_is_logged(scene: Scene) -> None:
 
 def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"silenceMs": 5_000, "platformOverrides": {"whatsapp": {"silenceMs": 200, "typingInferenceMs": 0}}}
-    timing_on = timings_of(rules, RecordedTelemetry())
-    assert (timing_on("generic").silence_ms, timing_on("whatsapp").silence_ms) == (5_000, 200)
+    scene = Scene(fake, monkeypatch, stage_rules=rules)
+    _, generic = scene.post("generic", message())
+    _, whats_app = scene.post("whatsapp", whatsapp(item()))
+    due = [each["dueAt"] for answer in (generic, whats_app) for each in answer["conversations"].values()]
+    assert [at_ms - fake.clock.now_ms for at_ms in due] == [5_000, 200]
 
 
 @pytest.mark.parametrize("rules", [{"silenceMs": -1}, {"silenceMs": 60_000}, {"nonsense": 1}, {"name": 7, "x": 1}])
-def test_rules_that_are_wrong_stop_no_message(rules: Json) -> None:
-    telemetry = RecordedTelemetry()
-    assert timings_of(rules, telemetry)("generic") == Rules().timing
-    assert telemetry.counts["RulesSkipped"] == 1
+def test_rules_that_are_wrong_stop_no_message(rules: Json, fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(fake, monkeypatch, stage_rules=rules)
+    _, answer = scene.post("generic", message())
+    assert answer["conversations"][CONVERSATION]["dueAt"] == fake.clock.now_ms + Rules().silence_ms
+    assert scene.telemetry.counts["RulesSkipped"] == 1
 
 
 # -- WhatsApp --------------------------------------------------------------------------------------

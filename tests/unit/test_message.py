@@ -110,6 +110,7 @@ def test_a_message_is_read_by_wire_name_and_by_python_name_and_emits_wire_names(
         "author": None,
         "attachments": [],
         "replyTo": "m0",
+        "groupId": None,
         "sentAt": 4,
         "receivedAt": 5,
         "platform": "sms",

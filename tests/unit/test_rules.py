@@ -11,6 +11,7 @@ from lambdas.shared.rules import (
     PRESETS,
     RULE_FIELDS,
     SILENCE_LIMIT_MS,
+    Owner,
     PresetName,
     RuleLayer,
     Rules,
@@ -25,6 +26,8 @@ MILLISECONDS = [
     "vipSilenceMs",
     "adaptiveFloorMs",
     "adaptiveCeilingMs",
+    "mediaSilenceMs",
+    "transcriptWaitMs",
 ]
 COUNTS = ["maxMessages", "minMessages"]
 
@@ -62,6 +65,11 @@ def test_defaults_are_the_documented_ones() -> None:
         "adaptiveFloorMs": 500,
         "adaptiveCeilingMs": 10000,
         "adaptiveK": 4.0,
+        "mediaSilenceMs": 2000,
+        "transcriptWaitMs": 15000,
+        "stopWords": (),
+        "flushWords": (),
+        "controlLanguages": (),
     }
 
 
@@ -131,7 +139,9 @@ def test_case_09_zero_is_refused_where_it_means_nothing(field: str) -> None:
     assert " from 1 to " in problem
 
 
-@pytest.mark.parametrize("field", ["silenceMs", "typingInferenceMs", "vipSilenceMs"])
+@pytest.mark.parametrize(
+    "field", ["silenceMs", "typingInferenceMs", "vipSilenceMs", "mediaSilenceMs", "transcriptWaitMs"]
+)
 def test_case_09_zero_is_accepted_where_it_means_no_wait(field: str) -> None:
     assert Rules.model_validate({field: 0}).model_dump()[field] == 0
 
@@ -608,3 +618,66 @@ def test_whatever_the_layers_the_result_is_valid_and_comes_from_those_kept(
         below = [each for each in kept if int(each.name) < int(name)]
         assert not resolve_rules(below, platform).skipped
         assert resolve_rules([*below, layers[int(name)]], platform).skipped
+
+
+# Words that are orders
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ({"stopWords": ["stop", 5]}, "stopWords.1: got 5; use a list of at most 50 strings"),
+        ({"stopWords": "stop"}, "stopWords: got 'stop'; use a list of at most 50 strings"),
+        ({"flushWords": ["x" * 41]}, "flushWords.0: got 'xxxxxx"),
+        ({"flushWords": [" !? "]}, "flushWords.0: got ' !? '; use a list"),
+        ({"stopWords": ["x"] * 51}, "stopWords: got "),
+        ({"controlLanguages": ["xx"]}, "controlLanguages.0: got 'xx'; use a list of some of de, en, es, fr, it, pt"),
+        ({"stopWords": ["Halt!"], "flushWords": ["hält"]}, "flushWords: has a word that is in stopWords too; keep "),
+    ],
+)
+def test_words_that_could_not_work_are_refused(rules: dict[str, Any], problem: str) -> None:
+    [found] = refusal(rules)
+    assert found.startswith(problem)
+
+
+def test_the_nearest_layers_words_replace_those_beneath() -> None:
+    below = layer("stage", stopWords=["halt"], controlLanguages=["en"])
+    resolved = resolve_rules([below, layer("tenant:acme", stopWords=["basta"])])
+    assert resolved.rules.stop_words == ("basta",)
+    assert resolved.rules.control_languages == ("en",)
+    assert resolved.explain()["stopWords"]["layer"] == "tenant:acme"
+
+
+# What one message waits for
+
+
+def timing_of(rules: Rules, **kind: bool) -> Timing:
+    return rules.timing_of(**({"is_media": False, "is_pending": False, "in_album": False} | kind))
+
+
+def test_files_alone_wait_a_little_longer_for_their_caption() -> None:
+    rules = Rules(silence_ms=500, typing_inference_ms=1_000, media_silence_ms=4_000)
+    assert timing_of(rules) == rules.timing
+    assert timing_of(rules, is_media=True) == rules.timing._replace(silence_ms=4_000, typing_ms=0)
+    patient = Rules(silence_ms=6_000, media_silence_ms=4_000)
+    assert timing_of(patient, is_media=True) == patient.timing
+
+
+def test_a_wait_for_more_is_no_shorter_than_the_authors_rhythm_allows() -> None:
+    rules = Rules(adaptive=True, transcript_wait_ms=20_000)
+    assert timing_of(rules, is_pending=True).adaptive == "4.0 20000 10000"
+
+
+def test_a_vips_message_waits_for_nothing_else() -> None:
+    rules = Rules(priority="vip")
+    assert timing_of(rules, is_media=True, is_pending=True) == rules.timing
+
+
+def test_no_part_of_an_album_ends_a_batch_by_its_count() -> None:
+    assert timing_of(Rules(max_messages=3), in_album=True).max_messages == COUNT_LIMIT
+
+
+def test_an_owner_is_checked_as_rules_are() -> None:
+    assert Owner.model_validate({"tenant": "acme", "perAuthor": True}) == Owner(tenant="acme", per_author=True)
+    with pytest.raises(InvalidRules, match=r"^perAuthor: got 'yes'; use true or false$"):
+        Owner.model_validate({"perAuthor": "yes"})

@@ -43,7 +43,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Stubber]:
         client = botocore.session.Session().create_client(service)
         stubber = Stubber(client)
         stubber.activate()
-        monkeypatch.setattr(aws, "_made", lambda name, _connections: {service: client}[name])
+        monkeypatch.setattr(aws, "_made", lambda name, *_: {service: client}[name])
         return stubber
 
     return stubbed

@@ -11,6 +11,7 @@ INGEST = COMMON | {
     "WEBHOOK_SECRET_ID": "s",
     "EVENT_BUS_NAME": "b",
     "RULES": '{"silenceMs": 5}',
+    "RULES_TABLE": "t",
 }
 PROCESSOR = COMMON | {
     "AWS_LAMBDA_FUNCTION_NAME": "p",

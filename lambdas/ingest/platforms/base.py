@@ -95,6 +95,8 @@ class Incoming(NamedTuple):
     message: Message
     group: bool = False
     """Several authors write in this conversation."""
+    agent: str | None = None
+    """Who serves it, if that is told with the message."""
 
 
 class Edited(NamedTuple):
@@ -102,6 +104,8 @@ class Edited(NamedTuple):
     message: Message
     """As it is now, under the id that it always had."""
     at_ms: int
+    group: bool = False
+    agent: str | None = None
 
 
 class Deleted(NamedTuple):
@@ -109,6 +113,7 @@ class Deleted(NamedTuple):
     message_id: str
     author: str | None
     at_ms: int
+    group: bool = False
 
 
 class Reacted(NamedTuple):

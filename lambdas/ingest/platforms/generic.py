@@ -1,7 +1,10 @@
 """Our own platform: signed JSON, for chat channels that somebody builds.
 
 {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
- "agent"?}, or a list of them. `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`
+ "agent"?, "groupId"?}, or a list of them. `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`
+
+With `"edited": true` it is what a message of that id has become: a voice note, say, whose attachment had
+`"pending": true` until there was a transcript.
 
 Who writes may also tell that somebody is typing: {"account", "conversation", "tenant"?}, or a list of them.
 """
@@ -13,6 +16,7 @@ from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
@@ -27,7 +31,7 @@ from lambdas.shared.message import Message
 
 MOST_MESSAGES = 1_000
 
-OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt")
+OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 
 
 class Generic(Platform):
@@ -41,7 +45,7 @@ class Generic(Platform):
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
         for given, where in _objects(webhook.body):
-            intake.add(_incoming(given, where, received_at_ms))
+            intake.add(_update(given, where, received_at_ms))
         return intake
 
     def read_typing(self, webhook: Webhook) -> list[ConversationId]:
@@ -61,15 +65,20 @@ def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
     return [(given, f"[{place}].") for place, given in enumerate(parsed)]
 
 
-def _incoming(given: Mapping[str, Any], where: str, received_at_ms: int) -> Incoming:
+def _update(given: Mapping[str, Any], where: str, received_at_ms: int) -> Incoming | Edited:
     conversation = _conversation(given, where)
     for field in ("id", "text"):
         if field not in given:
             raise InvalidWebhook(f"{where}{field} is missing.")
-    if given.get("agent") is not None:
-        _name(given, "agent", where)
+    agent = None if given.get("agent") is None else _name(given, "agent", where)
+    edited = given.get("edited", False)
+    if not isinstance(edited, bool):
+        raise InvalidWebhook(f"{where}edited must be true or false.")
     fields = {name: given[name] for name in OF_THE_MESSAGE if given.get(name) is not None or name in ("id", "text")}
-    return Incoming(conversation, _message(fields, where, received_at_ms))
+    message = _message(fields, where, received_at_ms)
+    if edited:
+        return Edited(conversation, message, received_at_ms, agent=agent)
+    return Incoming(conversation, message, agent=agent)
 
 
 def _conversation(given: Mapping[str, Any], where: str) -> ConversationId:

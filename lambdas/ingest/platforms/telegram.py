@@ -108,7 +108,7 @@ class _Reading:
             return "unsupported"
         at_ms = ms_of_seconds(message.get("edit_date")) or self._received_at_ms
         fields = content | self._common(message) | {"id": id_of(message.get("message_id")), "editedAt": at_ms}
-        return Edited(self._conversation(message), Message.model_validate(fields), at_ms)
+        return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
     def _pressed(self, query: Json) -> Update | str:
         """A button below a message of the bot's: what it stands for is what the author said."""
@@ -162,6 +162,8 @@ class _Reading:
             "sentAt": ms_of_seconds(message.get("date")),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
+            # Of the parts of an album.
+            "groupId": word_of(message.get("media_group_id")),
         }
 
 

@@ -73,12 +73,18 @@ class _Item:
                 emoji = word_of(content.get("emoji"))
                 return Reacted(self._conversation, id_of(content.get("message_id")), self._author, emoji, sent_at_ms)
             case "revoke":
-                return Deleted(self._conversation, id_of(content.get("original_message_id")), self._author, sent_at_ms)
+                return Deleted(
+                    self._conversation, id_of(content.get("original_message_id")), self._author, sent_at_ms, self._group
+                )
             case "edit":
                 message = self._message(
                     object_of(content.get("message")), content.get("original_message_id"), editedAt=sent_at_ms
                 )
-                return message if isinstance(message, str) else Edited(self._conversation, message, sent_at_ms)
+                return (
+                    message
+                    if isinstance(message, str)
+                    else Edited(self._conversation, message, sent_at_ms, self._group)
+                )
             case "system" | "unsupported":
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_seconds(self._item.get("timestamp")))

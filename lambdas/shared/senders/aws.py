@@ -15,6 +15,8 @@ from lambdas.shared.errors import SendFailed
 # To connect is tried with each address of a service in turn; S3 has eight.
 CONNECT_SECONDS = 0.4
 ANSWER_SECONDS = 2.5
+# For callers that have something to go by without an answer, and somebody who waits for them.
+HURRIED_SECONDS = 1.0
 ATTEMPTS = 2
 # Between the tries the SDK pauses for up to a second.
 LONGEST_CALL_MS = 8_000
@@ -22,14 +24,14 @@ LONGEST_CALL_MS = 8_000
 _making = Lock()
 
 
-def client(service: str, *, connections: int = 10) -> Any:
+def client(service: str, *, connections: int = 10, answer_seconds: float = ANSWER_SECONDS) -> Any:
     # Clients may be shared between threads, but not be made by several at once.
     with _making:
-        return _made(service, connections)
+        return _made(service, connections, answer_seconds)
 
 
 @cache
-def _made(service: str, connections: int) -> Any:
+def _made(service: str, connections: int, answer_seconds: float) -> Any:
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.config import Config  # noqa: PLC0415
 
@@ -37,7 +39,7 @@ def _made(service: str, connections: int) -> Any:
         service,
         config=Config(
             connect_timeout=CONNECT_SECONDS,
-            read_timeout=ANSWER_SECONDS,
+            read_timeout=answer_seconds,
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
             max_pool_connections=connections,
         ),

@@ -1,0 +1,55 @@
+"""Case 22: an order is a whole message; casing, accents and what stands around it change nothing."""
+
+import pytest
+
+from lambdas.shared.control_words import FLUSH, LANGUAGES, STOP, Language, compared_form, control_words
+
+WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  mind"], flush=["send", "稍后"], languages=[])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stop", "STOP", " Stop \n", "stop!", "stop…", "stop ?!", "\uff53\uff54\uff4f\uff50", "stóp", "sto\u200bp",
+        "/stop", "/STOP.", "OLVIDALO", "olvi\u0301dalo!", "¡Olvídalo!", "STRASSE", "never mind", "NEVER\u00a0MIND.",
+    ],
+)  # fmt: skip
+def test_case_22_a_stop_word_is_known_however_it_is_written(text: str) -> None:
+    assert WORDS.order_in(text) == "stop"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonstop", "non-stop", "please stop", "stop it", "stop stop", "s top", "//stop", "/ stop", "stop/now", "",
+        "!", "/", "'stop'", "stop " * 1_000, "stop" + " " * 200,
+    ],
+)  # fmt: skip
+def test_case_22_what_only_holds_the_word_is_a_message(text: str) -> None:
+    assert WORDS.order_in(text) is None
+
+
+def test_a_slash_is_part_of_the_word() -> None:
+    assert control_words(stop=["/halt"], flush=[], languages=[]).order_in("halt") is None
+    assert control_words(stop=["halt"], flush=[], languages=[]).order_in("/halt") is None
+
+
+def test_flush_words_are_known_in_any_script() -> None:
+    assert WORDS.order_in("Send.") == WORDS.order_in("稍后。") == "flush"
+
+
+def test_without_words_nothing_is_an_order() -> None:
+    assert control_words(stop=[], flush=[], languages=[]).order_in("stop") is None
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_languages_words_stop_and_flush(language: Language) -> None:
+    words = control_words(stop=[], flush=[], languages=[language])
+    assert {words.order_in(word.upper() + "!") for word in STOP[language]} == {"stop"}
+    assert {words.order_in(word.upper() + "!") for word in FLUSH[language]} == {"flush"}
+
+
+def test_no_word_stops_in_one_language_and_flushes_in_another() -> None:
+    stop, flush = ({compared_form(word) for words in lists.values() for word in words} for lists in (STOP, FLUSH))
+    assert not stop & flush
+    assert "" not in stop | flush

@@ -1,0 +1,210 @@
+"""Which rules are in force: whose, since when, and what happens to those that are wrong."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from lambdas.shared.conversation import ConversationId
+from lambdas.shared.errors import InvalidRules
+from lambdas.shared.rule_book import CHECK_MS, RuleBook, account_scope, read_scope, scopes_of
+from lambdas.shared.rules import Owner, Rules
+from tests.support.engine import ManualClock
+from tests.support.fakes import FakeRules, RecordedTelemetry
+
+ACME = ConversationId("acme", "whatsapp", "1", "ann")
+
+
+class Scene:
+    def __init__(self, *, deployed: dict[str, Any] | None = None) -> None:
+        self.table, self.telemetry, self.clock = FakeRules(), RecordedTelemetry(), ManualClock()
+        self.book = RuleBook(self.table, deployed or {}, self.telemetry, clock=self.clock)
+
+    def silence_ms(self, conversation: ConversationId = ACME, agent: str | None = None) -> int:
+        return self.book.for_conversation(conversation, agent).rules.silence_ms
+
+    def later(self, ms: int = CHECK_MS) -> None:
+        self.clock.advance(ms)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(deployed={"silenceMs": 1_100})
+
+
+def test_the_nearest_layer_wins_and_is_named_with_its_version(scene: Scene) -> None:
+    layers = {"stage": 1_200, "tenant:acme": 1_300, "agent:acme/support": 1_400, f"conversation:{ACME}": 1_500}
+    assert scene.silence_ms() == 1_100
+    for scope, silence_ms in layers.items():
+        scene.table.write(scope, {"silenceMs": silence_ms})
+        scene.later()
+        assert scene.silence_ms(agent="support") == silence_ms
+    found = scene.book.for_conversation(ACME, "support").explain()["silenceMs"]
+    assert found == {"value": 1_500, "layer": f"conversation:{ACME}", "via": "set here", "version": 4}
+    names = [layer.name for layer in scene.book.layers_for(ACME, "support")]
+    assert names == ["deployed", *layers]
+
+
+def test_case_35_rules_of_one_are_not_those_of_another(scene: Scene) -> None:
+    scene.table.write("tenant:acme", {"platformOverrides": {"whatsapp": {"silenceMs": 9}}})
+    scene.table.write("agent:acme/support", {"silenceMs": 8})
+    assert scene.silence_ms() == 9
+    others = [ACME._replace(tenant="default"), ACME._replace(platform="telegram")]
+    assert [scene.silence_ms(other) for other in others] == [1_100, 1_100]
+    assert scene.silence_ms(ACME._replace(platform="generic"), "support") == 8
+    assert scene.silence_ms(ACME._replace(tenant="other"), "support") == 1_100
+
+
+def test_names_with_slashes_make_no_scope_of_somebody_else() -> None:
+    assert (
+        scopes_of(ConversationId("a/b", "p", "1", "u"), "c")[2]
+        != scopes_of(ConversationId("a", "p", "1", "u"), "b/c")[2]
+    )
+    assert account_scope("twilio", "a/b") == "account:twilio/a%2Fb"
+
+
+# -- how fast, and how often -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_ms", range(0, CHECK_MS, 500))
+def test_a_change_is_live_within_ten_seconds_wherever_between_two_looks_it_comes(scene: Scene, after_ms: int) -> None:
+    scene.silence_ms()
+    scene.later(after_ms)
+    scene.table.write("stage", {"silenceMs": 7})
+    waited_ms = 0
+    while scene.silence_ms() != 7:
+        scene.later(100)
+        waited_ms += 100
+        assert waited_ms <= 10_000
+
+
+def test_the_version_is_asked_for_at_most_every_five_seconds_and_the_rest_when_it_changed(scene: Scene) -> None:
+    for _ in range(60):
+        for _ in range(100):
+            scene.silence_ms()
+            scene.book.owner_of("whatsapp", "1")
+        scene.later(1_000)
+    assert scene.table.reads.count("version") == 12
+    assert scene.table.reads.count("all") == 1
+
+
+def test_a_thousand_first_messages_at_once_are_two_reads(scene: Scene) -> None:
+    scene.table.write("stage", {"silenceMs": 7})
+    ready = threading.Barrier(50)
+    found: list[int] = []
+
+    def many() -> None:
+        ready.wait()
+        found.extend(scene.silence_ms(ACME._replace(user=f"u{n}")) for n in range(20))
+
+    threads = [threading.Thread(target=many) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [7] * 1_000
+    assert scene.table.reads == ["version", "all"]
+
+
+def test_conversations_without_rules_of_their_own_share_one_answer(scene: Scene) -> None:
+    scene.table.write("tenant:acme", {"silenceMs": 7})
+    first = scene.book.for_conversation(ACME)
+    assert scene.book.for_conversation(ACME._replace(user="bob")) is first
+
+
+def test_a_clock_that_was_set_back_does_not_keep_old_rules(scene: Scene) -> None:
+    scene.silence_ms()
+    scene.table.write("stage", {"silenceMs": 7})
+    scene.later(-3_600_000)
+    assert scene.silence_ms() == 7
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None, [], "silenceMs", 5, {"silenceMs": "7"}, {"silenceMS": 7}, {"silenceMs": 40_000}, {"silenceMs": 10**400},
+        {"name": "stage"}, {"version": 1}, {"platformOverrides": {"whatsapp": 7}}, {"preset": "none"},
+    ],
+)  # fmt: skip
+def test_rules_that_are_wrong_are_skipped_and_counted_and_the_next_layer_applies(scene: Scene, wrong: Any) -> None:
+    scene.table.write("stage", {"silenceMs": 1_200})
+    scene.table.write("tenant:acme", wrong)
+    scene.table.write("agent:acme/support", {"maxMessages": 5})
+    rules = scene.book.for_conversation(ACME, "support").rules
+    assert (rules.silence_ms, rules.max_messages) == (1_200, 5)
+    assert scene.telemetry.counts == {"RulesSkipped": 1}
+    assert [line["layer"] for line in scene.telemetry.said("rules skipped")] == ["tenant:acme"]
+
+
+def test_wrong_rules_of_the_deployed_stage_leave_the_defaults() -> None:
+    scene = Scene(deployed={"silenceMs": -1})
+    assert scene.book.for_conversation(ACME).rules == Rules()
+    assert scene.telemetry.counts == {"RulesSkipped": 1}
+
+
+def test_a_skipped_layer_is_counted_once_until_something_changes(scene: Scene) -> None:
+    scene.table.write("tenant:acme", None)
+    for _ in range(10):
+        scene.silence_ms()
+        scene.later()
+    assert scene.telemetry.counts == {"RulesSkipped": 1}
+    scene.table.write("tenant:acme", {"silenceMs": 7})
+    scene.later()
+    assert scene.silence_ms() == 7
+
+
+def test_an_account_that_is_described_wrongly_is_nobodys(scene: Scene) -> None:
+    scene.table.write("account:whatsapp/1", {"tenant": ""})
+    assert scene.book.owner_of("whatsapp", "1") is None
+    assert scene.telemetry.counts == {"RulesSkipped": 1}
+
+
+def test_an_account_has_an_owner(scene: Scene) -> None:
+    scene.table.write("account:whatsapp/1", {"tenant": "acme", "agent": "support", "perAuthor": True})
+    assert scene.book.owner_of("whatsapp", "1") == Owner(tenant="acme", agent="support", per_author=True)
+    assert scene.book.owner_of("telegram", "1") is None
+
+
+def test_whoever_writes_rules_is_told_what_is_wrong() -> None:
+    with pytest.raises(InvalidRules, match=r"^rules: use an object of rules$"):
+        read_scope("tenant:acme", [])
+    with pytest.raises(InvalidRules, match=r"^silenceMs: got -1; use a whole number"):
+        read_scope("tenant:acme", {"silenceMs": -1})
+
+
+# -- the table away --------------------------------------------------------------------------------
+
+
+def test_without_the_table_the_deployed_rules_stand(scene: Scene) -> None:
+    scene.table.is_away = True
+    assert scene.silence_ms() == 1_100
+    assert scene.telemetry.counts == {"RulesUnreachable": 1}
+
+
+def test_rules_that_were_read_stand_while_the_table_is_away(scene: Scene) -> None:
+    scene.table.write("stage", {"silenceMs": 7})
+    assert scene.silence_ms() == 7
+    scene.table.is_away = True
+    scene.later(3_600_000)
+    assert scene.silence_ms() == 7
+
+
+def test_a_table_that_stays_away_is_asked_less_often_and_found_again(scene: Scene) -> None:
+    scene.table.is_away = True
+    for _ in range(600):
+        scene.silence_ms()
+        scene.later(1_000)
+    assert 20 <= len(scene.table.reads) <= 24
+    scene.table.is_away = False
+    scene.table.write("stage", {"silenceMs": 7})
+    scene.later(30_000)
+    assert scene.silence_ms() == 7
+
+
+def test_without_a_table_nothing_is_asked() -> None:
+    telemetry = RecordedTelemetry()
+    assert RuleBook(None, {"silenceMs": 7}, telemetry).for_conversation(ACME).rules.silence_ms == 7
+    assert telemetry.counts == {}
