@@ -1,0 +1,109 @@
+"""Rules that change while the stage runs: every instance goes by them within ten seconds, and words are orders."""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lambdas.shared.errors import RulesConflict
+from lambdas.shared.senders import aws
+from lambdas.shared.senders.rules_table import RulesTable
+from local.events import subscribe
+from tests.support.local_stage import SILENCE_MS, WARM_PROCESSES, LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
+LIVE_SECONDS = 10
+CHANGED_MS = 3_100
+
+
+@pytest.fixture
+def table(stage: LocalStage, monkeypatch: pytest.MonkeyPatch) -> RulesTable:
+    client = stage.outputs.client("dynamodb")
+    monkeypatch.setattr(aws, "_made", lambda *_: client)
+    return RulesTable(stage.outputs.RulesTableName)
+
+
+@pytest.fixture
+def scope(table: RulesTable) -> Iterator[str]:
+    """Of a tenant that no other test has."""
+    scope = f"tenant:t-{uuid.uuid4().hex}"
+    yield scope
+    table.delete(scope, by="test", at_ms=0, expected_version=None)
+
+
+def put(table: RulesTable, scope: str, rules: dict[str, Any], *, expected_version: int | None = None) -> int:
+    at_ms = time.time_ns() // 1_000_000
+    return table.put(scope, rules, by="test", at_ms=at_ms, expected_version=expected_version)
+
+
+def say(stage: LocalStage, scope: str, conversation: str, text: str = "Hey") -> dict[str, Any]:
+    body = {
+        "account": "shop", "conversation": conversation, "id": uuid.uuid4().hex, "text": text,
+        "tenant": scope.removeprefix("tenant:"),
+    }  # fmt: skip
+    answer = stage.webhooks.post("generic", body)
+    assert answer.status == 200
+    return dict(answer.json)
+
+
+def waits_ms(stage: LocalStage, scope: str) -> int:
+    before_ms = time.time_ns() // 1_000_000
+    ((_, state),) = say(stage, scope, uuid.uuid4().hex)["conversations"].items()
+    return int(state["dueAt"]) - before_ms
+
+
+def test_a_change_is_seen_by_every_running_instance_within_ten_seconds(
+    stage: LocalStage, table: RulesTable, scope: str
+) -> None:
+    with ThreadPoolExecutor(WARM_PROCESSES) as pool:
+
+        def all_wait() -> list[int]:
+            return list(pool.map(lambda _: waits_ms(stage, scope), range(WARM_PROCESSES)))
+
+        assert max(all_wait()) < CHANGED_MS
+        put(table, scope, {"silenceMs": CHANGED_MS})
+        changed_at = time.monotonic()
+        while (left := changed_at + LIVE_SECONDS - time.monotonic()) > 0:
+            all_wait()
+            time.sleep(min(1.0, left))
+        assert min(all_wait()) >= CHANGED_MS
+
+
+def test_wrong_rules_stop_no_message(stage: LocalStage, table: RulesTable, scope: str) -> None:
+    put(table, scope, {"silenceMs": "soon"})
+    time.sleep(LIVE_SECONDS)
+    assert SILENCE_MS <= waits_ms(stage, scope) < CHANGED_MS
+
+
+def test_who_writes_on_what_is_no_longer_there_is_refused(table: RulesTable, scope: str) -> None:
+    version = put(table, scope, {}, expected_version=0)
+    assert put(table, scope, {"silenceMs": 5}, expected_version=version) == table.version() > version
+    for stale in (0, version):
+        with pytest.raises(RulesConflict):
+            put(table, scope, {}, expected_version=stale)
+    (stored,) = [each for each in table.read_all() if each.scope == scope]
+    assert (stored.rules, stored.updated_by) == ({"silenceMs": 5}, "test")
+
+
+def test_a_stop_word_drops_what_waits_and_the_bus_is_told(stage: LocalStage, table: RulesTable, scope: str) -> None:
+    put(table, scope, {"stopWords": ["stop"], "silenceMs": CHANGED_MS})
+    time.sleep(LIVE_SECONDS)
+    conversation = uuid.uuid4().hex
+    with subscribe(stage.outputs, pattern={"detail-type": ["messages.buffer.cancelled"]}) as subscription:
+        say(stage, scope, conversation)
+        say(stage, scope, conversation, "Stop!")
+        event = subscription.first(timeout_seconds=10)
+    assert event is not None
+    jsonschema.Draft4Validator(SCHEMA).validate(event["detail"])
+    assert event["detail"]["conversationId"] == f"{scope.removeprefix('tenant:')}/generic/shop/{conversation}"
+    assert event["detail"]["dropped"] == 1
+    time.sleep((CHANGED_MS + 1_000) / 1_000)
+    assert not [each for each in stage.inbox.arrivals if each.batch["conversationId"].endswith(conversation)]
