@@ -24,7 +24,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from local.events import Arrival, Inbox, collect
+from bufferctl.events import Arrival
+from local.events import Inbox, collect
 from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import ROOT, Stage

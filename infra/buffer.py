@@ -1,4 +1,4 @@
-"""Buffer stack: the API, the four functions, the bus they publish on, and what is kept of failed batches."""
+"""Buffer stack: the API, the five functions, the bus they publish on, and what is kept of failed batches."""
 
 import math
 from pathlib import Path
@@ -21,6 +21,7 @@ from infra.storage import BATCHES, DEAD_LETTERS, OversizeBucket, Queue, RulesTab
 
 INGEST_TIMEOUT = cdk.Duration.seconds(15)
 WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
+ADMIN_TIMEOUT = cdk.Duration.seconds(60)
 # A rule cannot run more often than once a minute: the queue repeats each pass half a minute later.
 WATCHDOG_RATE = cdk.Duration.minutes(1)
 WATCHDOG_ECHO = cdk.Duration.seconds(30)
@@ -71,6 +72,7 @@ class BufferStack(cdk.Stack):
         self.processor = self._make_processor()
         self.ingest = self._make_ingest(startable)
         self.watchdog = self._make_watchdog(startable)
+        self.admin = self._make_admin(startable)
         for starter in self.functions.values():
             _allow(starter, "lambda:InvokeFunction", on=[startable.function_arn])
         # A name is no dependency: without these the entrances might open before there is a processor.
@@ -89,6 +91,7 @@ class BufferStack(cdk.Stack):
             "processor": self.processor,
             "conversation_processor": self.conversation_processor,
             "watchdog": self.watchdog,
+            "admin": self.admin,
         }
 
     def _make_ingest(self, startable: lambda_.IFunction) -> Function:
@@ -167,6 +170,31 @@ class BufferStack(cdk.Stack):
             timeout=WATCHDOG_TIMEOUT,
             environment=environment.watchdog(processor=startable),
         )
+
+    def _make_admin(self, startable: lambda_.IFunction) -> Function:
+        """For operators, who are let in by IAM: nothing but `lambda:InvokeFunction` leads to it."""
+        function = Function(
+            self,
+            "admin",
+            runtime=self._runtime,
+            memory_mb=self._config.memory.admin,
+            timeout=ADMIN_TIMEOUT,
+            environment=environment.admin(
+                config=self._config,
+                processor=startable,
+                conversation_processor=self.conversation_processor,
+                bus=self.bus,
+                dead_letters=self.dead_letters,
+                rules_table=self.rules_table,
+            ),
+        )
+        _allow(function, "lambda:InvokeFunction", on=[self.conversation_processor.function_arn])
+        _allow(function, "events:PutEvents", on=[self.bus.event_bus_arn])
+        for action in ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes"):
+            _allow(function, f"sqs:{action}", on=[self.dead_letters.queue_arn])
+        for action in ("GetItem", "Scan", "PutItem", "DeleteItem"):
+            _allow(function, f"dynamodb:{action}", on=[self.rules_table.table_arn])
+        return function
 
     def _wind_up_watchdog(self) -> None:
         echo = Queue(

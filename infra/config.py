@@ -73,6 +73,7 @@ class Memory(Settings):
     processor: MemoryMb = 256
     conversation_processor: MemoryMb = 256
     watchdog: MemoryMb = 256
+    admin: MemoryMb = 256
 
 
 class Concurrency(Settings):
@@ -82,6 +83,7 @@ class Concurrency(Settings):
     processor: Instances | None = None
     conversation_processor: Instances | None = None
     watchdog: Instances | None = None
+    admin: Instances | None = None
 
 
 class Warmth(Settings):

@@ -9,14 +9,15 @@
 | START_MS | all | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
 | PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
-| RULES | ingest | the layer of the rules that is deployed with the stage, JSON |
-| RULES_TABLE | ingest | the layers that operators change |
+| RULES | ingest, admin | the layer of the rules that is deployed with the stage, JSON |
+| RULES_TABLE | ingest, admin | the layers that operators change |
 | WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
-| CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
-| EVENT_BUS_NAME | ingest, conversation_processor | where amendments and batches go |
+| CONVERSATION_PROCESSOR_FUNCTION | processor, admin | whom to hand a claimed conversation, or a dead letter, to |
+| EVENT_BUS_NAME | ingest, conversation_processor, admin | where amendments, batches and cancellations go |
 | MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go that are too large for the bus |
-| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS, DEAD_LETTER_QUEUE_URL | conversation_processor | when it gives up |
+| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS | conversation_processor | when it gives up |
+| DEAD_LETTER_QUEUE_URL | conversation_processor, admin | where it puts then what it has |
 """
 
 import json
@@ -75,7 +76,7 @@ def ingest(
     return {
         "EVENT_BUS_NAME": bus.event_bus_name,
         "PROCESSOR_FUNCTION": processor.function_name,
-        "RULES": json.dumps(config.rules, separators=(",", ":"), sort_keys=True),
+        "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
     }
@@ -112,3 +113,26 @@ def conversation_processor(
 
 def watchdog(*, processor: lambda_.IFunction) -> Environment:
     return {"PROCESSOR_FUNCTION": processor.function_name}
+
+
+def admin(
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction,
+    conversation_processor: lambda_.IFunction,
+    bus: events.IEventBus,
+    dead_letters: sqs.IQueue,
+    rules_table: dynamodb.ITable,
+) -> Environment:
+    return {
+        "PROCESSOR_FUNCTION": processor.function_name,
+        "CONVERSATION_PROCESSOR_FUNCTION": conversation_processor.function_name,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+        "RULES": _rules(config),
+        "RULES_TABLE": rules_table.table_name,
+    }
+
+
+def _rules(config: StageConfig) -> str:
+    return json.dumps(config.rules, separators=(",", ":"), sort_keys=True)

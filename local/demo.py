@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from bufferctl.events import Arrival
 from local.errors import LocalError
-from local.events import Arrival, Inbox, collect
+from local.events import Inbox, collect
 from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import Stage

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bufferctl import sessions
 from infra import cli
 from infra.config import LOCAL_API_ID
-from local import aws, emulator, processes
+from local import emulator, processes
 from local.errors import LocalError
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog")
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "admin")
 IN_A_LOOP = ("processor", "conversation_processor")
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
@@ -55,7 +56,7 @@ class Cdk:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
-            **aws.CREDENTIALS,
+            **sessions.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
             "AWS_REGION": self._region,
             "AWS_DEFAULT_REGION": self._region,
@@ -91,7 +92,7 @@ def read_back(
     """Finish what the emulator's CloudFormation leaves undone, and say where everything is."""
 
     def client(service: str) -> Any:
-        return aws.client(service, endpoint_url=endpoint_url, region=region)
+        return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
     functions = {role: deployed[f"{_camel(role)}Function"] for role in ROLES}
     # The template says so already; the emulator takes it only through this call.

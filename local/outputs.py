@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from local import aws
+from bufferctl import sessions
 from local.errors import LocalError
 
 
@@ -42,4 +42,4 @@ class Outputs:
 
     def client(self, service: str) -> Any:
         """A boto3 client that talks to this stage's emulator."""
-        return aws.client(service, endpoint_url=self.AwsEndpointUrl, region=self.Region)
+        return sessions.emulator_client(service, endpoint_url=self.AwsEndpointUrl, region=self.Region)

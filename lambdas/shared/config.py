@@ -51,6 +51,17 @@ class WatchdogSettings(NamedTuple):
     processor_function: str
 
 
+class AdminSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+    conversation_processor_function: str
+    event_bus: str
+    dead_letter_queue_url: str
+    rules: Mapping[str, Any]
+    """The layer that is deployed with the stage, as JSON has it."""
+    rules_table: str
+
+
 class _Environment:
     """Variables by name and kind; what is missing or wrong is named in a sentence, never shown."""
 
@@ -134,6 +145,19 @@ def read_conversation_processor(environ: Mapping[str, str] | None = None) -> Con
 def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
     env = _environment(environ)
     return WatchdogSettings(valkey=env.valkey(), processor_function=env.text("PROCESSOR_FUNCTION"))
+
+
+def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
+    env = _environment(environ)
+    return AdminSettings(
+        valkey=env.valkey(),
+        processor_function=env.text("PROCESSOR_FUNCTION"),
+        conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION"),
+        event_bus=env.text("EVENT_BUS_NAME"),
+        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+        rules=env.object("RULES"),
+        rules_table=env.text("RULES_TABLE"),
+    )
 
 
 def _environment(environ: Mapping[str, str] | None) -> _Environment:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from local.events import Arrival
+from bufferctl.events import Arrival
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge
 from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYPING_MS, LocalStage
 

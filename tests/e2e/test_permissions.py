@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from local import aws
+from bufferctl import sessions
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import LocalStage
 
@@ -21,7 +21,7 @@ def test_who_has_no_policy_is_refused(stage: LocalStage) -> None:
     iam.create_user(UserName="stranger")
     try:
         key = iam.create_access_key(UserName="stranger")["AccessKey"]
-        stranger = aws.session(key["AccessKeyId"], key["SecretAccessKey"]).client(
+        stranger = sessions.emulator_session(key["AccessKeyId"], key["SecretAccessKey"]).client(
             "sqs", endpoint_url=stage.outputs.AwsEndpointUrl, region_name=stage.outputs.Region
         )
         with pytest.raises(ClientError, match="AccessDenied"):

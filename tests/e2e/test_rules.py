@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from bufferctl.events import subscribe
 from lambdas.shared.errors import RulesConflict
 from lambdas.shared.senders import aws
 from lambdas.shared.senders.rules_table import RulesTable
-from local.events import subscribe
 from tests.support.local_stage import SILENCE_MS, WARM_PROCESSES, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
@@ -97,7 +97,8 @@ def test_a_stop_word_drops_what_waits_and_the_bus_is_told(stage: LocalStage, tab
     put(table, scope, {"stopWords": ["stop"], "silenceMs": CHANGED_MS})
     time.sleep(LIVE_SECONDS)
     conversation = uuid.uuid4().hex
-    with subscribe(stage.outputs, pattern={"detail-type": ["messages.buffer.cancelled"]}) as subscription:
+    pattern = {"detail-type": ["messages.buffer.cancelled"]}
+    with subscribe(stage.outputs.client, stage.outputs.EventBusName, pattern=pattern, prefix="test") as subscription:
         say(stage, scope, conversation)
         say(stage, scope, conversation, "Stop!")
         event = subscription.first(timeout_seconds=10)

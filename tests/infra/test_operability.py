@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "admin"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
 HTTP, REST = {"kind": "http"}, {"kind": "rest"}
@@ -232,7 +232,7 @@ def test_every_function_is_watched_for_errors_and_throttles(
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
         assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
-    for role in ROLES - {"ingest"}:
+    for role in ROLES - {"ingest", "admin"}:
         dropped = _metric(alarms[f"starts-dropped-{role.replace('_', '-')}"])
         assert dropped["MetricName"] == "AsyncEventsDropped"
 

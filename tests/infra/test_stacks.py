@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "admin"}
 # The emulator's CloudFormation does not know these.
 NOT_IN_THE_EMULATOR = {
     "AWS::EC2::NatGateway",
@@ -124,6 +124,14 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "DEAD_LETTER_QUEUE_URL",
         },
         "watchdog": {"PROCESSOR_FUNCTION"},
+        "admin": {
+            "PROCESSOR_FUNCTION",
+            "CONVERSATION_PROCESSOR_FUNCTION",
+            "EVENT_BUS_NAME",
+            "DEAD_LETTER_QUEUE_URL",
+            "RULES",
+            "RULES_TABLE",
+        },
     }
     for role, function in _functions(synthesize(stage)["Buffer"]).items():
         assert set(function["Environment"]["Variables"]) == common | own[role]
@@ -149,7 +157,9 @@ def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[
         role: function.get("ReservedConcurrentExecutions")
         for role, function in _functions(synthesize("prod")["Buffer"]).items()
     }
-    assert reserved == {"ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2}
+    assert reserved == {
+        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2, "admin": None,
+    }  # fmt: skip
     assert not any("ReservedConcurrentExecutions" in each for each in _functions(synthesize("dev")["Buffer"]).values())
 
 
@@ -311,7 +321,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
     This is the only place where logical ids are asserted; whatever else is renamed is merely replaced.
     """
     queues = {"DeadLetters", "Undelivered", "WatchdogEcho"}
-    logs = {"IngestLogs", "ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "ApiAccess"}
+    logs = {"IngestLogs", "ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "AdminLogs", "ApiAccess"}
     retained = {
         "Network": {"FlowLogs"},
         "Cache": {"Cache", "User", "Users", "Key"},

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 
-from local.events import Arrival
+from bufferctl.events import Arrival
 from local.webhooks import Answer
 from tests.support.local_stage import LocalStage
 

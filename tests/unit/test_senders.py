@@ -63,6 +63,36 @@ def test_a_function_that_was_not_accepted_was_not_started(stub: Callable[[str], 
         Functions().start("f", {})
 
 
+def test_a_function_that_is_called_answers(stub: Callable[[str], Stubber]) -> None:
+    stubber = stub("lambda")
+    stubber.add_response("invoke", {"Payload": _stream(b'{"n":1}')}, {"FunctionName": "f", "Payload": b'{"shard":3}'})
+    stubber.add_response("invoke", {"Payload": _stream(b"null")})
+    assert Functions().call("f", {"shard": 3}, answer_seconds=1) == {"n": 1}
+    assert Functions().call("f", {}, answer_seconds=1) == {}
+
+
+def test_letters_are_received_hidden_and_given_back(stub: Callable[[str], Stubber]) -> None:
+    stubber, queue = stub("sqs"), DeadLetterQueue("https://q")
+    asked = {"QueueUrl": "https://q", "MaxNumberOfMessages": 10, "VisibilityTimeout": 90, "WaitTimeSeconds": 1}
+    found = {"Messages": [{"ReceiptHandle": name, "Body": "b"} for name in ("r1", "r2")]}
+    stubber.add_response("receive_message", found, asked)
+    letters = queue.receive(hidden_seconds=90)
+    assert letters == [("r1", "b"), ("r2", "b")]
+    for name in ("r1", "r2"):
+        given_back = {"QueueUrl": "https://q", "ReceiptHandle": name, "VisibilityTimeout": 0}
+        stubber.add_response("change_message_visibility", {}, given_back)
+    queue.give_back(letters)
+    stubber.assert_no_pending_responses()
+
+
+def test_letters_that_somebody_looks_at_count_too(stub: Callable[[str], Stubber]) -> None:
+    stub("sqs").add_response(
+        "get_queue_attributes",
+        {"Attributes": {"ApproximateNumberOfMessages": "2", "ApproximateNumberOfMessagesNotVisible": "1"}},
+    )
+    assert DeadLetterQueue("https://q").count() == 3
+
+
 def test_an_event_is_published_as_ours(stub: Callable[[str], Stubber]) -> None:
     stubber = stub("events")
     entry = {"EventBusName": "bus", "Source": "message-buffer", "DetailType": "t", "Detail": "{}"}
@@ -85,7 +115,6 @@ def test_a_refusal_is_ours_and_does_not_quote_what_was_sent(stub: Callable[[str]
 
 
 def test_no_answer_is_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws, "CONNECT_SECONDS", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(SendFailed, match=r"^read secret: EndpointConnectionError$"):
         Secrets().read("id")
@@ -115,6 +144,10 @@ def test_objects_are_kept_and_found(stub: Callable[[str], Stubber]) -> None:
     stubber.add_response("get_object", {"Body": StreamingBody(BytesIO(b"x"), 1)}, {"Bucket": "b", "Key": "k"})
     ObjectStore("b").put("k", b"x")
     assert ObjectStore("b").get("k") == b"x"
+
+
+def _stream(body: bytes) -> StreamingBody:
+    return StreamingBody(BytesIO(body), len(body))
 
 
 def test_a_secret_is_read(stub: Callable[[str], Stubber]) -> None:

@@ -31,12 +31,21 @@ CONVERSATION_PROCESSOR = COMMON | {
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
 WATCHDOG = COMMON | {"PROCESSOR_FUNCTION": "p"}
+ADMIN = COMMON | {
+    "RULES": "{}",
+    "RULES_TABLE": "t",
+    "PROCESSOR_FUNCTION": "p",
+    "CONVERSATION_PROCESSOR_FUNCTION": "c",
+    "EVENT_BUS_NAME": "b",
+    "DEAD_LETTER_QUEUE_URL": "https://q",
+}
 
 READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_ingest, INGEST),
     (config.read_processor, PROCESSOR),
     (config.read_conversation_processor, CONVERSATION_PROCESSOR),
     (config.read_watchdog, WATCHDOG),
+    (config.read_admin, ADMIN),
 ]
 
 

@@ -7,40 +7,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from lambdas.shared.errors import SendFailed
 
+
+class Patience(NamedTuple):
+    connect_seconds: float
+    answer_seconds: float
+    attempts: int = 2
+
+
 # Two tries of about three seconds: every caller has something better to do than to wait for longer.
 # To connect is tried with each address of a service in turn; S3 has eight.
-CONNECT_SECONDS = 0.4
-ANSWER_SECONDS = 2.5
-# For callers that have something to go by without an answer, and somebody who waits for them.
-HURRIED_SECONDS = 1.0
-ATTEMPTS = 2
+PATIENT = Patience(0.4, 2.5)
+# Of callers that have something to go by, and somebody who waits for them.
+HURRIED = Patience(0.4, 1.0)
 # Between the tries the SDK pauses for up to a second.
 LONGEST_CALL_MS = 8_000
 
 _making = Lock()
 
 
-def client(service: str, *, connections: int = 10, answer_seconds: float = ANSWER_SECONDS) -> Any:
+def client(service: str, *, connections: int = 10, patience: Patience = PATIENT) -> Any:
     # Clients may be shared between threads, but not be made by several at once.
     with _making:
-        return _made(service, connections, answer_seconds)
+        return _made(service, connections, patience)
 
 
 @cache
-def _made(service: str, connections: int, answer_seconds: float) -> Any:
+def _made(service: str, connections: int, patience: Patience) -> Any:
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.config import Config  # noqa: PLC0415
 
     return boto3.client(
         service,
         config=Config(
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=answer_seconds,
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            connect_timeout=patience.connect_seconds,
+            read_timeout=patience.answer_seconds,
+            retries={"mode": "standard", "total_max_attempts": patience.attempts},
             max_pool_connections=connections,
         ),
     )

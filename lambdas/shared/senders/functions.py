@@ -1,7 +1,8 @@
-"""Starts other functions, without waiting for what they do."""
+"""Starts other functions, or calls one and waits for its answer."""
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.senders import aws
@@ -27,3 +28,12 @@ class Functions:
             )
         if answer.get("StatusCode") != ACCEPTED:
             raise SendFailed(f"invoke: status {answer.get('StatusCode')}")
+
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
+        """What the function answered, or how it failed: `errorType` and `errorMessage`. It is called only once."""
+        with aws.errors_as_ours("invoke"):
+            answer = aws.client("lambda", patience=aws.Patience(1.0, answer_seconds, attempts=1)).invoke(
+                FunctionName=function, Payload=json.dumps(payload, separators=(",", ":")).encode()
+            )
+            body = json.loads(answer["Payload"].read())
+        return body if isinstance(body, dict) else {}

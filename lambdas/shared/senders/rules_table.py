@@ -99,7 +99,7 @@ class RulesTable:
 
     @property
     def _client(self) -> Any:
-        return aws.client("dynamodb", answer_seconds=aws.HURRIED_SECONDS)
+        return aws.client("dynamodb", patience=aws.HURRIED)
 
 
 def _unchanged(head: Item | None) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What operators type: `python -m bufferctl`. It knows a stage by its outputs, and asks the stage's admin function."""

@@ -1,0 +1,156 @@
+"""`python -m bufferctl`: look after a stage of the message buffer."""
+
+import argparse
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bufferctl import commands
+from bufferctl.errors import Failed, errors_of_aws
+from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Stage, find_stage
+
+EXAMPLES = """examples:
+  python -m bufferctl status
+  python -m bufferctl --stage prod conversation show acme/whatsapp/106540352242922/491701234567
+  python -m bufferctl --stage prod rules set tenant:acme '{"silenceMs": 2000}'
+  python -m bufferctl --stage prod dead redrive --all
+  python -m bufferctl send 'Hey'
+
+exit codes:
+  0  done
+  1  refused, or not found; the message says why
+  2  wrong usage
+  3  AWS, or the stage's Valkey, cannot be reached: try again
+"""
+UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+
+Run = Callable[[Stage, argparse.Namespace], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    run: Run = given.run
+    try:
+        with errors_of_aws():
+            run(find_stage(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
+    except Failed as error:
+        print(error, file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read has enough; Python would complain of it once more at its end.
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bufferctl",
+        description="Look after a stage of the message buffer.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--stage", default=LOCAL, help="which one; default: local, as `make up` starts it")
+    parser.add_argument("--profile", help="of your AWS configuration")
+    parser.add_argument("--region", help="of the stage, if it is not your profile's")
+    parser.add_argument("--outputs", type=Path, default=LOCAL_OUTPUTS, help="of a local stage that is kept elsewhere")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    topics = parser.add_subparsers(required=True, metavar="COMMAND")
+    _command(topics, "status", commands.status, "what waits, what is in flight, what is late, shard by shard")
+    _add_conversation(topics.add_parser("conversation", help="look at one, or take part in it"))
+    _add_rules(topics.add_parser("rules", help="the rules that can be changed without a deployment"))
+    _add_dead(topics.add_parser("dead", help="batches that could not be sent"))
+    _add_send(_command(topics, "send", commands.send, "a signed test message to the generic webhook"))
+    _add_tail(_command(topics, "tail", commands.tail, "events, as they come; AWS may take a minute to begin"))
+    return parser
+
+
+def _add_conversation(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    show = _command(verbs, "show", commands.show_conversation, "state, times, generation, hold, batch")
+    show.add_argument("--messages", action="store_true", help="also what people wrote")
+    flush = _command(verbs, "flush", commands.flush, "send now what waits")
+    cancel = _command(verbs, "cancel", commands.cancel, "drop what waits, and tell the bus")
+    cancel.add_argument("--yes", action="store_true", help="do not ask")
+    hold = _command(verbs, "hold", commands.hold, "keep messages back: a person has taken over")
+    hold.add_argument(
+        "--for", dest="duration", type=_duration_ms, default="1h", metavar="TIME", help="30s, 15m, 24h; default: 1h"
+    )
+    resume = _command(verbs, "resume", commands.resume, "end a hold; what was held is due")
+    for each in (show, flush, cancel, hold, resume):
+        each.add_argument("conversation", help="tenant/platform/account/user")
+
+
+def _add_rules(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    listed = _command(verbs, "list", commands.list_rules, "all scopes that have rules")
+    listed.add_argument("prefix", nargs="?", default="", help="only scopes that begin so, such as tenant:")
+    get = _command(verbs, "get", commands.get_rules, "the rules of a scope")
+    put = _command(verbs, "set", commands.set_rules, "replace the rules of a scope")
+    delete = _command(verbs, "delete", commands.delete_rules, "a scope has no rules of its own any more")
+    for each in (get, put, delete):
+        each.add_argument(
+            "scope",
+            help="stage, tenant:T, agent:T/A, conversation:ID, or account:PLATFORM/ACCOUNT for whose it is",
+        )
+    put.add_argument("rules", help="a JSON object; - reads it from standard input")
+    for each in (put, delete):
+        each.add_argument(
+            "--expected-version", type=int, metavar="N", help="refuse if the scope has another; 0: if it has any rules"
+        )
+    explain = _command(verbs, "explain", commands.explain_rules, "which value is in force, by which layer")
+    explain.add_argument("conversation", help="tenant/platform/account/user")
+    explain.add_argument("--agent", help="if it is not the one that its account belongs to")
+
+
+def _add_dead(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    listed = _command(verbs, "list", commands.list_letters, "what is there, without what people wrote")
+    listed.add_argument("--limit", type=int, default=50, help="default: 50, at most 500")
+    show = _command(verbs, "show", commands.show_letter, "one of them")
+    show.add_argument("batch", help="its batch id")
+    show.add_argument("--payloads", action="store_true", help="also what people wrote")
+    redrive = _command(verbs, "redrive", commands.redrive, "send again, under the same batch id")
+    redrive.add_argument("batches", nargs="*", metavar="batch", help="batch ids")
+    redrive.add_argument("--all", action="store_true", help="all that are listed, at most 500")
+    redrive.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_send(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text")
+    parser.add_argument("--account", default="bufferctl", help="default: bufferctl")
+    parser.add_argument("--user", default="test", help="the conversation's last part; default: test")
+    parser.add_argument("--tenant", help="default: default")
+    parser.add_argument("--id", help="of the message; the same again is a redelivery")
+
+
+def _add_tail(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--conversation", help="only of this one")
+    parser.add_argument("--messages", action="store_true", help="also what people wrote; --json always has it")
+    parser.add_argument("--seconds", type=float, help="how long; default: until Ctrl-C")
+    parser.add_argument("--count", type=int, help="how many")
+
+
+def _command(
+    parsers: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, run: Run, summary: str
+) -> argparse.ArgumentParser:
+    parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.set_defaults(run=run)
+    # Also behind the command, where a person remembers them; no default, or it would undo what stands before.
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--stage", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return parser
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,9})([smh])", text)
+    if not match:
+        raise argparse.ArgumentTypeError("a time reads 30s, 15m or 24h")
+    return int(match[1]) * UNITS[match[2]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""What each command does, and how its result is shown to people."""
+
+import hashlib
+import hmac
+import json
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from bufferctl.errors import Failed, Misused, Unreachable
+from bufferctl.events import EVERYTHING, LONG_POLL_SECONDS, Event, subscribe
+from bufferctl.shown import moment, pairs, table
+from bufferctl.stage import Stage
+
+Json = dict[str, Any]
+
+POST_SECONDS = 20
+MOST_LETTERS = 500
+SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
+LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
+RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
+EXPLAINED = ("rule", "value", "layer", "via", "version")
+
+
+def status(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("status")
+    _print(given, result, f"{table(result['shards'], SHARDS)}\n\n{_totals(result)}")
+
+
+def _totals(result: Json) -> str:
+    return pairs({name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")})
+
+
+# -- conversations ---------------------------------------------------------------------------------
+
+
+def show_conversation(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
+    fields = {name: value for name, value in result.items() if name not in ("messages", "batch")}
+    batch = result["batch"]
+    fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
+    text = pairs(fields)
+    if given.messages:
+        text += f"\n\n{table(result['messages'], ('receivedAt', 'id', 'author', 'text'))}"
+    _print(given, result, text)
+
+
+def flush(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("conversation.flush", conversation=given.conversation)
+    _print(given, result, f"Due at {moment(result['dueAt'])}, {result['count']} messages wait.")
+
+
+def cancel(stage: Stage, given: Namespace) -> None:
+    _confirm(given, f"Drop what {given.conversation} holds?")
+    result = stage.ask("conversation.cancel", conversation=given.conversation)
+    text = f"Dropped {result['dropped']} messages that waited and {result['frozen']} of a frozen batch."
+    if result["leaving"]:
+        text += " That batch was being sent, and may still come out, once."
+    _print(given, result, text)
+
+
+def hold(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration)
+    _print(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.")
+
+
+def resume(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("conversation.resume", conversation=given.conversation)
+    due_at_ms = result["dueAt"]
+    _print(given, result, "Nothing waits." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def list_rules(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("rules.list", prefix=given.prefix)
+    more = "\nThere are more: give a prefix." if result["more"] else ""
+    _print(given, result, table(result["rules"], RULES) + more)
+
+
+def get_rules(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("rules.get", scope=given.scope)
+    head = pairs({name: result.get(name) for name in RULES})
+    _print(given, result, f"{head}\n\n{json.dumps(result['rules'], indent=2, ensure_ascii=False)}")
+
+
+def set_rules(stage: Stage, given: Namespace) -> None:
+    text = sys.stdin.read() if given.rules == "-" else given.rules
+    try:
+        rules = json.loads(text)
+    except ValueError as error:
+        raise Misused(f"The rules are not JSON: {error}.") from error
+    result = stage.ask("rules.set", scope=given.scope, rules=rules, expectedVersion=given.expected_version)
+    _print(given, result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}")
+
+
+def delete_rules(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("rules.delete", scope=given.scope, expectedVersion=given.expected_version)
+    _print(given, result, f"Deleted. {_retimed(result['open'])}")
+
+
+def _retimed(found: Json) -> str:
+    text = f"Of {found['looked']} open buffers in scope {found['retimed']} wait by the new rules."
+    if found["complete"]:
+        return text
+    why = found.get("problem", "the time was over")
+    return f"{text} Not all were seen ({why}): the others follow with their next message, or set the rules again."
+
+
+def explain_rules(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("rules.explain", conversation=given.conversation, agent=given.agent)
+    text = table([{"rule": name, **why} for name, why in result["rules"].items()], EXPLAINED)
+    for skipped in result["skipped"]:
+        text += f"\nNot in force: {skipped['layer']}: {skipped['reason']}"
+    _print(given, result, text)
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def list_letters(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("dead.list", limit=given.limit)
+    _print(given, result, f"{table(result['letters'], LETTERS)}\n\nAbout {result['inQueue']} in the queue.")
+
+
+def show_letter(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("dead.show", batchId=given.batch, payloads=given.payloads)
+    payloads = {name: value for name, value in result.items() if name.startswith("payloads")}
+    text = pairs({name: value for name, value in result.items() if name not in payloads})
+    _print(given, result, text + (f"\n\n{json.dumps(payloads, indent=2, ensure_ascii=False)}" if payloads else ""))
+
+
+def redrive(stage: Stage, given: Namespace) -> None:
+    batches = given.batches
+    if given.all == bool(batches):
+        raise Misused("Give the ids of batches, or --all.")
+    if given.all:
+        listed = stage.ask("dead.list", limit=MOST_LETTERS)
+        batches = list(dict.fromkeys(each["batchId"] for each in listed["letters"] if each["batchId"]))
+        _confirm(given, f"Send {len(batches)} batches again, about {listed['inQueue']} being in the queue?")
+    done: list[str] = []
+    failed: list[Json] = []
+    for batch in batches:
+        try:
+            done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
+        except Failed as error:
+            failed.append({"batchId": batch, "message": str(error)})
+    lines = [f"{batch}  sent again" for batch in done] + [f"{each['batchId']}  {each['message']}" for each in failed]
+    _print(given, {"redriven": done, "failed": failed}, "\n".join(lines) or "There is nothing to send again.")
+    if failed:
+        raise Failed(f"{len(failed)} of {len(batches)} were not sent again.")
+
+
+# -- the stage from outside ------------------------------------------------------------------------
+
+
+def send(stage: Stage, given: Namespace) -> None:
+    """A message as a platform would deliver it."""
+    message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
+    message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
+    body = json.dumps(message).encode()
+    signature = hmac.new(stage.webhook_secret().encode(), body, hashlib.sha256).hexdigest()
+    request = urllib.request.Request(  # noqa: S310 - the stage's own endpoint
+        f"{stage.api_endpoint}/webhook/generic",
+        data=body,
+        headers={"Content-Type": "application/json", "X-Signature-256": f"sha256={signature}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=POST_SECONDS) as answer:  # noqa: S310
+            result = json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        raise Failed(f"The webhook answers {error.code}: {error.read().decode(errors='replace')}") from error
+    except OSError as error:
+        raise Unreachable(f"The webhook cannot be reached: {error}") from error
+    rows = [{"conversation": name, **found} for name, found in result["conversations"].items()]
+    _print(given, result, table(rows, ("conversation", "count", "dueAt")))
+
+
+def tail(stage: Stage, given: Namespace) -> None:
+    """Until Ctrl-C, or for so many seconds or events."""
+    pattern: Json = dict(EVERYTHING)
+    if given.conversation:
+        pattern["detail"] = {"conversationId": [given.conversation]}
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription:
+            print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
+            for event in _until_enough(subscription, given):
+                print(json.dumps(event, ensure_ascii=False) if given.json else _line(event, given), flush=True)
+    except KeyboardInterrupt:
+        return
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _until_enough(subscription: Any, given: Namespace) -> Iterator[Event]:
+    deadline = time.monotonic() + given.seconds if given.seconds else None
+    seen = 0
+    while deadline is None or time.monotonic() < deadline:
+        for arrival in subscription.look(wait_seconds=LONG_POLL_SECONDS):
+            yield arrival.event
+            seen += 1
+            if seen == given.count:
+                return
+
+
+def _line(event: Event, given: Namespace) -> str:
+    detail = event["detail"]
+    shown = {
+        "at": event["time"],
+        "type": event["detail-type"],
+        "conversation": detail.get("conversationId"),
+        "why": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
+        "messages": detail.get("messageCount"),
+        "batch": detail.get("batchId"),
+    } | ({"text": detail.get("text")} if given.messages else {})
+    return table([shown], tuple(shown)).splitlines()[1]
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _confirm(given: Namespace, question: str) -> None:
+    if given.yes:
+        return
+    if not sys.stdin.isatty():
+        raise Misused("Nobody is there to be asked: say --yes.")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Failed("Nothing was done.")
+
+
+def _print(given: Namespace, result: Json, text: str) -> None:
+    print(json.dumps(result, indent=2, ensure_ascii=False) if given.json else text)

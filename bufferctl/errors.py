@@ -1,0 +1,31 @@
+"""How a command ends when it does not end well; the number is the exit code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+
+class Failed(Exception):
+    code: ClassVar[int] = 1
+
+
+class Misused(Failed):
+    code = 2
+
+
+class Unreachable(Failed):
+    code = 3
+
+
+@contextmanager
+def errors_of_aws() -> Iterator[None]:
+    """The SDK's errors in a sentence."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - the SDK would make --help slow
+
+    try:
+        yield
+    except ClientError as error:
+        found = error.response.get("Error", {})
+        raise Failed(f"AWS refuses {error.operation_name}: {found.get('Message') or found.get('Code')}") from error
+    except BotoCoreError as error:
+        raise Unreachable(f"AWS cannot be reached: {error}") from error

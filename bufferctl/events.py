@@ -1,0 +1,113 @@
+"""Listens to the bus as any consumer would: by a rule of one's own, feeding a queue of one's own."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Event = dict[str, Any]
+EVERYTHING = {"source": ["message-buffer"]}
+LONG_POLL_SECONDS = 1
+SHORT_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An event, and when the bus delivered it: the envelope's own time is in whole seconds."""
+
+    event: Event
+    at_ms: int
+
+    @property
+    def batch(self) -> dict[str, Any]:
+        """The event's detail."""
+        detail = self.event["detail"]
+        assert isinstance(detail, dict)
+        return detail
+
+
+class Subscription:
+    """The events that came since it was made, in the order of arrival."""
+
+    def __init__(self, sqs: Any, queue_url: str) -> None:
+        self._sqs = sqs
+        self._queue_url = queue_url
+
+    def receive(self, *, timeout_seconds: float) -> Iterator[Event]:
+        """Every event that arrives until `timeout_seconds` went by without one."""
+        return (arrival.event for arrival in self.arrivals(timeout_seconds=timeout_seconds))
+
+    def first(self, *, timeout_seconds: float) -> Event | None:
+        return next(self.receive(timeout_seconds=timeout_seconds), None)
+
+    def arrivals(self, *, timeout_seconds: float) -> Iterator[Arrival]:
+        """As `receive`, with the times."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = deadline - time.monotonic()
+            arrived = self.look(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
+            yield from arrived
+            if arrived:
+                deadline = time.monotonic() + timeout_seconds
+            elif left <= 0:
+                return
+            elif left <= LONG_POLL_SECONDS:
+                time.sleep(min(SHORT_POLL_SECONDS, left))
+
+    def look(self, *, wait_seconds: int) -> list[Arrival]:
+        """What is there, or comes first within the time."""
+        answer = self._sqs.receive_message(
+            QueueUrl=self._queue_url,
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=wait_seconds,
+            MessageSystemAttributeNames=["SentTimestamp"],
+        )
+        arrived = []
+        for message in answer.get("Messages", []):
+            self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
+            arrived.append(Arrival(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
+        return arrived
+
+
+@contextmanager
+def subscribe(
+    client: Callable[[str], Any], bus: str, *, pattern: dict[str, Any], prefix: str
+) -> Iterator[Subscription]:
+    """A subscription that begins now and leaves neither rule nor queue behind."""
+    name = f"{prefix}-{uuid.uuid4().hex[:12]}"
+    sqs, events = client("sqs"), client("events")
+    queue_url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    try:
+        attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]
+        rule = {"Rule": name, "EventBusName": bus}
+        rule_arn = events.put_rule(Name=name, EventBusName=bus, EventPattern=json.dumps(pattern))["RuleArn"]
+        try:
+            policy = _only_from(rule_arn, to=attributes["QueueArn"])
+            sqs.set_queue_attributes(QueueUrl=queue_url, Attributes={"Policy": json.dumps(policy)})
+            events.put_targets(**rule, Targets=[{"Id": "queue", "Arn": attributes["QueueArn"]}])
+            try:
+                yield Subscription(sqs, queue_url)
+            finally:
+                events.remove_targets(**rule, Ids=["queue"])
+        finally:
+            events.delete_rule(Name=name, EventBusName=bus, Force=True)
+    finally:
+        sqs.delete_queue(QueueUrl=queue_url)
+
+
+def _only_from(rule_arn: str, *, to: str) -> dict[str, Any]:
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": "events.amazonaws.com"},
+                "Action": "sqs:SendMessage",
+                "Resource": to,
+                "Condition": {"ArnEquals": {"aws:SourceArn": rule_arn}},
+            }
+        ],
+    }

@@ -1,0 +1,40 @@
+"""What people see: aligned tables, times of their own zone."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+NOTHING = "-"
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Names ending in `At` or `Until` are times, those ending in `Ms` are lengths of time."""
+    lines = [list(columns), *([_cell(column, row.get(column)) for column in columns] for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def pairs(fields: Mapping[str, Any]) -> str:
+    width = max(map(len, fields))
+    return "\n".join(f"{name.ljust(width)}  {_cell(name, value)}" for name, value in fields.items())
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if name.endswith(("At", "Until")) and isinstance(value, int):
+        return moment(value)
+    if isinstance(value, bool | list | dict):
+        value = json.dumps(value, ensure_ascii=False)
+    # Rules end in Ms too, and are shown as they are set.
+    if name == "overdueMs":
+        return f"{value / 1_000:.1f} s"
+    # One line each, whatever somebody typed; and no control characters to the terminal.
+    return "".join(character if character.isprintable() else " " for character in str(value))
+
+
+def moment(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3]

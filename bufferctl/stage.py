@@ -1,0 +1,99 @@
+"""A stage as an operator finds it: by the outputs of its stack, or by the file that a local stage writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bufferctl import sessions
+from bufferctl.errors import Failed, Unreachable
+
+LOCAL = "local"
+LOCAL_OUTPUTS = Path(__file__).parent.parent / ".local" / "outputs.json"
+
+Json = dict[str, Any]
+Client = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    api_endpoint: str
+    event_bus: str
+    admin_function: str
+    webhook_secret: Callable[[], str]
+    """The secret of the generic webhook, read when it is needed."""
+    client: Client
+
+    def ask(self, operation: str, **fields: Any) -> Json:
+        """What the admin function answers; what is None is not asked."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        event = {"operation": operation, "by": self._caller(), **given}
+        answer = self.client("lambda").invoke(FunctionName=self.admin_function, Payload=json.dumps(event).encode())
+        body = json.loads(answer["Payload"].read())
+        if answer.get("FunctionError"):
+            raise Failed(f"The admin function failed: {body.get('errorMessage') or body.get('errorType')}.")
+        if not body["ok"]:
+            error = body["error"]
+            raise (Unreachable if error["code"] == "unavailable" else Failed)(error["message"])
+        result: Json = body["result"]
+        return result
+
+    def _caller(self) -> str:
+        return str(self.client("sts").get_caller_identity()["Arn"])
+
+
+def find_stage(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Stage:
+    return _find_local(outputs) if name == LOCAL else _find_in_aws(name, profile=profile, region=region)
+
+
+def _find_local(path: Path) -> Stage:
+    try:
+        outputs = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise Unreachable("The local stage is not up: start it with `make up`.") from error
+
+    def client(service: str) -> Any:
+        return sessions.emulator_client(
+            service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], asked_once=service == "lambda"
+        )
+
+    return Stage(
+        api_endpoint=outputs["ApiEndpoint"],
+        event_bus=outputs["EventBusName"],
+        admin_function=outputs["Functions"]["admin"],
+        webhook_secret=lambda: str(outputs["WebhookSecrets"]["generic"]),
+        client=client,
+    )
+
+
+def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage:
+    import boto3  # noqa: PLC0415 - it would make --help slow
+    from botocore.config import Config  # noqa: PLC0415
+
+    session = boto3.Session(profile_name=profile, region_name=region)
+
+    def client(service: str) -> Any:
+        return session.client(service, config=Config(**(sessions.ONCE if service == "lambda" else {})))
+
+    (stack,) = client("cloudformation").describe_stacks(StackName=f"MessageBuffer-{name}-Buffer")["Stacks"]
+    outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
+    return Stage(
+        api_endpoint=outputs["ApiEndpoint"],
+        event_bus=outputs["EventBusName"],
+        admin_function=outputs["AdminFunction"],
+        webhook_secret=lambda: _generic_secret(client, outputs["WebhookSecretId"]),
+        client=client,
+    )
+
+
+def _generic_secret(client: Client, secret_id: str) -> str:
+    secrets = json.loads(client("secretsmanager").get_secret_value(SecretId=secret_id)["SecretString"])
+    found = secrets.get("generic")
+    described = found.get("secret") if isinstance(found, dict) else found
+    secret = described[0] if isinstance(described, list) and described else described
+    if not isinstance(secret, str):
+        raise Failed("This stage has no secret for the generic webhook.")
+    return secret

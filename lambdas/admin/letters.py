@@ -1,0 +1,129 @@
+"""The dead letters: looked at without taking them away, and sent again under their old batch ids."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from lambdas.admin.errors import NotFound, Refused
+from lambdas.admin.requests import ListLetters, OfLetter, ShowLetter
+from lambdas.shared import errors
+from lambdas.shared.senders.dead_letters import Letter
+
+Json = dict[str, Any]
+TimeLeft = Callable[[], int]
+
+# What a person wants to know of a letter; not what people wrote.
+HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
+# Of one operator: hidden from a second one for so long if this function dies meanwhile.
+HIDDEN_SECONDS = 90
+# The executor's time-out is 20 seconds at first, and its cold start comes before that.
+ANSWER_SECONDS = 30.0
+# Looking ends while a call can still be answered, and what was hidden be given back.
+LOOKING_MS = 38_000
+
+
+class Queue(Protocol):
+    def receive(self, *, hidden_seconds: int) -> list[Letter]: ...
+
+    def give_back(self, letters: list[Letter]) -> None: ...
+
+    def delete(self, letter: Letter) -> None: ...
+
+    def count(self) -> int: ...
+
+
+class Calls(Protocol):
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
+
+
+class Letters:
+    def __init__(self, queue: Queue, functions: Calls, conversation_processor: str, time_left: TimeLeft) -> None:
+        self._queue = queue
+        self._functions = functions
+        self._conversation_processor = conversation_processor
+        self._time_left = time_left
+
+    def list(self, request: ListLetters) -> Json:
+        with self._peek() as letters:
+            heads = []
+            for letter in letters:
+                heads.append(_head(letter))
+                if len(heads) == request.limit:
+                    break
+        return {"letters": heads, "inQueue": self._queue.count()}
+
+    def show(self, request: ShowLetter) -> Json:
+        with self._peek() as letters:
+            found = _find(letters, request.batch_id)
+        payloads = {name: value for name, value in _parsed(found).items() if name.startswith("payloads")}
+        return _head(found) | (payloads if request.payloads else {})
+
+    def redrive(self, request: OfLetter) -> Json:
+        """The letter goes only once its batch is on the bus: what goes wrong leaves it there."""
+        with self._peek() as letters:
+            letter = _find(letters, request.batch_id)
+            answer = self._functions.call(
+                self._conversation_processor, {"redrive": _parsed(letter)}, answer_seconds=ANSWER_SECONDS
+            )
+            if answer.get("redriven") != request.batch_id:
+                raise Refused(f"The batch could not be sent again, and stays where it is: {_problem(answer)}.")
+            self._queue.delete(letter)
+            letters.hidden.remove(letter)
+        return {"redriven": request.batch_id}
+
+    @contextmanager
+    def _peek(self) -> Iterator["_Look"]:
+        look = _Look(self._queue, self._time_left)
+        try:
+            yield look
+        finally:
+            # What is not given back comes back by itself, a little later: no reason to fail.
+            with suppress(errors.SendFailed):
+                self._queue.give_back(look.hidden)
+
+
+class _Look:
+    """Letters as they come, each hidden from others until it is given back."""
+
+    def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
+        self._queue = queue
+        self._time_left = time_left
+        self.hidden: list[Letter] = []
+
+    def __iter__(self) -> Iterator[Letter]:
+        while self._time_left() > LOOKING_MS:
+            received = self._queue.receive(hidden_seconds=HIDDEN_SECONDS)
+            if not received:
+                return
+            self.hidden += received
+            yield from received
+
+
+def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
+    for letter in letters:
+        if _parsed(letter).get("batchId") == batch_id:
+            return letter
+    raise NotFound(f"No dead letter of the batch {batch_id} is to be seen; another operator may be looking at it.")
+
+
+def _head(letter: Letter) -> Json:
+    parsed = _parsed(letter)
+    payloads = parsed.get("payloads")
+    return {name: parsed.get(name) for name in HEADS} | {
+        "messages": len(payloads) if isinstance(payloads, list) else None
+    }
+
+
+def _parsed(letter: Letter) -> Json:
+    try:
+        parsed = json.loads(letter.body)
+    except ValueError:
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"reason": "this is not the body of a dead letter"}
+
+
+def _problem(answer: Json) -> str:
+    kind = str(answer.get("errorType", "no answer"))
+    # Our own errors are worded for an operator; others may quote a message.
+    return f"{kind}: {answer.get('errorMessage')}" if hasattr(errors, kind) else kind

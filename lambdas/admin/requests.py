@@ -1,0 +1,90 @@
+"""What an operator may ask for: one model an operation, by the names of the JSON event."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lambdas.shared.errors import InvalidInput
+
+Name = Annotated[str, Field(min_length=1, max_length=1_100)]
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
+
+    by: Annotated[str, Field(min_length=1, max_length=256)]
+    """Who asks: what the caller says, kept beside what is changed. CloudTrail has the proof."""
+
+
+class OfConversation(Request):
+    conversation: Name
+
+
+class ShowConversation(OfConversation):
+    messages: bool = False
+    """People's words are shown only on request."""
+
+
+class HoldConversation(OfConversation):
+    hold_ms: Annotated[int, Field(ge=1, le=86_400_000, alias="holdMs")]
+
+
+class OfScope(Request):
+    scope: Name
+
+
+class ListRules(Request):
+    prefix: Annotated[str, Field(max_length=1_100)] = ""
+
+
+class SetRules(OfScope):
+    rules: dict[str, Any]
+    expected_version: Annotated[int | None, Field(ge=0, alias="expectedVersion")] = None
+
+
+class DeleteRules(OfScope):
+    expected_version: Annotated[int | None, Field(ge=0, alias="expectedVersion")] = None
+
+
+class ExplainRules(OfConversation):
+    agent: Name | None = None
+    """A generic webhook may name it; otherwise it is the one its account belongs to."""
+
+
+class ListLetters(Request):
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+
+
+class OfLetter(Request):
+    batch_id: Annotated[Name, Field(alias="batchId")]
+
+
+class ShowLetter(OfLetter):
+    payloads: bool = False
+    """People's words are shown only on request."""
+
+
+R = TypeVar("R", bound=Request)
+
+
+def read_request(model: type[R], fields: dict[str, Any]) -> R:
+    """Raises InvalidInput, in sentences."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidInput(" ".join(_sentences(model, error))) from error
+
+
+def _sentences(model: type[Request], error: ValidationError) -> list[str]:
+    valid = ", ".join(field.alias or name for name, field in model.model_fields.items())
+    sentences = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        where = ".".join(map(str, problem["loc"]))
+        match problem["type"]:
+            case "missing":
+                sentences.append(f"{where} is missing.")
+            case "extra_forbidden":
+                sentences.append(f"{where} is unknown here; valid: {valid}.")
+            case _:
+                sentences.append(f"{where}: {problem['msg'].removeprefix('Input ')}.")
+    return sentences

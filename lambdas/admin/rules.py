@@ -1,0 +1,235 @@
+"""The rules that operators change: looked at, checked before they are stored, and explained.
+
+Who changes rules means the people who are writing now, too: the open buffers in their scope wait by the new rules.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from lambdas.admin.errors import NotFound
+from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
+from lambdas.shared.clock import Clock, system_clock
+from lambdas.shared.conversation import ConversationId, parse_conversation_id
+from lambdas.shared.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
+from lambdas.shared.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
+from lambdas.shared.rules import RuleLayer, resolve_rules
+from lambdas.shared.senders.rules_table import StoredRules
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.outcomes import Retimed
+from lambdas.shared.store.store import FIRST_PAGE, Store
+from lambdas.shared.telemetry import Telemetry
+
+Json = dict[str, Any]
+
+# As many as an answer of Lambda surely holds, unless their rules are huge.
+MOST_LISTED = 5_000
+PAGE = 500
+# Retiming ends while there is time for the slowest page and the answer.
+ANSWERING_MS = 10_000
+# Stands for the parts of a conversation's id that a scope leaves open.
+ANY = "*"
+_PART = "(?:[^%/]|%25|%2F)+"
+_SCOPE = re.compile(f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}")
+
+
+class Table(Protocol):
+    def read_all(self) -> list[StoredRules]: ...
+    def put(
+        self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None
+    ) -> int: ...
+    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
+
+
+class _Candidate(NamedTuple):
+    """Rules as they would be stored."""
+
+    scope: str
+    rules: Any
+    version: int
+
+
+class _Read:
+    """A table as it was read: what was found stands, whatever happens to the table meanwhile."""
+
+    def __init__(self, stored: Iterable[Stored]) -> None:
+        self._stored = stored
+
+    def version(self) -> int:
+        return 0
+
+    def read_all(self) -> Iterable[Stored]:
+        return self._stored
+
+
+class RulesDesk:
+    def __init__(
+        self,
+        *,
+        table: Table,
+        stage_rules: Mapping[str, Any],
+        store: Store,
+        starter: ProcessorStarter,
+        telemetry: Telemetry,
+        time_left: Callable[[], int],
+        clock: Clock = system_clock,
+    ) -> None:
+        self._table = table
+        self._stage_rules = stage_rules
+        self._store = store
+        self._starter = starter
+        self._telemetry = telemetry
+        self._time_left = time_left
+        self._clock = clock
+
+    def list(self, request: ListRules) -> Json:
+        found = sorted(each for each in self._table.read_all() if each.scope.startswith(request.prefix))
+        return {"rules": [_shown(each) for each in found[:MOST_LISTED]], "more": len(found) > MOST_LISTED}
+
+    def get(self, request: OfScope) -> Json:
+        for each in self._table.read_all():
+            if each.scope == request.scope:
+                return _shown(each)
+        raise NotFound(f"There are no rules under {request.scope}.")
+
+    def set(self, request: SetRules) -> Json:
+        scope = _checked_scope(request.scope)
+        others = [each for each in self._table.read_all() if each.scope != scope]
+        self._check(scope, [*others, _Candidate(scope, request.rules, 0)])
+        version = self._table.put(
+            scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
+        )
+        return {"version": version, "open": self._retime(scope)}
+
+    def delete(self, request: DeleteRules) -> Json:
+        # Not checked: what a person wrote into the table by hand can be deleted too.
+        if not self._table.delete(
+            request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
+        ):
+            raise NotFound(f"There are no rules under {request.scope}.")
+        return {"deleted": request.scope, "open": self._retime(request.scope)}
+
+    def explain(self, request: ExplainRules) -> Json:
+        conversation, stored = parse_conversation_id(request.conversation), self._table.read_all()
+        book = self._book(stored)
+        agent = request.agent or _agent_of(book, conversation)
+        resolved, scopes = book.for_conversation(conversation, agent), scopes_of(conversation, agent)
+        skipped = [{"layer": each.layer, "reason": each.reason} for each in resolved.skipped]
+        wrong = [(each.scope, _problem(each)) for each in stored if each.scope in scopes]
+        skipped += [{"layer": scope, "reason": problem} for scope, problem in wrong if problem]
+        return {
+            "conversation": str(conversation),
+            "agent": agent,
+            "rules": resolved.explain(),
+            "skipped": skipped,
+        }
+
+    def _check(self, scope: str, stored: Sequence[Stored]) -> None:
+        """On top of the layers beneath, for every platform that one of them knows; raises InvalidRules."""
+        read_scope(scope, stored[-1].rules)
+        if scope.startswith("account:"):
+            return
+        book, conversation = self._book(stored), _example_of(scope)
+        layers = book.layers_for(conversation, _agent_in(scope) or _agent_of(book, conversation))
+        beneath = layers[: [layer.name for layer in layers].index(scope) + 1]
+        for platform in _platforms(beneath, conversation):
+            for skipped in resolve_rules(beneath, platform).skipped:
+                if skipped.layer == scope:
+                    raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
+
+    def _retime(self, scope: str) -> Json:
+        """What the change means for the buffers that are open; it is stored, so nothing that goes wrong is raised."""
+        counts = {"looked": 0, "retimed": 0}
+        try:
+            complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
+        except (StoreError, SendFailed, InvalidId) as error:
+            return {**counts, "complete": False, "problem": str(error)}
+        return {**counts, "complete": complete}
+
+    def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
+        """Were all seen before the time was over?"""
+        for name in self._open_conversations(scope):
+            if self._time_left() < ANSWERING_MS:
+                return False
+            conversation = parse_conversation_id(name)
+            agent = _agent_of(book, conversation)
+            account = account_scope(conversation.platform, conversation.account)
+            if scope in (*scopes_of(conversation, agent), account):
+                counts["looked"] += 1
+                timing = book.for_conversation(conversation, agent).rules.timing
+                outcome = self._store.retime_buffer(name, timing=timing)
+                if isinstance(outcome, Retimed):
+                    counts["retimed"] += 1
+                    if outcome.start_processor:
+                        self._starter.start(self._store.shard_of(name))
+        return True
+
+    def _open_conversations(self, scope: str) -> Iterator[str]:
+        """Those that this scope may be about."""
+        if scope.startswith("conversation:"):
+            yield scope.partition(":")[2]
+            return
+        for shard in range(self._store.settings.shards):
+            cursor: str | None = FIRST_PAGE
+            while cursor:
+                page = self._store.list_conversations(shard, cursor=cursor, limit=PAGE)
+                yield from (each.conversation for each in page.conversations)
+                cursor = page.next_cursor
+
+    def _book(self, stored: Iterable[Stored]) -> RuleBook:
+        return RuleBook(_Read(stored), self._stage_rules, self._telemetry, clock=self._clock)
+
+
+def _shown(stored: StoredRules) -> Json:
+    shown = {
+        "scope": stored.scope,
+        "rules": stored.rules,
+        "version": stored.version,
+        "updatedBy": stored.updated_by,
+        "updatedAt": stored.updated_at_ms,
+    }
+    problem = _problem(stored)
+    return shown | ({"problem": problem} if problem else {})
+
+
+def _problem(stored: Stored) -> str | None:
+    """Why nobody follows these rules."""
+    try:
+        read_scope(stored.scope, stored.rules)
+    except InvalidRules as error:
+        return str(error)
+    return None
+
+
+def _checked_scope(scope: str) -> str:
+    if not _SCOPE.fullmatch(scope):
+        raise InvalidInput(
+            "A scope reads stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id> or"
+            " account:<platform>/<account>; a / inside a name is written %2F, a % is written %25."
+        )
+    return scope
+
+
+def _example_of(scope: str) -> ConversationId:
+    """A conversation that the layer under this scope is good for."""
+    kind, _, name = scope.partition(":")
+    if kind == "conversation":
+        return parse_conversation_id(name)
+    (tenant, *_) = parse_conversation_id("/".join([name.partition("/")[0] or ANY, ANY, ANY, ANY]))
+    return ConversationId(tenant, ANY, ANY, ANY)
+
+
+def _agent_in(scope: str) -> str | None:
+    kind, _, name = scope.partition(":")
+    return parse_conversation_id(f"{name}/{ANY}/{ANY}").platform if kind == "agent" else None
+
+
+def _agent_of(book: RuleBook, conversation: ConversationId) -> str | None:
+    owner = book.owner_of(conversation.platform, conversation.account)
+    return owner.agent if owner and owner.tenant == conversation.tenant else None
+
+
+def _platforms(layers: Iterable[RuleLayer], conversation: ConversationId) -> Iterable[str]:
+    if conversation.platform != ANY:
+        return [conversation.platform]
+    return ["", *sorted({platform for layer in layers for platform in layer.platform_overrides})]

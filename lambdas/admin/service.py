@@ -1,0 +1,108 @@
+"""One event, one operation, one answer: `{"ok": true, "result"}` or `{"ok": false, "error": {"code", "message"}}`.
+
+Codes: `invalid` (the request makes no sense), `not_found`, `conflict` (somebody else was faster), `refused` (it was
+tried), `unavailable` (Valkey or AWS; try again), `failed` (a bug). Nothing is raised for what the caller did.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lambdas.admin.conversations import Conversations
+from lambdas.admin.errors import NotFound
+from lambdas.admin.letters import Letters
+from lambdas.admin.requests import (
+    DeleteRules,
+    ExplainRules,
+    HoldConversation,
+    ListLetters,
+    ListRules,
+    OfConversation,
+    OfLetter,
+    OfScope,
+    R,
+    Request,
+    SetRules,
+    ShowConversation,
+    ShowLetter,
+    read_request,
+)
+from lambdas.admin.rules import RulesDesk
+from lambdas.shared.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
+from lambdas.shared.telemetry import Telemetry
+
+Json = dict[str, Any]
+Operation = Callable[[Json], Json]
+
+
+def operations_of(conversations: Conversations, rules: RulesDesk, letters: Letters) -> Mapping[str, Operation]:
+    return {
+        "status": _on(Request, conversations.status),
+        "conversation.show": _on(ShowConversation, conversations.show),
+        "conversation.flush": _on(OfConversation, conversations.flush),
+        "conversation.cancel": _on(OfConversation, conversations.cancel),
+        "conversation.hold": _on(HoldConversation, conversations.hold),
+        "conversation.resume": _on(OfConversation, conversations.resume),
+        "rules.list": _on(ListRules, rules.list),
+        "rules.get": _on(OfScope, rules.get),
+        "rules.set": _on(SetRules, rules.set),
+        "rules.delete": _on(DeleteRules, rules.delete),
+        "rules.explain": _on(ExplainRules, rules.explain),
+        "dead.list": _on(ListLetters, letters.list),
+        "dead.show": _on(ShowLetter, letters.show),
+        "dead.redrive": _on(OfLetter, letters.redrive),
+    }
+
+
+def _on(model: type[R], run: Callable[[R], Json]) -> Operation:
+    return lambda fields: run(read_request(model, fields))
+
+
+class Admin:
+    def __init__(self, operations: Mapping[str, Operation], telemetry: Telemetry) -> None:
+        self._operations = operations
+        self._telemetry = telemetry
+
+    def answer(self, event: Any) -> Json:
+        fields = dict(event) if isinstance(event, dict) else {}
+        name = fields.pop("operation", None)
+        operation = self._operations.get(name) if isinstance(name, str) else None
+        if operation is None:
+            return _refusal("invalid", f"There is no such operation; valid: {', '.join(self._operations)}.")
+        assert isinstance(name, str)
+        try:
+            result = operation(fields)
+        except MessageBufferError as error:
+            if isinstance(error, StoreError):
+                self._telemetry.count("StoreFailures")
+            self._tell(name, fields, _code(error))
+            return _refusal(_code(error), str(error))
+        except Exception as error:  # noqa: BLE001 - the boundary: what is not foreseen is told, and answered
+            self._telemetry.crash("admin failed", error, operation=name)
+            return _refusal("failed", "Something went wrong here; the function's log says where.")
+        self._tell(name, fields, "ok")
+        return {"ok": True, "result": result}
+
+    def _tell(self, operation: str, fields: Json, outcome: str) -> None:
+        """Who did what to whom; no texts, and no rules, which may be anything that somebody typed."""
+        named = {name: str(fields[name])[:256] for name in WHOM if name in fields}
+        self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
+
+
+WHOM = ("by", "conversation", "scope", "batchId")
+
+
+def _code(error: MessageBufferError) -> str:
+    match error:
+        case InvalidInput():
+            return "invalid"
+        case NotFound():
+            return "not_found"
+        case RulesConflict():
+            return "conflict"
+        case _ if error.retryable:
+            return "unavailable"
+    return "refused"
+
+
+def _refusal(code: str, message: str) -> Json:
+    return {"ok": False, "error": {"code": code, "message": message}}

@@ -1,0 +1,182 @@
+"""Every command once, as an operator types it, on the local stage."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from bufferctl.__main__ import main
+from bufferctl.events import Arrival
+from tests.e2e.test_permissions import TAKEN_AWAY, role_of
+from tests.support.judge import ids_of
+from tests.support.local_stage import LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.xdist_group("stage")]
+
+LIVE_SECONDS = 10.0
+# Held or not yet due for so long that no machine is too slow to look.
+LONG_MS = 60_000
+
+Json = dict[str, Any]
+
+
+class Operator:
+    def __init__(self, stage: LocalStage, capsys: pytest.CaptureFixture[str]) -> None:
+        self.stage = stage
+        self.user = f"u-{uuid.uuid4().hex[:12]}"
+        self.conversation = f"default/generic/bufferctl/{self.user}"
+        self._outputs = ["--outputs", str(stage.stage.outputs_file)]
+        self._capsys = capsys
+
+    def types(self, *words: str, code: int = 0) -> str:
+        """What a person sees."""
+        self._capsys.readouterr()
+        ended = main([*self._outputs, *words])
+        captured = self._capsys.readouterr()
+        assert ended == code, captured.err
+        return captured.err if code else captured.out
+
+    def asks(self, *words: str) -> Json:
+        """What a program gets."""
+        answer: Json = json.loads(self.types(*words, "--json"))
+        return answer
+
+    def sends(self, text: str = "Hey") -> Json:
+        """The answer's state of the conversation."""
+        answer = self.asks("send", text, "--user", self.user)
+        state: Json = answer["conversations"][self.conversation]
+        return state
+
+    def sees(self, *, timeout_seconds: float = 20.0) -> Arrival:
+        """The batch that comes."""
+        before = len(self.batches())
+        assert self.stage.inbox.wait_until(lambda _: len(self.batches()) > before, timeout_seconds=timeout_seconds)
+        return self.batches()[-1]
+
+    def batches(self) -> list[Arrival]:
+        arrivals = self.stage.inbox.arrivals
+        return [arrival for arrival in arrivals if arrival.batch["conversationId"] == self.conversation]
+
+
+@pytest.fixture
+def operator(stage: LocalStage, capsys: pytest.CaptureFixture[str]) -> Operator:
+    return Operator(stage, capsys)
+
+
+@contextmanager
+def tailing(operator: Operator, *, count: int) -> Iterator[Callable[[], list[Json]]]:
+    """`bufferctl tail` beside the test, for so many events; the block is given how to wait for them."""
+    arguments = ["tail", "--json", "--count", str(count), "--seconds", "30", "--conversation", operator.conversation]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bufferctl", *operator._outputs, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr
+        assert "Listening" in process.stderr.readline()
+        yield lambda: [json.loads(line) for line in process.communicate(timeout=40)[0].splitlines()]
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_held_conversation_is_looked_at_and_resumed(operator: Operator) -> None:
+    held = operator.asks("conversation", "hold", operator.conversation, "--for", "1m")
+    operator.sends("what I wrote")
+    shown = operator.asks("conversation", "show", operator.conversation)
+    assert (shown["state"], shown["count"], shown["heldUntil"]) == ("pending", 1, held["heldUntil"])
+    assert "what I wrote" not in operator.types("conversation", "show", operator.conversation)
+    assert "what I wrote" in operator.types("conversation", "show", operator.conversation, "--messages")
+    assert operator.asks("status")["pending"] >= 1
+    assert "nextDueAt" in operator.types("status")
+    operator.types("conversation", "resume", operator.conversation)
+    assert operator.sees().batch["flushReason"] == "resume"
+    assert operator.types("conversation", "resume", operator.conversation, code=1) == (
+        "This conversation is not on hold.\n"
+    )
+
+
+def test_what_waits_is_flushed_or_cancelled_and_the_bus_tells(operator: Operator) -> None:
+    with tailing(operator, count=2) as events:
+        operator.types("conversation", "hold", operator.conversation)
+        operator.sends()
+        assert operator.asks("conversation", "flush", operator.conversation)["count"] == 1
+        assert operator.sees().batch["flushReason"] == "flush"
+        operator.sends()
+        operator.sends()
+        assert operator.asks("conversation", "cancel", operator.conversation, "--yes")["dropped"] == 2
+        flushed, cancelled = events()
+    assert flushed["detail-type"] == "messages.batch.ready"
+    assert (cancelled["detail-type"], cancelled["detail"]["reason"]) == ("messages.buffer.cancelled", "operator")
+    assert cancelled["detail"]["generation"] > flushed["detail"]["generation"]
+    rules = operator.stage.outputs.client("events").list_rules(EventBusName=operator.stage.outputs.EventBusName)
+    assert not [rule for rule in rules["Rules"] if "bufferctl" in rule["Name"]], "nothing is left behind"
+    operator.types("conversation", "flush", operator.conversation, code=1)
+
+
+def test_rules_are_live_within_ten_seconds_and_for_open_buffers_at_once(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope = f"conversation:{operator.conversation}"
+    operator.sends()
+    operator.types("rules", "set", scope, json.dumps({"silenceMs": LONG_MS, "maxWaitMs": 2 * LONG_MS}))
+    set_at = time.monotonic()
+    while operator.sends()["dueAt"] < time.time() * 1_000 + LONG_MS / 2:
+        assert time.monotonic() < set_at + LIVE_SECONDS
+        time.sleep(0.2)
+    explained = operator.asks("rules", "explain", operator.conversation)["rules"]["silenceMs"]
+    stored = operator.asks("rules", "get", scope)
+    assert explained == {"value": LONG_MS, "layer": scope, "via": "set here", "version": stored["version"]}
+    assert scope in operator.types("rules", "list", "conversation:")
+    assert scope in operator.types("rules", "explain", operator.conversation)
+
+    refused = operator.types("rules", "set", scope, '{"maxWaitMs": 10, "silenceMs": 2000}', code=1)
+    assert "silenceMs: 2000 is not below maxWaitMs" in refused
+    stale = ["--expected-version", str(stored["version"] - 1)]
+    operator.types("rules", "delete", scope, *stale, code=1)
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"silenceMs": 100, "typingInferenceMs": 0}'))
+    assert operator.asks("rules", "set", scope, "-")["open"] == {"looked": 1, "retimed": 1, "complete": True}
+    operator.sees()
+    operator.types("rules", "delete", scope)
+    operator.types("rules", "get", scope, code=1)
+
+
+def test_a_dead_batch_is_found_and_sent_again_under_its_batch_id(operator: Operator) -> None:
+    iam, role = operator.stage.outputs.client("iam"), role_of(operator.stage, "conversation_processor")
+    deny = {"Effect": "Deny", "Action": "events:PutEvents", "Resource": "*"}
+    denial = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
+    iam.put_role_policy(RoleName=role, PolicyName=TAKEN_AWAY, PolicyDocument=denial)
+    try:
+        message_id = f"m-{uuid.uuid4().hex}"
+        operator.asks("send", "what I wrote", "--user", operator.user, "--id", message_id)
+        letter = wait_for_letter(operator)
+        assert letter["reason"] == "put event: AccessDeniedException"
+        assert operator.types("dead", "redrive", letter["batchId"], code=1) == "1 of 1 were not sent again.\n"
+    finally:
+        iam.delete_role_policy(RoleName=role, PolicyName=TAKEN_AWAY)
+    assert letter["batchId"] in operator.types("dead", "list")
+    assert "what I wrote" not in operator.types("dead", "show", letter["batchId"])
+    assert "what I wrote" in operator.types("dead", "show", letter["batchId"], "--payloads")
+    assert operator.asks("dead", "redrive", "--all", "--yes")["redriven"] == [letter["batchId"]]
+    assert operator.stage.inbox.wait_until(lambda _: bool(operator.batches()), timeout_seconds=10)
+    (batch,) = operator.batches()
+    assert (batch.batch["batchId"], ids_of(batch)) == (letter["batchId"], [message_id])
+    assert operator.asks("dead", "list")["letters"] == []
+
+
+def wait_for_letter(operator: Operator) -> Json:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for letter in operator.asks("dead", "list")["letters"]:
+            if letter["conversationId"] == operator.conversation:
+                return dict(letter)
+        time.sleep(0.5)
+    raise AssertionError("no dead letter came")

@@ -1,0 +1,565 @@
+"""What operators ask for, on the real engine."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from lambdas.admin.conversations import Conversations
+from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
+from lambdas.admin.rules import ANSWERING_MS, RulesDesk
+from lambdas.admin.service import Admin, operations_of
+from lambdas.shared.errors import RulesConflict, SendFailed, StoreUnavailable
+from lambdas.shared.rules import Rules
+from lambdas.shared.senders.dead_letters import Letter
+from lambdas.shared.senders.rules_table import StoredRules
+from lambdas.shared.senders.starter import ProcessorStarter
+from tests.support.engine import Engine, payload
+from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+
+ME = "arn:aws:iam::111122223333:user/ada"
+NAME = "default/generic/shop/c1"
+
+Json = dict[str, Any]
+
+
+class FakeLetters:
+    """SQS: what was received is hidden until it is given back."""
+
+    def __init__(self, *bodies: str) -> None:
+        self.letters = [Letter(f"receipt-{number}", body) for number, body in enumerate(bodies)]
+        self.hidden: set[str] = set()
+        self.hidden_seconds = 0
+        self.refusals = False
+
+    def receive(self, *, hidden_seconds: int) -> list[Letter]:
+        self.hidden_seconds = hidden_seconds
+        received = [letter for letter in self.letters if letter.receipt not in self.hidden][:2]
+        self.hidden |= {letter.receipt for letter in received}
+        return received
+
+    def give_back(self, letters: list[Letter]) -> None:
+        if self.refusals:
+            raise SendFailed("give dead letters back: Throttling")
+        assert set(letters) <= set(self.letters), "AWS refuses to give back what is gone"
+        self.hidden -= {letter.receipt for letter in letters}
+
+    def delete(self, letter: Letter) -> None:
+        self.letters.remove(letter)
+        self.hidden.remove(letter.receipt)
+
+    def count(self) -> int:
+        return len(self.letters)
+
+
+class FakeExecutor:
+    """The conversation processor: answers what it was told to answer."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Mapping[str, object]]] = []
+        self.answer: Callable[[Any], Json] = lambda letter: {"redriven": letter["batchId"]}
+
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json:
+        self.calls.append((function, payload))
+        return self.answer(payload["redrive"])
+
+
+class FakeTable:
+    """DynamoDB, as far as the operators' function sees it."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, StoredRules] = {}
+        self.writes = 0
+
+    def read_all(self) -> list[StoredRules]:
+        return list(self.items.values())
+
+    def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
+        self._expect(scope, expected_version)
+        self.writes += 1
+        self.items[scope] = StoredRules(scope, dict(rules), self.writes, by, at_ms)
+        return self.writes
+
+    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
+        self._expect(scope, expected_version)
+        self.writes += 1
+        return self.items.pop(scope, None) is not None
+
+    def _expect(self, scope: str, version: int | None) -> None:
+        found = self.items[scope].version if scope in self.items else 0
+        if version not in (None, found):
+            raise RulesConflict(f"the rules of {scope} are no longer those that were read")
+
+
+class Desk:
+    """The whole function, but for AWS."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
+        self.queue, self.executor, self.table = FakeLetters(), FakeExecutor(), FakeTable()
+        self.time_left_ms = 60_000
+
+    def ask(self, operation: object, **fields: object) -> Json:
+        starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
+        operations = operations_of(
+            Conversations(self.engine.store, starter, self.bus, clock=self.engine.clock),
+            RulesDesk(
+                table=self.table,
+                stage_rules={"silenceMs": 2_000},
+                store=self.engine.store,
+                starter=starter,
+                telemetry=self.telemetry,
+                time_left=lambda: self.time_left_ms,
+                clock=self.engine.clock,
+            ),
+            Letters(self.queue, self.executor, EXECUTOR, lambda: self.time_left_ms),
+        )
+        return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
+
+    def result(self, operation: str, **fields: object) -> Json:
+        answer = self.ask(operation, **fields)
+        assert answer["ok"], answer
+        result: Json = answer["result"]
+        return result
+
+    def error(self, operation: object, **fields: object) -> tuple[str, str]:
+        answer = self.ask(operation, **fields)
+        assert not answer["ok"], answer
+        return answer["error"]["code"], answer["error"]["message"]
+
+
+@pytest.fixture
+def desk(fake: Engine) -> Desk:
+    return Desk(fake)
+
+
+@pytest.fixture
+def behind_it(engine: Engine) -> Desk:
+    """On fakeredis and on the strict cluster."""
+    return Desk(engine)
+
+
+def letter(batch_id: str, *texts: str, **more: object) -> str:
+    return json.dumps(
+        {
+            "version": 1, "reason": "put event: ThrottlingException", "batchId": batch_id, "conversationId": NAME,
+            "attempt": 20, "generation": 3, "firstAt": 1, "lastAt": 2, "dueAt": 3, "flushReason": "silence",
+            "payloads": [payload(f"m{n}", text).decode() for n, text in enumerate(texts)], **more,
+        }
+    )  # fmt: skip
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["conversation.explode", None, 7, ["status"]])
+def test_an_unknown_operation_is_answered_with_the_known(desk: Desk, operation: object) -> None:
+    code, message = desk.error(operation)
+    assert code == "invalid"
+    assert "conversation.show" in message
+
+
+@pytest.mark.parametrize("event", [None, [], "status", {}])
+def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object) -> None:
+    answer = Admin({}, desk.telemetry).answer(event)
+    assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "message"),
+    [
+        ("conversation.show", {}, "conversation is missing."),
+        ("conversation.show", {"conversation": 3}, "conversation: should be a valid string."),
+        ("conversation.show", {"conversation": "c1"}, "a conversation id reads tenant/platform/account/user"),
+        (
+            "conversation.show",
+            {"conversation": NAME, "mesages": True},
+            "mesages is unknown here; valid: by, conversation, messages.",
+        ),
+        ("conversation.hold", {"conversation": NAME}, "holdMs is missing."),
+        (
+            "conversation.hold",
+            {"conversation": NAME, "holdMs": 86_400_001},
+            "holdMs: should be less than or equal to 86400000.",
+        ),
+        ("conversation.hold", {"conversation": NAME, "holdMs": "60000"}, "holdMs: should be a valid integer."),
+        ("dead.show", {"batch_id": "b"}, "batchId is missing. batch_id is unknown here; valid: by, batchId, payloads."),
+        ("status", {"by": ""}, "by: String should have at least 1 character."),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_in_a_sentence(
+    desk: Desk, operation: str, fields: Json, message: str
+) -> None:
+    assert desk.error(operation, **fields) == ("invalid", message)
+
+
+def test_who_did_what_is_told_without_what_people_wrote(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1", "my secret")
+    desk.result("conversation.show", conversation=NAME, messages=True)
+    desk.error("conversation.resume", conversation=NAME)
+    assert desk.telemetry.said("operator") == [
+        {"operation": "conversation.show", "outcome": "ok", "by": ME, "conversation": NAME},
+        {"operation": "conversation.resume", "outcome": "not_found", "by": ME, "conversation": NAME},
+    ]
+    assert "my secret" not in str(desk.telemetry.lines)
+
+
+def test_a_bug_is_told_and_answered_without_its_words(desk: Desk) -> None:
+    def broken(**_: object) -> list[Letter]:
+        raise KeyError("what somebody wrote")
+
+    desk.queue.receive = broken  # type: ignore[method-assign]
+    code, message = desk.error("dead.list")
+    assert (code, message) == ("failed", "Something went wrong here; the function's log says where.")
+    assert desk.telemetry.said("admin failed") == [{"operation": "dead.list", "error": "KeyError"}]
+
+
+# -- conversations ---------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(behind_it: Desk) -> None:
+    desk = behind_it
+    buffered = desk.engine.send(NAME, "m1", "hello")
+    now = desk.engine.clock.now_ms
+    shown = desk.result("conversation.show", conversation=NAME)
+    assert shown == {
+        "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
+        "why": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+    }  # fmt: skip
+    with_words = desk.result("conversation.show", conversation=NAME, messages=True)
+    assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
+
+
+def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
+    desk = behind_it
+    desk.engine.send(NAME, "m1")
+    desk.engine.clock.advance(60_000)
+    desk.engine.claim()
+    taken = desk.engine.store.take_batch(NAME, "token")
+    shown = desk.result("conversation.show", conversation=NAME)
+    assert shown["state"] == "inflight"
+    assert shown["batch"] == {"batchId": taken.batch_id, "attempt": 1, "count": 1}  # type: ignore[union-attr]
+
+
+def test_a_payload_that_nobody_can_read_does_not_hide_the_others(desk: Desk) -> None:
+    desk.engine.store.buffer_message(NAME, "m1", payload=b"by hand", timing=Rules().timing)
+    desk.engine.send(NAME, "m2")
+    shown = desk.result("conversation.show", conversation=NAME, messages=True)["messages"]
+    assert [each.get("id", "unreadable") for each in shown] == ["unreadable", "m2"]
+
+
+def test_a_flush_makes_it_due_now_and_starts_a_processor(behind_it: Desk) -> None:
+    desk = behind_it
+    desk.engine.send(NAME, "m1")
+    # What the message reserved came to nothing.
+    now = desk.engine.clock.advance(desk.engine.store.settings.start_ms)
+    desk.engine.send(NAME, "m2")
+    now = desk.engine.clock.advance(desk.engine.store.settings.start_ms)
+    flushed = desk.result("conversation.flush", conversation=NAME)
+    assert flushed["count"] == 2
+    assert flushed["dueAt"] <= now
+    assert desk.functions.processors() == [0]
+    assert desk.engine.claim() == [NAME]
+
+
+def test_nothing_to_flush_is_said(desk: Desk) -> None:
+    assert desk.error("conversation.flush", conversation=NAME) == ("not_found", "Nothing waits in this conversation.")
+
+
+def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
+    desk = behind_it
+    desk.engine.send(NAME, "m1")
+    desk.engine.send(NAME, "m2")
+    cancelled = desk.result("conversation.cancel", conversation=NAME)
+    assert cancelled == {"generation": 3, "dropped": 2, "frozen": 0, "leaving": False}
+    ((detail_type, detail),) = desk.bus.published
+    assert detail_type == "messages.buffer.cancelled"
+    assert json.loads(detail) == {
+        "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
+        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "debounce", "metadata": {"platform": "generic"},
+    }  # fmt: skip
+    assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
+
+
+def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1")
+    desk.bus.failures = [SendFailed("put event: ThrottlingException")]
+    code, message = desk.error("conversation.cancel", conversation=NAME)
+    assert code == "refused"
+    assert message.startswith("It is cancelled, but nobody was told (put event: ThrottlingException)")
+    assert desk.result("conversation.show", conversation=NAME)["count"] == 0
+
+
+def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
+    desk = behind_it
+    desk.engine.send(NAME, "m1")
+    held = desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    assert held == {"heldUntil": desk.engine.clock.now_ms + 3_600_000}
+    desk.engine.clock.advance(60_000)
+    assert desk.engine.claim() == []
+    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] == held["heldUntil"]
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
+    assert desk.engine.claim() == [NAME]
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+
+
+def test_a_hold_that_is_over_is_not_shown(desk: Desk) -> None:
+    desk.result("conversation.hold", conversation=NAME, holdMs=1_000)
+    desk.engine.clock.advance(1_001)
+    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] is None
+
+
+def test_status_counts_what_waits_and_says_what_is_late(behind_it: Desk) -> None:
+    desk = behind_it
+    empty = {"shard": 0, "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
+    nothing = {"pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "shards": [empty]}
+    assert desk.result("status") == nothing
+    due_at_ms = desk.engine.send(NAME, "m1").due_at_ms
+    assert due_at_ms is not None
+    desk.engine.clock.now_ms = due_at_ms + 7_000
+    desk.engine.work()
+    status = desk.result("status")
+    assert (status["pending"], status["nextDueAt"], status["overdueMs"]) == (1, due_at_ms, 7_000)
+    assert status["shards"][0]["heartbeatAt"] == desk.engine.clock.now_ms
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def test_rules_are_kept_with_who_set_them_and_when(desk: Desk) -> None:
+    desk.result("rules.set", scope="tenant:acme", rules={"silenceMs": 3_000})
+    desk.result("rules.set", scope="stage", rules={"preset": "quickSupport"})
+    (stage, acme) = desk.result("rules.list")["rules"]
+    assert (stage["scope"], acme["scope"]) == ("stage", "tenant:acme")
+    assert desk.result("rules.list", prefix="tenant:") == {"rules": [acme], "more": False}
+    assert desk.result("rules.get", scope="tenant:acme") == acme
+    assert acme == {
+        "scope": "tenant:acme", "rules": {"silenceMs": 3_000}, "version": 1, "updatedBy": ME,
+        "updatedAt": desk.engine.clock.now_ms,
+    }  # fmt: skip
+    assert desk.error("rules.get", scope="tenant:other")[0] == "not_found"
+
+
+def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_deleted(desk: Desk) -> None:
+    desk.table.items["tenant:a/b"] = StoredRules("tenant:a/b", {"silenceM": 1}, 1, None, None)
+    ((wrong),) = desk.result("rules.list")["rules"]
+    assert wrong["problem"] == "silenceM: unknown field; did you mean silenceMs?"
+    desk.result("rules.delete", scope="tenant:a/b")
+    assert desk.error("rules.delete", scope="tenant:a/b")[0] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("scope", "rules", "problem"),
+    [
+        ("tenant:acme", {"silenceM": 1}, "silenceM: unknown field; did you mean silenceMs?"),
+        ("tenant:acme", {"name": "other"}, "name: unknown field; remove it"),
+        ("tenant:acme", {"maxWaitMs": 2_000}, "with the layers beneath, on any platform: silenceMs: 2000 is not below"),
+        ("agent:acme/bot", {"minMessages": 6}, "with the layers beneath, on any platform: minMessages: 6 is above"),
+        ("conversation:acme/sms/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, sms: silenceMs: 25000"),
+        ("account:sms/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
+    ],
+)
+def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rules: Json, problem: str) -> None:
+    desk.table.items["tenant:acme"] = StoredRules(
+        "tenant:acme", {"maxMessages": 5, "platformOverrides": {"sms": {"maxWaitMs": 20_000}}}, 1, ME, 1
+    )
+    before = dict(desk.table.items)
+    code, message = desk.error("rules.set", scope=scope, rules=rules)
+    assert code == "invalid"
+    assert problem in message
+    assert desk.table.items == before
+
+
+def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: Desk) -> None:
+    desk.table.items["stage"] = StoredRules("stage", {"platformOverrides": {"sms": {"maxWaitMs": 4_000}}}, 1, ME, 1)
+    code, message = desk.error("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
+    assert (code, message.partition(":")[0]) == ("invalid", "with the layers beneath, sms")
+    assert desk.ask("rules.set", scope="tenant:acme", rules={"silenceMs": 3_999})["ok"]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        "stages",
+        "stage:x",
+        "tenant:",
+        "tenant:a/b",
+        "agent:a",
+        "account:sms",
+        "conversation:a/b/c",
+        "!version",
+        "tenant:a%20b",
+    ],
+)
+def test_a_scope_that_nothing_is_looked_up_under_is_refused(desk: Desk, scope: str) -> None:
+    code, message = desk.error("rules.set", scope=scope, rules={})
+    assert code == "invalid"
+    assert message.startswith("A scope reads stage, tenant:<tenant>")
+
+
+def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
+    version = desk.result("rules.set", scope="stage", rules={"silenceMs": 500}, expectedVersion=0)["version"]
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 600}, expectedVersion=version)
+    late: Json = {"scope": "stage", "expectedVersion": version}
+    assert desk.error("rules.set", **late, rules={})[0] == desk.error("rules.delete", **late)[0] == "conflict"
+    assert desk.result("rules.get", scope="stage")["rules"] == {"silenceMs": 600}
+
+
+def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
+    desk.result("rules.set", scope="stage", rules={"maxMessages": 7})
+    desk.result("rules.set", scope="account:sms/+1", rules={"tenant": "acme", "agent": "bot"})
+    desk.result("rules.set", scope="agent:acme/bot", rules={"platformOverrides": {"sms": {"silenceMs": 900}}})
+    desk.table.items["tenant:acme"] = StoredRules("tenant:acme", {"silenceM": 1}, 9, ME, 1)
+    explained = desk.result("rules.explain", conversation="acme/sms/+1/+2")
+    assert explained["agent"] == "bot"
+    rules = explained["rules"]
+    assert rules["maxMessages"] == {"value": 7, "layer": "stage", "via": "set here", "version": 1}
+    assert rules["silenceMs"] == {
+        "value": 900, "layer": "agent:acme/bot", "via": "platformOverrides.sms", "version": 3,
+    }  # fmt: skip
+    assert rules["minMessages"]["layer"] == "defaults"
+    assert explained["skipped"] == [
+        {"layer": "tenant:acme", "reason": "silenceM: unknown field; did you mean silenceMs?"}
+    ]
+    another = desk.result("rules.explain", conversation="acme/sms/+1/+2", agent="other")
+    assert another["rules"]["silenceMs"]["layer"] == "deployed"
+
+
+def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:
+    desk = behind_it
+    slow = Rules(silence_ms=20_000, typing_inference_ms=0)
+    ours, theirs = "acme/sms/+1/+2", "other/sms/+1/+2"
+    for name in (ours, theirs):
+        desk.engine.send(name, "m1", rules=slow)
+    now = desk.engine.clock.now_ms
+    answer = desk.result("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
+    assert answer["open"] == {"looked": 1, "retimed": 1, "complete": True}
+    due = {name: desk.result("conversation.show", conversation=name)["dueAt"] for name in (ours, theirs)}
+    assert due == {ours: now + 5_000, theirs: now + 20_000}
+    desk.result("rules.delete", scope="tenant:acme")
+    assert desk.result("conversation.show", conversation=ours)["dueAt"] == now + 2_000
+
+
+@pytest.mark.parametrize(
+    ("scope", "rules"),
+    [
+        ("stage", {"silenceMs": 5_000}),
+        ("agent:acme/bot", {"silenceMs": 5_000}),
+        ("conversation:acme/sms/+1/+2", {"silenceMs": 5_000}),
+        ("account:sms/+1", {"tenant": "acme", "agent": "slow bot"}),
+    ],
+)
+def test_every_kind_of_scope_finds_its_open_buffers(desk: Desk, scope: str, rules: Json) -> None:
+    desk.result("rules.set", scope="account:sms/+1", rules={"tenant": "acme", "agent": "bot"})
+    desk.result("rules.set", scope="agent:acme/slow bot", rules={"silenceMs": 5_000})
+    desk.engine.send("acme/sms/+1/+2", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
+    desk.result("rules.set", scope=scope, rules=rules)
+    shown = desk.result("conversation.show", conversation="acme/sms/+1/+2")
+    assert shown["dueAt"] == desk.engine.clock.now_ms + 5_000
+
+
+def test_retiming_ends_before_the_time_does_and_says_so(desk: Desk) -> None:
+    desk.engine.send("acme/sms/+1/+2", "m1")
+    desk.time_left_ms = ANSWERING_MS - 1
+    answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
+    assert answer["open"]["complete"] is False
+    assert desk.table.items["stage"].rules == {"silenceMs": 5_000}
+
+
+def test_rules_stand_even_if_the_open_buffers_cannot_be_reached(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise StoreUnavailable("no connection")
+
+    monkeypatch.setattr(desk.engine.store, "list_conversations", gone)
+    answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
+    assert answer["open"] == {"looked": 0, "retimed": 0, "complete": False, "problem": "no connection"}
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def test_letters_are_listed_without_words_and_given_back(desk: Desk) -> None:
+    desk.queue = FakeLetters(*(letter(f"b{n}", "hello", "there") for n in range(5)))
+    listed = desk.result("dead.list")
+    assert [head["batchId"] for head in listed["letters"]] == ["b0", "b1", "b2", "b3", "b4"]
+    assert listed["inQueue"] == 5
+    assert {head["messages"] for head in listed["letters"]} == {2}
+    assert "hello" not in str(listed)
+    assert desk.queue.hidden == set()
+    assert desk.queue.hidden_seconds == HIDDEN_SECONDS > 60, "hidden for as long as this function may run"
+
+
+def test_letters_that_cannot_be_given_back_are_listed_all_the_same(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0"))
+    desk.queue.refusals = True
+    assert len(desk.result("dead.list")["letters"]) == 1
+
+
+def test_no_more_letters_are_taken_than_asked_for(desk: Desk) -> None:
+    desk.queue = FakeLetters(*(letter(f"b{n}") for n in range(5)))
+    assert len(desk.result("dead.list", limit=3)["letters"]) == 3
+    assert desk.queue.hidden == set()
+
+
+def test_a_letter_shows_its_words_only_if_they_are_asked_for(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0"), "not a letter", letter("b1", "hello"))
+    assert "payloads" not in desk.result("dead.show", batchId="b1")
+    assert "hello" in desk.result("dead.show", batchId="b1", payloads=True)["payloads"][0]
+    assert desk.error("dead.show", batchId="b7")[0] == "not_found"
+    assert desk.queue.hidden == set()
+
+
+def test_what_is_no_letter_is_listed_as_such(desk: Desk) -> None:
+    desk.queue = FakeLetters("not a letter", "[]")
+    heads = desk.result("dead.list")["letters"]
+    assert [(head["batchId"], head["reason"]) for head in heads] == [
+        (None, "this is not the body of a dead letter")
+    ] * 2
+
+
+def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0", "hello"), letter("b1", "hello"))
+    assert desk.result("dead.redrive", batchId="b1") == {"redriven": "b1"}
+    assert desk.executor.calls == [(EXECUTOR, {"redrive": json.loads(letter("b1", "hello"))})]
+    assert [json.loads(each.body)["batchId"] for each in desk.queue.letters] == ["b0"]
+    assert desk.queue.hidden == set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"errorType": "SendFailed", "errorMessage": "put event: Throttling"}, "SendFailed: put event: Throttling"),
+        ({"errorType": "KeyError", "errorMessage": "'what somebody wrote'"}, "KeyError"),
+        ({}, "no answer"),
+    ],
+)
+def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, problem: str) -> None:
+    desk.queue = FakeLetters(letter("b0"))
+    desk.executor.answer = lambda _letter: answer
+    assert desk.error("dead.redrive", batchId="b0") == (
+        "refused",
+        f"The batch could not be sent again, and stays where it is: {problem}.",
+    )
+    assert len(desk.queue.letters) == 1
+    assert desk.queue.hidden == set()
+
+
+def test_a_letter_whose_fate_is_not_known_stays(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0"))
+
+    def no_answer(_letter: object) -> Json:
+        raise SendFailed("invoke: ReadTimeoutError")
+
+    desk.executor.answer = no_answer
+    assert desk.error("dead.redrive", batchId="b0") == ("unavailable", "invoke: ReadTimeoutError")
+    assert len(desk.queue.letters) == 1
+    assert desk.queue.hidden == set()
+
+
+def test_looking_ends_while_there_is_time_to_act(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0"))
+    desk.time_left_ms = LOOKING_MS
+    assert desk.error("dead.redrive", batchId="b0")[0] == "not_found"
+    assert desk.executor.calls == []

@@ -1,0 +1,338 @@
+"""The command line: what it asks, what people and programs see, and how it ends."""
+
+import io
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
+
+from bufferctl.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+ME = "arn:aws:iam::111122223333:user/ada"
+NAME = "default/generic/shop/c1"
+NOON_MS = 1_700_000_000_000
+
+Json = dict[str, Any]
+
+
+class FakeAws:
+    """An account with one stage, prod, whose admin function answers what the test says."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Json] = {}
+        self.asked: list[Json] = []
+        self.api = "https://api.example.org"
+        self.secrets: Json = {"generic": {"secret": ["newest", "older"]}}
+        self.error: Exception | None = None
+
+    def client(self, service: str, **_: object) -> Any:
+        if self.error:
+            raise self.error
+        return self
+
+    def describe_stacks(self, *, StackName: str) -> Json:  # noqa: N803 - AWS's name
+        if StackName != "MessageBuffer-prod-Buffer":
+            raise ClientError({"Error": {"Message": f"Stack {StackName} does not exist"}}, "DescribeStacks")
+        outputs = {
+            "ApiEndpoint": self.api, "EventBusName": "bus", "AdminFunction": "the-admin", "WebhookSecretId": "secret",
+        }  # fmt: skip
+        return {"Stacks": [{"Outputs": [{"OutputKey": k, "OutputValue": v} for k, v in outputs.items()]}]}
+
+    def get_caller_identity(self) -> Json:
+        return {"Arn": ME}
+
+    def get_secret_value(self, *, SecretId: str) -> Json:  # noqa: N803 - AWS's name
+        assert SecretId == "secret"
+        return {"SecretString": json.dumps(self.secrets)}
+
+    def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
+        assert FunctionName == "the-admin"
+        event = json.loads(Payload)
+        assert event.pop("by") == ME
+        self.asked.append(event)
+        answer = self.answers[event["operation"]]
+        return {"Payload": io.BytesIO(json.dumps(answer).encode())} | (
+            {"FunctionError": "Unhandled"} if "errorType" in answer else {}
+        )
+
+    def answer(self, operation: str, result: Mapping[str, Any]) -> None:
+        self.answers[operation] = {"ok": True, "result": result}
+
+    def refuse(self, operation: str, code: str, message: str) -> None:
+        self.answers[operation] = {"ok": False, "error": {"code": code, "message": message}}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> FakeAws:
+    fake = FakeAws()
+    monkeypatch.setattr(boto3, "Session", lambda **_: fake)
+    monkeypatch.setenv("TZ", "UTC")
+    return fake
+
+
+def run(*arguments: str) -> int:
+    return main(["--stage", "prod", *arguments])
+
+
+# -- what is asked ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "result", "asked"),
+    [
+        (["conversation", "flush", NAME], {"dueAt": NOON_MS, "count": 2}, {"operation": "conversation.flush"}),
+        (["conversation", "resume", NAME], {"dueAt": None}, {"operation": "conversation.resume"}),
+        (
+            ["conversation", "hold", NAME],
+            {"heldUntil": NOON_MS},
+            {"operation": "conversation.hold", "holdMs": 3_600_000},
+        ),
+        (
+            ["conversation", "hold", NAME, "--for", "15m"],
+            {"heldUntil": NOON_MS},
+            {"operation": "conversation.hold", "holdMs": 900_000},
+        ),
+        (
+            ["conversation", "cancel", NAME, "--yes"],
+            {"generation": 3, "dropped": 2, "frozen": 1, "leaving": True},
+            {"operation": "conversation.cancel"},
+        ),
+    ],
+)
+def test_a_conversation_is_named_and_so_is_what_to_do(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], command: list[str], result: Json, asked: Json
+) -> None:
+    aws.answer(asked["operation"], result)
+    assert run(*command, "--json") == 0
+    assert aws.asked == [{**asked, "conversation": NAME}]
+    assert json.loads(capsys.readouterr().out) == result
+    assert run(*command) == 0
+    assert capsys.readouterr().out
+
+
+def test_rules_come_from_an_argument_or_from_standard_input(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("rules.set", {"version": 7, "open": {"looked": 3, "retimed": 2, "complete": True}})
+    assert run("rules", "set", "stage", '{"silenceMs": 5}', "--expected-version", "6") == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"silenceMs": 6}'))
+    assert run("rules", "set", "stage", "-") == 0
+    assert aws.asked == [
+        {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 5}, "expectedVersion": 6},
+        {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}},
+    ]
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "Version 7, in force within 10 s. Of 3 open buffers in scope 2 wait by the new rules."
+    )
+    assert run("rules", "set", "stage", "{silenceMs: 5}") == 2
+    assert capsys.readouterr().err.startswith("The rules are not JSON")
+
+
+# -- what people see -------------------------------------------------------------------------------
+
+
+def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = {"pending": 12, "inflight": 1, "nextDueAt": NOON_MS, "overdueMs": 1_250, "heartbeatAt": None}
+    aws.answer("status", {**shard, "shards": [{"shard": 0, **shard}, {"shard": 1, **shard, "pending": 0}]})
+    assert run("status") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt"]
+    assert lines[0].index("inflight") == lines[1].index("1  ", 10) == lines[2].index("1  ", 10)
+    assert lines[1].endswith("1.2 s      -")
+
+
+def test_what_people_wrote_cannot_steer_the_terminal(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    message = {"receivedAt": NOON_MS, "id": "m1", "author": None, "text": "one\n\x1b[2Jtwo"}
+    shown = {"conversation": NAME, "state": "pending", "batch": None, "messages": [message]}
+    aws.answer("conversation.show", shown)
+    assert run("conversation", "show", NAME, "--messages") == 0
+    assert aws.asked[0]["messages"] is True
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.splitlines()[-1].endswith("one  [2Jtwo")
+
+
+def test_an_explanation_names_value_layer_and_version_and_what_is_not_in_force(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = {"value": 900, "layer": "tenant:acme", "via": "set here", "version": 3}
+    skipped = [{"layer": "stage", "reason": "silenceM: unknown field"}]
+    aws.answer("rules.explain", {"rules": {"silenceMs": rule}, "skipped": skipped})
+    assert run("rules", "explain", NAME) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "rule       value  layer        via       version",
+        "silenceMs  900    tenant:acme  set here  3",
+        "Not in force: stage: silenceM: unknown field",
+    ]
+
+
+def test_rules_whose_buffers_were_not_all_seen_are_not_called_done(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"looked": 3, "retimed": 2, "complete": False, "problem": "no connection"}
+    aws.answer("rules.delete", {"deleted": "stage", "open": found})
+    assert run("rules", "delete", "stage") == 0
+    assert "Not all were seen (no connection)" in capsys.readouterr().out
+
+
+def test_a_letters_words_are_shown_only_if_they_are_asked_for(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("dead.show", {"batchId": "b1", "reason": "put event"})
+    assert run("dead", "show", "b1") == 0
+    assert aws.asked == [{"operation": "dead.show", "batchId": "b1", "payloads": False}]
+    aws.answer("dead.show", {"batchId": "b1", "reason": "put event", "payloads": ["hello"]})
+    assert run("dead", "show", "b1", "--payloads") == 0
+    assert "hello" in capsys.readouterr().out
+
+
+# -- what needs a yes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["conversation", "cancel", NAME], ["dead", "redrive", "--all"]])
+def test_nothing_is_dropped_or_sent_again_without_a_yes(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    aws.answer("dead.list", {"letters": [{"batchId": "b1"}], "inQueue": 1})
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert run(*command) == 2
+    assert capsys.readouterr().err == "Nobody is there to be asked: say --yes.\n"
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _question: "n")
+    assert run(*command) == 1
+    assert not [event for event in aws.asked if event["operation"] != "dead.list"]
+
+
+def test_one_letter_that_cannot_be_sent_again_does_not_stop_the_others(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("dead.list", {"letters": [{"batchId": "b1"}, {"batchId": None}, {"batchId": "b1"}], "inQueue": 3})
+    aws.refuse("dead.redrive", "refused", "The batch could not be sent again.")
+    assert run("dead", "redrive", "b0", "b1", "--json") == 1
+    captured = capsys.readouterr()
+    assert [each["batchId"] for each in json.loads(captured.out)["failed"]] == ["b0", "b1"]
+    assert captured.err == "2 of 2 were not sent again.\n"
+    aws.answer("dead.redrive", {"redriven": "b1"})
+    assert run("dead", "redrive", "--all", "--yes") == 0
+    assert capsys.readouterr().out == "b1  sent again\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "b1"]])
+def test_either_some_letters_are_sent_again_or_all(aws: FakeAws, arguments: list[str]) -> None:
+    assert run("dead", "redrive", *arguments) == 2
+
+
+# -- how it ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [("invalid", 1), ("not_found", 1), ("conflict", 1), ("refused", 1), ("unavailable", 3)]
+)
+def test_a_refusal_is_a_sentence_and_an_exit_code(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
+) -> None:
+    aws.refuse("conversation.flush", code, "Nothing waits in this conversation.")
+    assert run("conversation", "flush", NAME) == exit_code
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "Nothing waits in this conversation.\n")
+
+
+def test_a_function_that_fails_is_a_sentence_too(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answers["status"] = {"errorType": "Sandbox.Timedout", "errorMessage": "Task timed out after 60 seconds"}
+    assert run("status") == 1
+    assert capsys.readouterr().err == "The admin function failed: Task timed out after 60 seconds.\n"
+
+
+def test_a_stage_that_is_not_there_is_said(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "production", "status"]) == 1
+    assert capsys.readouterr().err == (
+        "AWS refuses DescribeStacks: Stack MessageBuffer-production-Buffer does not exist\n"
+    )
+
+
+def test_without_credentials_aws_cannot_be_reached(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.error = NoCredentialsError()
+    assert run("status") == 3
+    assert capsys.readouterr().err.startswith("AWS cannot be reached:")
+
+
+def test_a_local_stage_that_is_not_up_cannot_be_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--outputs", str(tmp_path / "outputs.json"), "status"]) == 3
+    assert "make up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["conversation"], ["rules", "set", "stage"], ["conversation", "hold", NAME, "--for", "1d"]]
+)
+def test_wrong_usage_ends_with_two(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+
+def test_help_needs_no_sdk() -> None:
+    loaded = "import sys, bufferctl.__main__; assert not {'boto3', 'botocore'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", loaded], check=True, cwd=ROOT)
+    shown = subprocess.run(
+        [sys.executable, "-m", "bufferctl", "--help"], check=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert "exit codes:" in shown.stdout
+
+
+# -- send ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def webhook(aws: FakeAws) -> Iterator[list[tuple[str, str, Json]]]:
+    """Keeps (path, signature, body) of what is posted; refuses a text that says so."""
+    posted: list[tuple[str, str, Json]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            posted.append((self.path, self.headers["X-Signature-256"], body))
+            self.send_response(401 if body["text"] == "forged" else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"conversations": {NAME: {"dueAt": NOON_MS, "count": 1}}}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        aws.api = f"http://127.0.0.1:{server.server_address[1]}"
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        yield posted
+        server.shutdown()
+        serving.join()
+
+
+def test_a_test_message_is_signed_with_the_stages_newest_secret(
+    aws: FakeAws, webhook: list[tuple[str, str, Json]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("send", "Hey", "--id", "m1", "--user", "c1") == 0
+    ((path, signature, body),) = webhook
+    assert (path, body) == (
+        "/webhook/generic",
+        {"account": "bufferctl", "conversation": "c1", "id": "m1", "text": "Hey"},
+    )
+    # Made with `printf %s "$body" | openssl dgst -sha256 -hmac newest`.
+    assert signature == "sha256=64de685d0dd0330441b281344cce4d4492821f72cc8b45690d21b115331cab6a"
+    assert NAME in capsys.readouterr().out
+
+
+def test_a_webhook_that_refuses_or_is_away_is_said(
+    aws: FakeAws, webhook: list[tuple[str, str, Json]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("send", "forged") == 1
+    assert capsys.readouterr().err.startswith("The webhook answers 401")
+    aws.api = "http://127.0.0.1:1"
+    assert run("send", "Hey") == 3
+    aws.secrets = {}
+    assert run("send", "Hey") == 1
