@@ -30,7 +30,7 @@ CDK = $(BIN)/python -m infra.cli
 PREFLIGHT = $(BIN)/python -m infra.preflight --stage $(STAGE) --for
 
 .PHONY: help setup test check format-check lint types imports format nightly demo up down status logs \
-  synth diff deploy destroy bootstrap cost cost lock clean
+  synth diff deploy destroy bootstrap cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile

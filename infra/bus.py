@@ -1,4 +1,4 @@
-"""The bus that batches are published on: who may listen, what is kept for a replay, and what an event looks like."""
+"""The bus that events are published on: who may listen, what is kept for a replay, and what an event looks like."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,14 @@ from constructs import Construct
 from infra.config import StageConfig
 from infra.function import keep_identity, removal_policy
 
-SOURCE, DETAIL_TYPE = "message-buffer", "messages.batch.ready"
-SCHEMA = Path(__file__).parents[1] / "docs" / "schema" / f"{DETAIL_TYPE}.json"
+SOURCE = "message-buffer"
+# Detail type -> construct id.
+EVENTS = {
+    "messages.batch.ready": "BatchReady",
+    "messages.amended": "Amended",
+    "messages.buffer.cancelled": "BufferCancelled",
+}
+SCHEMAS = Path(__file__).parents[1] / "docs" / "schema"
 RULE_UPKEEP = [
     f"events:{action}"
     for action in (
@@ -42,7 +48,7 @@ class BatchBus(events.EventBus):
         if config.bus.consumer_accounts:
             self._let_listen(config.bus.consumer_accounts)
         if not config.is_local:
-            self._publish_schema(config)
+            self._publish_schemas(config)
 
     def _keep_events(self, config: StageConfig) -> None:
         archive = events.Archive(
@@ -50,7 +56,7 @@ class BatchBus(events.EventBus):
             "Archive",
             source_event_bus=self,
             event_pattern=events.EventPattern(source=[SOURCE]),
-            description="Batches, for a replay",
+            description="Events, for a replay",
             retention=cdk.Duration.days(config.bus.archive_days),
         )
         archive.apply_removal_policy(removal_policy(config))
@@ -66,13 +72,13 @@ class BatchBus(events.EventBus):
         own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
         self.add_to_resource_policy(
             iam.PolicyStatement(
-                sid="MakeRulesForBatches",
+                sid="MakeRulesForOurEvents",
                 principals=listeners,
                 actions=["events:PutRule"],
                 resources=[rules],
                 conditions={
                     "StringEqualsIfExists": own,
-                    "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": DETAIL_TYPE},
+                    "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": list(EVENTS)},
                     # A pattern without them would be for all events, and "all values" is true of none.
                     "Null": {"events:source": "false", "events:detail-type": "false"},
                 },
@@ -88,16 +94,18 @@ class BatchBus(events.EventBus):
             )
         )
 
-    def _publish_schema(self, config: StageConfig) -> None:
+    def _publish_schemas(self, config: StageConfig) -> None:
         registry = eventschemas.CfnRegistry(
             self, "Schemas", registry_name=f"message-buffer-{config.name}", description="Events of the message buffer"
         )
-        eventschemas.CfnSchema(
-            self,
-            "BatchReady",
-            registry_name=registry.attr_registry_name,
-            schema_name=f"{SOURCE}@{DETAIL_TYPE}",
-            type="JSONSchemaDraft4",
-            description=f"The detail of events with source {SOURCE} and detail-type {DETAIL_TYPE}",
-            content=json.dumps(json.loads(SCHEMA.read_text()), separators=(",", ":")),
-        )
+        for detail_type, construct_id in EVENTS.items():
+            schema = json.loads((SCHEMAS / f"{detail_type}.json").read_text())
+            eventschemas.CfnSchema(
+                self,
+                construct_id,
+                registry_name=registry.attr_registry_name,
+                schema_name=f"{SOURCE}@{detail_type}",
+                type="JSONSchemaDraft4",
+                description=f"The detail of events with source {SOURCE} and detail-type {detail_type}",
+                content=json.dumps(schema, separators=(",", ":")),
+            )

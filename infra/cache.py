@@ -21,9 +21,9 @@ ACCESS = " ".join(
         "on resetchannels ~{b*}:* -@all",
         "+eval +evalsha +blpop +command +cluster|slots +asking",
         "+del +persist +pexpire +rename",
-        "+hdel +hexists +hget +hmget +hset",
+        "+hdel +hexists +hget +hmget +hscan +hset",
         "+llen +lmove +lpush +lrange +lrem +lset +rpush",
-        "+zadd +zcard +zrange +zrem +zremrangebyscore +zscore",
+        "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",
     ]
 )
 

@@ -110,6 +110,10 @@ class Function(lambda_.Function):
         self.entrance = _entrance(self, warmth)
         """What outsiders invoke: the warm version if there is one, else the function."""
         self._acknowledge_findings(traced=config.tracing)
+        if _snapped(warmth):
+            cdk.Annotations.of(self).acknowledge_warning(
+                "@aws-cdk/aws-lambda:snapStartRequirePublish", "The entrance is a published version."
+            )
 
     def _acknowledge_findings(self, *, traced: bool) -> None:
         acknowledge(
@@ -178,7 +182,9 @@ def source_code(repository: Path) -> lambda_.Code:
 
 
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
-    return cdk.RemovalPolicy.RETAIN if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
+    """What is kept is kept with its name: after a first deployment that failed, that name would be in the way."""
+    keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+    return keep if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
 
 
 def keep_identity(construct: IConstruct, logical_id: str) -> None:

@@ -134,7 +134,7 @@ def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> I
     """What is missing in the account."""
     checks = [bootstrap_problems]
     if purpose == "deploy":
-        checks += [concurrency_problems, zone_problems]
+        checks += [concurrency_problems, zone_problems, api_log_problems]
     for check in checks:
         try:
             yield from check(config, account)
@@ -208,6 +208,16 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
             f"There is no availability zone '{zone}' for account {account.id} in {config.region}. Name two of "
             f"{', '.join(names)} as the stage's network.availability_zones in cdk.json."
         )
+
+
+def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:
+    """May a REST API write its access log? That is a setting of the account, and nobody's stack should own it."""
+    if config.api.kind != "rest" or account.client("apigateway").get_account().get("cloudwatchRoleArn"):
+        return
+    yield (
+        f"API Gateway has no role for CloudWatch Logs in account {account.id} in {config.region}; without one, no REST "
+        f"API that logs is deployed. Give it one, once: docs/deploy.md#a-rest-api-with-a-firewall."
+    )
 
 
 def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterator[str]:

@@ -32,6 +32,7 @@ Json = dict[str, Any]
 class Answer:
     status: int
     body: bytes
+    content_type: str
 
     @property
     def json(self) -> Json:
@@ -62,7 +63,7 @@ class Webhooks:
             body=raw,
             headers={"Content-Type": content_type, **self.signature(platform, raw), **(headers or {})},
         )
-        return Answer(answer.status, answer.data)
+        return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
     def tell_typing(self, body: object) -> Answer:
         """Tell that somebody is typing."""
@@ -70,7 +71,7 @@ class Webhooks:
 
     def get(self, platform: str, query: Mapping[str, str]) -> Answer:
         answer = self._http.request("GET", self.url(platform), fields=query)
-        return Answer(answer.status, answer.data)
+        return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
     def url(self, platform: str, *, door: str = "webhook") -> str:
         return f"{self._outputs.ApiEndpoint}/{door}/{platform}"

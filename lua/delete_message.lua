@@ -23,7 +23,7 @@ local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KE
 local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
 local limit, seen_ms, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- begin find (the same lines in edit_message and delete_message; a test compares them)
+-- begin find (the same lines in edit_message, delete_message and find_message; a test compares them)
 local function find(list_key)
   local payloads = redis.call('LRANGE', list_key, -limit, -1)
   local before = math.max(0, redis.call('LLEN', list_key) - limit)

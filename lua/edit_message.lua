@@ -17,7 +17,7 @@
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local message_id, id_line, payload, limit, max_emitted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- begin find (the same lines in edit_message and delete_message; a test compares them)
+-- begin find (the same lines in edit_message, delete_message and find_message; a test compares them)
 local function find(list_key)
   local payloads = redis.call('LRANGE', list_key, -limit, -1)
   local before = math.max(0, redis.call('LLEN', list_key) - limit)

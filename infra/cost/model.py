@@ -192,7 +192,8 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
             Line("network", "NAT gateways: data", "nat_data", to_aws / GB, "calls of AWS APIs, both ways"),
         ]  # fmt: skip
     else:
-        endpoints = used("endpoint_services") * ZONES
+        # X-Ray is a service more.
+        endpoints = (used("endpoint_services") + config.tracing) * ZONES
         lines = [
             Line("network", "Interface endpoints", "endpoint_hour", endpoints * HOURS, "services x zones x hours"),
             Line("network", "Interface endpoints: data", "endpoint_data", to_aws / GB, "calls of AWS APIs, both ways"),

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from lambdas.ingest.amendments import Amendment, Amendments, Publishes
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Signer, Webhook, to_json
+from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Reacted, Signer, Webhook, to_json
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.cancelled import DETAIL_TYPE as CANCELLED
 from lambdas.shared.cancelled import cancelled_event
@@ -292,6 +292,10 @@ class Ingest:
                 if isinstance(deleted, o.Deleted):
                     return True
                 batch_id = deleted.batch_id
+            case Reacted():
+                found = self._store.find_message(conversation, change.amendment.message_id)
+                if not isinstance(found, o.Waiting):
+                    batch_id = found.batch_id
         self._amendments.send(change.amendment, batch_id=batch_id)
         return False
 

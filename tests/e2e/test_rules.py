@@ -97,9 +97,8 @@ def test_a_stop_word_drops_what_waits_and_the_bus_is_told(stage: LocalStage, tab
     put(table, scope, {"stopWords": ["stop"], "silenceMs": CHANGED_MS})
     time.sleep(LIVE_SECONDS)
     conversation = uuid.uuid4().hex
-    cancellations = {"detail-type": ["messages.buffer.cancelled"]}
-    outputs = stage.outputs
-    with subscribe(outputs.client, outputs.EventBusName, pattern=cancellations, prefix="tap") as subscription:
+    pattern = {"detail-type": ["messages.buffer.cancelled"]}
+    with subscribe(stage.outputs.client, stage.outputs.EventBusName, pattern=pattern, prefix="test") as subscription:
         say(stage, scope, conversation)
         say(stage, scope, conversation, "Stop!")
         event = subscription.first(timeout_seconds=10)

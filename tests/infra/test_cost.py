@@ -52,6 +52,8 @@ def test_a_month_of_endpoints_is_paid_for_each_zone_and_service() -> None:
     found = lines(changed(network={"egress": "endpoints"}), NOBODY)
     assert found["Interface endpoints"].monthly == pytest.approx(7.30 * 2 * used("endpoint_services"))
     assert not any(name.startswith("NAT") for name in found)
+    traced = lines(changed(network={"egress": "endpoints"}, tracing=True), NOBODY)
+    assert traced["Interface endpoints"].monthly - found["Interface endpoints"].monthly == pytest.approx(7.30 * 2)
 
 
 def test_an_empty_cache_costs_a_hundred_megabytes() -> None:

@@ -9,7 +9,8 @@ from aws_cdk.assertions import Template
 
 from infra import bus, storage
 from lambdas.conversation_processor import batch
-from lambdas.shared import config
+from lambdas.ingest import amendments
+from lambdas.shared import cancelled, config
 from lambdas.shared.message import MAX_MESSAGE_BYTES
 from lambdas.shared.rules import RuleLayer, resolve_rules
 from lambdas.shared.senders import event_bus
@@ -138,7 +139,8 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
-    assert (bus.SOURCE, bus.DETAIL_TYPE) == (event_bus.SOURCE, batch.DETAIL_TYPE)
+    assert bus.SOURCE == event_bus.SOURCE
+    assert set(bus.EVENTS) == {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE}
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

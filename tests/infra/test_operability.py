@@ -183,6 +183,15 @@ def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(
     assert alarm["TreatMissingData"] == "ignore"
 
 
+def test_of_all_alarms_only_the_watchdogs_takes_silence_for_trouble(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    alarms = _alarms(synthesize("prod")["Operability"])
+    silent = {name: alarm["TreatMissingData"] for name, alarm in alarms.items()}
+    assert [name for name, missing in silent.items() if missing == "breaching"] == ["watchdog-silent"]
+    assert set(silent.values()) == {"breaching", "ignore", "notBreaching"}
+
+
 def test_the_cache_warns_before_the_limits_of_the_stage(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     stacks = synthesize("dev", cache={"max_storage_gb": 8, "max_ecpu_per_second": 2_000})
     alarms = _alarms(stacks["Operability"])

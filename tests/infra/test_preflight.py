@@ -274,6 +274,18 @@ def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: S
     assert "Name two of us-east-1a, us-east-1c" in sentence
 
 
+def test_a_rest_api_needs_a_role_that_the_account_gives_to_all_of_them(
+    stage_config: Callable[..., StageConfig],
+) -> None:
+    config = stage_config("dev", api={"kind": "rest"})
+    (sentence,) = in_account(config, BOOTSTRAPPED, ("apigateway", "get_account", {}))
+    assert "no role for CloudWatch Logs" in sentence
+    paragraph = sentence.rpartition("#")[2].rstrip(".").replace("-", " ")
+    assert f"\n## {paragraph}\n" in (ROOT / "docs" / "deploy.md").read_text().lower()
+    given = {"cloudwatchRoleArn": f"arn:aws:iam::{ACCOUNT}:role/logs"}
+    assert not in_account(config, BOOTSTRAPPED, ("apigateway", "get_account", given))
+
+
 def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_asked(prod: StageConfig) -> None:
     answers: list[Answer] = [
         ("ssm", "get_parameter", "AccessDenied"),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import aws_cdk as cdk
 import pytest
-from aws_cdk.assertions import Template
+from aws_cdk.assertions import Annotations, Match, Template
 from cfnlint.api import lint
 
 import app as program
@@ -80,6 +80,14 @@ def _violations(app: cdk.App) -> list[str]:
 def test_no_rule_is_broken_without_a_reason(name: str, stack: str, findings: Callable[[Variant], list[str]]) -> None:
     variant = VARIANTS[name]
     assert [each for each in findings(variant) if f" at MessageBuffer-{variant.stage}-{stack}/" in each] == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_cdk_warns_of_nothing(name: str, composed: Callable[..., cdk.App]) -> None:
+    stage, overrides = VARIANTS[name]
+    stacks = [child for child in composed(stage, **overrides).node.children if isinstance(child, cdk.Stack)]
+    warnings = [each for stack in stacks for each in Annotations.from_stack(stack).find_warning("*", Match.any_value())]
+    assert [warning.entry.data for warning in warnings] == []
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -38,7 +38,7 @@ class Recorded(Webhooks):
     def __init__(self) -> None:
         super().__init__(OUTPUTS)
         self._http = self  # type: ignore[assignment]
-        self.status, self.data = 200, b"{}"
+        self.status, self.data, self.headers = 200, b"{}", {"Content-Type": "application/json"}
 
     def request(self, method: str, url: str, *, body: bytes, headers: dict[str, str]) -> "Recorded":
         seen = url.replace("http:", "https:").replace("/_aws/execute-api/abc/%24default", "")

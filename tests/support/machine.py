@@ -40,6 +40,7 @@ from lambdas.shared.store.outcomes import (
     Stale,
     Taken,
     Unmoved,
+    Waiting,
     WorkIsNear,
 )
 from lambdas.shared.store.store import FIRST_PAGE, StoreSettings
@@ -554,17 +555,21 @@ class EngineMachine(RuleBasedStateMachine):
         waiting = message_id in dict(model.waiting)
         frozen = model.frozen is not None and message_id in dict(model.frozen.messages)
         text = payload(message_id, "edited")
+        found = self.store.find_message(name, message_id)
         if deletes:
             outcome = self.call(0, twice, "delete_message", name, message_id)
         else:
             outcome = self.call(0, twice, "edit_message", name, message_id, payload=text)
         if not waiting:
+            assert found == outcome
             if frozen:
                 assert model.frozen is not None
                 assert outcome == Frozen(model.frozen.batch_id)
             else:
                 assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))
-        elif deletes:
+            return
+        assert found == Waiting([waiting_id for waiting_id, _ in model.waiting].index(message_id))
+        if deletes:
             model.delete(message_id)
             self.withdrawn.add((name, message_id))
             assert outcome == Deleted(len(model.waiting))

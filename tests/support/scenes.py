@@ -278,6 +278,10 @@ SCENES = [
         for state in (taken, completed)
     ),
     *(
+        Scene("find_message", state, lambda store, engine: store.find_message("c", "m2"))
+        for state in (open_buffer, taken, completed, idle)
+    ),
+    *(
         Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))
         for state in (idle, due_with_a_processor, taken_and_more)
     ),

@@ -246,6 +246,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "retime_buffer": {"timing": TIMING},
     "edit_message": {"message_id": "m", "payload": b"p"},
     "delete_message": {"message_id": "m"},
+    "find_message": {"message_id": "m"},
     "peek_conversation": {"limit": 5},
     "acquire_lease": {"lease_id": "l"},
     "renew_lease": {"lease_id": "l"},

@@ -1,6 +1,8 @@
 """What goes over the wire to AWS, and what its refusals become."""
 
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
@@ -116,6 +118,24 @@ def test_no_answer_is_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(SendFailed, match=r"^read secret: EndpointConnectionError$"):
         Secrets().read("id")
+
+
+def test_a_call_ends_in_its_time_though_none_of_eight_addresses_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class BlackHole(socket.socket):
+        def connect(self, _address: Any) -> None:
+            waited.append(self.gettimeout() or 0)
+            raise TimeoutError
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (f"192.0.2.{n}", 443)) for n in range(1, 9)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: found)
+    monkeypatch.setattr(socket, "socket", BlackHole)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with pytest.raises(SendFailed, match=r"^put event: ConnectTimeoutError$"):
+        EventBus("bus").publish("t", "{}")
+    assert len(waited) > len(found)
+    assert sum(waited) * 1_000 <= aws.LONGEST_CALL_MS
 
 
 def test_objects_are_kept_and_found(stub: Callable[[str], Stubber]) -> None:

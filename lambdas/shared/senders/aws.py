@@ -18,10 +18,11 @@ class Patience(NamedTuple):
     attempts: int = 2
 
 
-# Two tries of at most 3.5 seconds: every caller has something better to do than to wait for longer.
-PATIENT = Patience(1.0, 2.5)
+# Two tries of about three seconds: every caller has something better to do than to wait for longer.
+# To connect is tried with each address of a service in turn; S3 has eight.
+PATIENT = Patience(0.4, 2.5)
 # Of callers that have something to go by, and somebody who waits for them.
-HURRIED = Patience(0.5, 1.0)
+HURRIED = Patience(0.4, 1.0)
 # Between the tries the SDK pauses for up to a second.
 LONGEST_CALL_MS = 8_000
 

@@ -198,6 +198,11 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deleted:
     remaining: int
 

@@ -170,6 +170,13 @@ class Store:
         )  # fmt: skip
         return o.Deleted(reply[1]) if reply[0] == b"DELETED" else _not_waiting(reply)
 
+    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+        reply = self._run(
+            "find_message", conversation, encode_message_id(message_id), id_line(message_id),
+            self.settings.max_search, self.settings.max_emitted,
+        )  # fmt: skip
+        return o.Waiting(reply[1]) if reply[0] == b"WAITING" else _not_waiting(reply)
+
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         word, scheduled, due, why, count, first, last, generation, held, batch_id, attempt, frozen, *payloads = (
             self._run("peek_conversation", conversation, conversation, limit)

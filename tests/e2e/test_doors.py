@@ -1,0 +1,218 @@
+"""Every platform's door, from its own webhook to the event, and what it is answered."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+
+from bufferctl.events import Arrival
+from local.events import Inbox, collect
+from local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_text
+from tests.support.judge import Talk, ids_of, judge_schema
+from tests.support.local_stage import LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+
+PAGE, BOT, NUMBER, WHATSAPP_NUMBER = "102290129340398", "bot", "15558675310", "15550783881"
+ACCEPTED = "application/json"
+TWIML = b'<?xml version="1.0" encoding="UTF-8"?><Response></Response>'
+
+_numbers = count(int(time.time()))
+
+
+class Door(NamedTuple):
+    platform: str
+    body: Callable[[str, str, str], object]
+    """Of a user, a message id and a text."""
+    account: str
+    kind: str = ACCEPTED
+
+
+def _meta(platform: str) -> Door:
+    return Door(
+        platform,
+        lambda user, mid, text: meta(platform, {"message": {"mid": mid, "text": text}}, account=PAGE, user=user),
+        PAGE,
+    )
+
+
+DOORS = {
+    "messenger": _meta("messenger"),
+    "instagram": _meta("instagram"),
+    "telegram": Door("telegram", lambda user, mid, text: telegram_message(int(mid), text, user=int(user)), BOT),
+    "sms": Door("twilio", lambda user, mid, text: twilio_message(mid, text, sender=f"+{user}"), NUMBER, "text/xml"),
+    "whatsapp by twilio": Door(
+        "twilio",
+        lambda user, mid, text: twilio_message(mid, text, sender=f"whatsapp:+{user}", to=f"whatsapp:+{NUMBER}"),
+        f"whatsapp:{NUMBER}",
+        "text/xml",
+    ),
+    "whatsapp": Door(
+        "whatsapp", lambda user, mid, text: whatsapp(whatsapp_text(mid, text, sender=user)), "106540352242922"
+    ),
+    "generic": Door(
+        "generic",
+        lambda user, mid, text: {"account": "shop", "conversation": user, "id": mid, "text": text},
+        "shop",
+    ),
+}
+
+
+def new_user() -> str:
+    return f"4915{uuid.uuid4().int % 10**9:09}"
+
+
+def new_id() -> str:
+    return str(next(_numbers))
+
+
+def batches_of(inbox: Inbox, conversation: str) -> list[Arrival]:
+    return [arrival for arrival in inbox.arrivals if arrival.batch["conversationId"] == conversation]
+
+
+def wait_for(inbox: Inbox, conversation: str, *, arrivals: int = 1) -> list[Arrival]:
+    def enough(_: Sequence[Arrival]) -> bool:
+        return len(batches_of(inbox, conversation)) >= arrivals
+
+    assert inbox.wait_until(enough, timeout_seconds=20), f"nothing came of {conversation}"
+    return batches_of(inbox, conversation)
+
+
+@pytest.fixture
+def amended(stage: LocalStage) -> Iterator[Inbox]:
+    with collect(stage.outputs, pattern=only("messages.amended")) as inbox:
+        yield inbox
+
+
+def only(detail_type: str) -> dict[str, Any]:
+    return {"source": ["message-buffer"], "detail-type": [detail_type]}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_two_fragments_become_one_event_and_each_is_answered_as_the_platform_wants(
+    stage: LocalStage, name: str
+) -> None:
+    door, user = DOORS[name], new_user()
+    ids = [new_id(), new_id()]
+    for message_id, text in zip(ids, ("Hey", "Order #12345"), strict=True):
+        answer = stage.webhooks.post(door.platform, door.body(user, message_id, text))
+        assert answer.status == 200, answer.body
+        assert answer.content_type.startswith(door.kind)
+        if door.kind == "text/xml":
+            assert answer.body in {TWIML, b"<Response></Response>"}
+    conversation = f"default/{door.platform}/{door.account}/{user}"
+    (arrival,) = wait_for(stage.inbox, conversation)
+    judge_schema(arrival)
+    assert arrival.batch["text"] == "Hey\nOrder #12345"
+    assert arrival.batch["metadata"]["platform"] == door.platform
+    time.sleep(1)
+    assert len(batches_of(stage.inbox, conversation)) == 1
+
+
+@pytest.mark.parametrize("platform", ["whatsapp", "messenger", "instagram"])
+def test_metas_challenge_is_echoed_as_plain_text(stage: LocalStage, platform: str) -> None:
+    secret = stage.outputs.WebhookSecrets[platform]
+    asked = {"hub.mode": "subscribe", "hub.verify_token": secret, "hub.challenge": "1158201444"}
+    answer = stage.webhooks.get(platform, asked)
+    assert (answer.status, answer.body) == (200, b"1158201444")
+    assert answer.content_type.startswith("text/plain")
+    assert stage.webhooks.get(platform, asked | {"hub.verify_token": "guessed"}).status == 403
+
+
+def test_an_edit_changes_what_waits_and_what_has_left_is_amended_by_name(stage: LocalStage, amended: Inbox) -> None:
+    user, message_id = new_user(), new_id()
+
+    def send(text: str, *, edited: bool = False) -> Mapping[str, Any]:
+        update = telegram_message(int(message_id), text, user=int(user), edited=edited)
+        answer = stage.webhooks.post("telegram", update)
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    send("Order #1234")
+    send("Order #12345", edited=True)
+    conversation = f"default/telegram/{BOT}/{user}"
+    (arrival,) = wait_for(stage.inbox, conversation)
+    assert arrival.batch["text"] == "Order #12345"
+    assert not batches_of(amended, conversation), "nothing to amend: the batch has the edited text"
+
+    send("Order #54321", edited=True)
+    (change,) = wait_for(amended, conversation)
+    assert change.batch["batchId"] == arrival.batch["batchId"]
+    assert (change.batch["change"], change.batch["messageId"]) == ("edited", message_id)
+    assert change.batch["message"]["text"] == "Order #54321"
+
+
+def test_a_reaction_is_no_message_but_an_amendment(stage: LocalStage, amended: Inbox) -> None:
+    user, message_id = new_user(), new_id()
+    stage.webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, "Hey", sender=user)))
+    conversation = f"default/whatsapp/106540352242922/{user}"
+    (arrival,) = wait_for(stage.inbox, conversation)
+    reaction = {
+        "from": user,
+        "id": new_id(),
+        "timestamp": str(int(time.time())),
+        "type": "reaction",
+        "reaction": {"message_id": message_id, "emoji": "👍"},
+    }
+    assert stage.webhooks.post("whatsapp", whatsapp(reaction)).status == 200
+    (change,) = wait_for(amended, conversation)
+    assert (change.batch["change"], change.batch["emoji"]) == ("reaction", "👍")
+    assert change.batch["batchId"] == arrival.batch["batchId"]
+    time.sleep(1.5)
+    assert len(batches_of(stage.inbox, conversation)) == 1
+
+
+def test_somebody_who_types_is_waited_for_but_not_for_ever(stage: LocalStage) -> None:
+    talk = Talk(stage)
+    nobody = {"account": "shop", "conversation": f"nobody-{uuid.uuid4().hex}"}
+    typing = {"account": "shop", "conversation": talk.name}
+    assert list(stage.webhooks.tell_typing(nobody).json["conversations"].values()) == [{"dueAt": None}]
+
+    due_at_ms = next(iter(talk.insist().json["conversations"].values()))["dueAt"]
+    time.sleep(0.3)
+    answer = stage.webhooks.tell_typing(typing)
+    assert answer.status == 200, answer.body
+    (state,) = answer.json["conversations"].values()
+    assert state["dueAt"] > due_at_ms
+    (ids,) = talk.wait_all()
+    assert ids == talk.ids
+    (arrival,) = talk.arrivals()
+    assert arrival.at_ms >= state["dueAt"]
+
+
+def test_case_35_one_user_of_two_accounts_and_two_tenants_is_four_conversations(stage: LocalStage) -> None:
+    user, ids = new_user(), {}
+    for tenant in ("acme", "globex"):
+        for account in ("shop", "support"):
+            ids[tenant, account] = new_id()
+            body = {"account": account, "conversation": user, "id": ids[tenant, account], "text": "Hey"}
+            assert stage.webhooks.post("generic", body | {"tenant": tenant}).status == 200
+    for (tenant, account), message_id in ids.items():
+        (arrival,) = wait_for(stage.inbox, f"{tenant}/generic/{account}/{user}")
+        assert ids_of(arrival) == [message_id]
+        assert arrival.batch["tenant"] == tenant
+
+
+def test_case_26_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_and_after_its_emission(
+    stage: LocalStage,
+) -> None:
+    user, ids = new_user(), [new_id() for _ in range(3)]
+    door = DOORS["messenger"]
+
+    def send(message_id: str) -> Mapping[str, Any]:
+        answer = stage.webhooks.post(door.platform, door.body(user, message_id, f"text of {message_id}"))
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    for message_id in ids:
+        send(message_id)
+    again = time.monotonic() + 4
+    while time.monotonic() < again:
+        for message_id in ids:
+            assert send(message_id)["duplicates"] == 1
+        time.sleep(0.1)
+    (arrival,) = batches_of(stage.inbox, f"default/messenger/{PAGE}/{user}")
+    assert ids_of(arrival) == ids
