@@ -33,6 +33,9 @@ from lambdas.shared.telemetry import Telemetry
 Json = dict[str, Any]
 Operation = Callable[[Json], Json]
 
+# The fields that say who asks, and about whom.
+WHOM = ("by", "conversation", "scope", "batchId")
+
 
 def operations_of(conversations: Conversations, rules: RulesDesk, letters: Letters) -> Mapping[str, Operation]:
     return {
@@ -86,9 +89,6 @@ class Admin:
         """Who did what to whom; no texts, and no rules, which may be anything that somebody typed."""
         named = {name: str(fields[name])[:256] for name in WHOM if name in fields}
         self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
-
-
-WHOM = ("by", "conversation", "scope", "batchId")
 
 
 def _code(error: MessageBufferError) -> str:
