@@ -59,7 +59,9 @@ def flush(stage: Stage, given: Namespace) -> None:
 def cancel(stage: Stage, given: Namespace) -> None:
     _confirm(given, f"Drop what {given.conversation} holds?")
     result = stage.ask("conversation.cancel", conversation=given.conversation)
-    text = f"Dropped {result['dropped']} messages that waited and {result['frozen']} of a frozen batch."
+    text = "Dropped; Valkey's answer was lost, so nobody knows what it held."
+    if result["dropped"] is not None:
+        text = f"Dropped {result['dropped']} messages that waited and {result['frozen']} of a frozen batch."
     if result["leaving"]:
         text += " That batch was being sent, and may still come out, once."
     _print(given, result, text)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
@@ -15,6 +16,7 @@ from lambdas.shared.rules import Rules
 from lambdas.shared.senders.dead_letters import Letter
 from lambdas.shared.senders.rules_table import StoredRules
 from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.connection import Connection
 from tests.support.engine import Engine, payload
 from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 
@@ -281,6 +283,24 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
         "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "debounce", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
+
+
+def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.engine.send(NAME, "m1")
+    evaluate, answers = Connection._evaluate, []
+
+    def losing_the_first_answer(*args: Any) -> Any:
+        answers.append(evaluate(*args))
+        if len(answers) == 1:
+            raise LostConnection
+        return answers[-1]
+
+    monkeypatch.setattr(Connection, "_evaluate", staticmethod(losing_the_first_answer))
+    not_known = {"generation": None, "dropped": None, "frozen": None, "leaving": None}
+    assert desk.result("conversation.cancel", conversation=NAME) == not_known
+    ((_, detail),) = desk.bus.published
+    assert json.loads(detail).items() >= not_known.items()
+    assert len(answers) == 2
 
 
 def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
