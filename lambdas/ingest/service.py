@@ -34,6 +34,8 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 RETRY_AFTER_SECONDS = 5
 # Nobody writes a caption for these.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
+# Types of messages that are buttons, or rows of a list.
+PRESSED = {"button", "interactive"}
 
 
 class Request(NamedTuple):
@@ -317,7 +319,7 @@ class Ingest:
                         rules = self._book.for_conversation(conversation, agent).rules
                         messages.append(
                             _Message(conversation, message.id, encode(message), timing_of(message, rules),
-                                     None if message.attachments else rules.control_words.order_in(message.text))
+                                     rules.control_words.order_in(message.text) if _is_typed(message) else None)
                         )  # fmt: skip
                     case Edited(_, message):
                         rules = self._book.for_conversation(conversation, agent).rules
@@ -331,6 +333,11 @@ class Ingest:
                     raise
                 intake.ignored["unreadable"] += 1
         return messages, changes
+
+
+def _is_typed(message: Message) -> bool:
+    """A caption belongs to its file; what a button is called, the bot chose, and waits for the answer."""
+    return not message.attachments and message.type not in PRESSED
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:

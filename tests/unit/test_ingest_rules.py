@@ -190,6 +190,16 @@ def test_a_stop_under_a_picture_is_its_caption(worded: Scene) -> None:
     assert texts(worded) == ["stop"]
 
 
+@pytest.mark.parametrize("text", ["stop", "go"])
+def test_a_button_that_is_called_as_a_word_is_an_answer(worded: Scene, text: str) -> None:
+    pressed = {"id": "1", "data": "choice:2", "from": {"id": 7}, "message": {
+        "message_id": 1, "chat": {"id": 7, "type": "private"},
+        "reply_markup": {"inline_keyboard": [[{"text": text, "callback_data": "choice:2"}]]},
+    }}  # fmt: skip
+    worded.post("telegram", {"update_id": 1, "callback_query": pressed})
+    assert texts(worded, "default/telegram/shopbot/7") == [text]
+
+
 def test_words_are_orders_only_where_rules_say_so(worded: Scene) -> None:
     worded.rules.write("tenant:quiet", {"stopWords": []})
     worded.post("generic", message("m1", "stop", tenant="quiet"))
