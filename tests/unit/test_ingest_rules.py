@@ -75,6 +75,16 @@ def test_what_a_message_says_of_itself_goes_before_what_is_known_of_its_account(
     assert waits_ms(scene, answer, "other/generic/shop/c1") == 1_000
 
 
+def test_p9_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tenant(scene: Scene) -> None:
+    scene.secrets.text = json.dumps({"generic": {"secret": "everybodys", "accounts": {"shop": "the shop's"}}})
+    scene.rules.write("account:generic/shop", {"tenant": "acme"})
+    status, answer = scene.post("generic", [message("m1"), message("m2", tenant="other")], secret="the shop's")
+    assert (status, answer["error"].partition(":")[0]) == (400, "[1].tenant may not be named here")
+    assert scene.is_empty()
+    assert scene.post("generic", message(tenant="default"), secret="the shop's")[0] == 200
+    assert texts(scene, "acme/generic/shop/c1") == ["Hey"]
+
+
 def test_case_35_one_user_of_two_tenants_and_accounts_has_a_buffer_in_each(scene: Scene) -> None:
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     bodies = [message(), message(tenant="other"), message(account="kiosk"), message(account="kiosk", tenant="acme")]
