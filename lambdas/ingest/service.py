@@ -285,7 +285,8 @@ class Ingest:
             case Edited(_, message):
                 edited = self._store.edit_message(conversation, message.id, payload=change.payload)
                 if isinstance(edited, o.Edited):
-                    if change.timing is not None:
+                    # The wait belongs to the last message, which may wait for a transcript of its own.
+                    if change.timing is not None and edited.behind == 0:
                         self._retime(conversation, change.timing)
                     return True
                 batch_id = edited.batch_id
