@@ -16,8 +16,8 @@ from lambdas.shared.wire import decode_fields
 
 Json = dict[str, Any]
 
-# As many as an answer of Lambda surely holds.
-MOST_MESSAGES = 100
+# As many as an answer of Lambda surely holds, be each as long as it may be.
+MOST_MESSAGES = 60
 PAGE = 500
 
 

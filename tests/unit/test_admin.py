@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as LostConnection
 
-from lambdas.admin.conversations import Conversations
+from lambdas.admin.conversations import MOST_MESSAGES, Conversations
 from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
 from lambdas.admin.rules import ANSWERING_MS, RulesDesk
 from lambdas.admin.service import Admin, operations_of
 from lambdas.shared.errors import RulesConflict, SendFailed, StoreUnavailable
+from lambdas.shared.message import MAX_MESSAGE_BYTES, Message, encode
 from lambdas.shared.rules import Rules
 from lambdas.shared.senders.dead_letters import Letter
 from lambdas.shared.senders.rules_table import StoredRules
@@ -21,6 +22,8 @@ from tests.support.engine import Engine, payload
 from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 
 ME = "arn:aws:iam::111122223333:user/ada"
+# What Lambda hands over at most.
+ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
 
 Json = dict[str, Any]
@@ -243,6 +246,18 @@ def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
     shown = desk.result("conversation.show", conversation=NAME)
     assert shown["state"] == "inflight"
     assert shown["batch"] == {"batchId": taken.batch_id, "attempt": 1, "count": 1}  # type: ignore[union-attr]
+
+
+def test_the_longest_messages_fit_into_an_answer(desk: Desk) -> None:
+    # JSON that grows the most on its way: each of its signs gets a blank behind it.
+    grows = {"data": [1] * (MAX_MESSAGE_BYTES // 2 - 100)}
+    longest = encode(Message.model_validate({"id": "m", "platform": "generic", "receivedAt": 0} | grows))
+    assert len(longest) > MAX_MESSAGE_BYTES - 1_000
+    for n in range(MOST_MESSAGES + 1):
+        desk.engine.store.buffer_message(NAME, f"m{n}", payload=longest, timing=Rules().timing)
+    shown = desk.result("conversation.show", conversation=NAME, messages=True)
+    assert len(shown["messages"]) == MOST_MESSAGES
+    assert len(json.dumps(shown)) < ANSWER_BYTES
 
 
 def test_a_payload_that_nobody_can_read_does_not_hide_the_others(desk: Desk) -> None:
