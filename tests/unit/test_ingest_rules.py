@@ -107,6 +107,13 @@ def test_a_group_is_one_buffer_or_one_an_author(scene: Scene) -> None:
     assert texts(scene, f"default/telegram/shopbot/{GROUP}%2F8") == ["four"]
 
 
+def test_an_owner_whose_name_fits_into_no_id_costs_no_message(scene: Scene) -> None:
+    scene.rules.write("account:telegram/shopbot", {"tenant": "a" * 1_024})
+    scene.post("telegram", telegram("Hey"))
+    assert texts(scene, f"default/telegram/shopbot/{GROUP}") == ["Hey"]
+    assert scene.telemetry.counts["RulesSkipped"] == 1
+
+
 def test_typing_waits_as_the_accounts_rules_say(scene: Scene) -> None:
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     scene.rules.write("tenant:acme", {"typingInferenceMs": 9_000})
