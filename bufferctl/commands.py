@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from bufferctl.errors import Failed, Misused, Unreachable
+from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, LONG_POLL_SECONDS, Event, subscribe
 from bufferctl.shown import moment, pairs, table
 from bufferctl.stage import Stage
@@ -149,15 +149,18 @@ def redrive(stage: Stage, given: Namespace) -> None:
         _confirm(given, f"Send {len(batches)} batches again, about {listed['inQueue']} being in the queue?")
     done: list[str] = []
     failed: list[Json] = []
+    refusal: type[Failed] = Unreachable
     for batch in batches:
         try:
-            done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
+            with errors_of_aws():
+                done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
         except Failed as error:
             failed.append({"batchId": batch, "message": str(error)})
+            refusal = refusal if isinstance(error, Unreachable) else Failed
     lines = [f"{batch}  sent again" for batch in done] + [f"{each['batchId']}  {each['message']}" for each in failed]
     _print(given, {"redriven": done, "failed": failed}, "\n".join(lines) or "There is nothing to send again.")
     if failed:
-        raise Failed(f"{len(failed)} of {len(batches)} were not sent again.")
+        raise refusal(f"{len(failed)} of {len(batches)} were not sent again.")
 
 
 # -- the stage from outside ------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
 
 from bufferctl.__main__ import main
 
@@ -230,6 +230,24 @@ def test_one_letter_that_cannot_be_sent_again_does_not_stop_the_others(
     aws.answer("dead.redrive", {"redriven": "b1"})
     assert run("dead", "redrive", "--all", "--yes") == 0
     assert capsys.readouterr().out == "b1  sent again\n"
+
+
+def test_what_was_sent_again_is_said_though_aws_went_away_meanwhile(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("dead.redrive", {"redriven": "b1"})
+    answers = iter([aws.invoke])
+
+    def invoke(**given: Any) -> Json:
+        for answer in answers:
+            return answer(**given)
+        raise ReadTimeoutError(endpoint_url="https://lambda")
+
+    monkeypatch.setattr(aws, "invoke", invoke)
+    assert run("dead", "redrive", "b1", "b2") == 3
+    captured = capsys.readouterr()
+    assert captured.out.startswith("b1  sent again\nb2  AWS cannot be reached:")
+    assert captured.err == "1 of 2 were not sent again.\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--all", "b1"]])
