@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 POST_SECONDS = 20
 MOST_LETTERS = 500
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
@@ -193,7 +194,7 @@ def tail(stage: Stage, given: Namespace) -> None:
     pattern: Json = dict(EVERYTHING)
     if given.conversation:
         pattern["detail"] = {"conversationId": [given.conversation]}
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, _interrupt) for number in ENDINGS}
     try:
         with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription:
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
@@ -231,6 +232,9 @@ def _line(event: Event, given: Namespace) -> str:
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
+    # Who is impatient while the rule and the queue are removed would leave them behind.
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

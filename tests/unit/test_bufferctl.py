@@ -2,18 +2,21 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
 
+from bufferctl import commands
 from bufferctl.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -362,3 +365,32 @@ def test_a_webhook_that_refuses_or_is_away_is_said(
     assert run("send", "Hey") == 3
     aws.secrets = {}
     assert run("send", "Hey") == 1
+
+
+# -- tail ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_tail_twice_leaves_nothing_behind(
+    aws: FakeAws, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+) -> None:
+    done: list[str] = []
+
+    class Subscription:
+        def look(self, *, wait_seconds: int) -> NoReturn:
+            signal.raise_signal(ending)
+            raise AssertionError("the signal ends it")
+
+    @contextmanager
+    def subscribe(*_: object, **__: object) -> Iterator[Subscription]:
+        try:
+            yield Subscription()
+        finally:
+            signal.raise_signal(ending)
+            done.append("removed")
+
+    monkeypatch.setattr(commands, "subscribe", subscribe)
+    before = signal.getsignal(ending)
+    assert run("tail") == 0
+    assert done == ["removed"]
+    assert signal.getsignal(ending) is before
