@@ -265,14 +265,17 @@ class Ingest:
         done.conversations[name] = {"dueAt": None, "count": 0}
 
     def _send_now(self, message: _Message, done: _Done) -> None:
-        outcome = self._store.flush_buffer(str(message.conversation))
-        if isinstance(outcome, o.Empty):
+        """But for a hold: a person has taken over, and no word of the author's ends that."""
+        timing = message.timing._replace(flush_reason="flush")
+        outcome = self._store.retime_buffer(str(message.conversation), timing=timing)
+        if isinstance(outcome, o.Retimed):
+            self._waits(message, outcome, done)
+        if isinstance(outcome, o.Retimed) and outcome.due_at_ms <= self._clock():
+            done.flushed += 1
+        else:
             done.ignored["flush"] += 1
-            return
-        done.flushed += 1
-        self._waits(message, outcome, done)
 
-    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Flushed, done: _Done) -> None:
+    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Retimed, done: _Done) -> None:
         name = str(message.conversation)
         done.conversations[name] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
         if outcome.start_processor:

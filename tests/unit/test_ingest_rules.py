@@ -243,6 +243,14 @@ def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene)
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1
 
 
+def test_a_flush_word_does_not_end_a_hold(worded: Scene) -> None:
+    worded.post("generic", message("m1"))
+    worded.engine.store.hold_buffer(CHAT, hold_ms=3_600_000)
+    _, answer = worded.post("generic", message("m2", "go"))
+    assert waits_ms(worded, answer) == 3_600_000
+    assert worded.telemetry.counts["IgnoredKinds flush"] == 1
+
+
 def test_a_flush_starts_the_processor_that_it_was_told_to(worded: Scene) -> None:
     worded.rules.write("stage", WORDS | {"silenceMs": 400_000, "maxWaitMs": 800_000})
     worded.post("generic", message("m1"))
