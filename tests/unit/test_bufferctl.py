@@ -86,14 +86,6 @@ def run(*arguments: str) -> int:
     return main(["--stage", "prod", *arguments])
 
 
-def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aws.answer("conversation.cancel", {"generation": None, "dropped": None, "frozen": None, "leaving": None})
-    assert run("conversation", "cancel", NAME, "--yes") == 0
-    assert capsys.readouterr().out == "Dropped; Valkey's answer was lost, so nobody knows what it held.\n"
-
-
 # -- what is asked ---------------------------------------------------------------------------------
 
 
@@ -259,6 +251,14 @@ def test_either_some_letters_are_sent_again_or_all(aws: FakeAws, arguments: list
 
 
 # -- how it ends -----------------------------------------------------------------------------------
+
+
+def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.cancel", {"generation": None, "dropped": None, "frozen": None, "leaving": None})
+    assert run("conversation", "cancel", NAME, "--yes") == 0
+    assert capsys.readouterr().out == "Dropped; Valkey's answer was lost, so nobody knows what it held.\n"
 
 
 @pytest.mark.parametrize(
