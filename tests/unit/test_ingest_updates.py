@@ -1,6 +1,7 @@
 """Ingest beyond messages: who may speak for whom, what changes a message, and who is typing."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -380,9 +381,12 @@ def test_typing_while_valkey_is_away_is_for_later(scene: Scene, monkeypatch: pyt
 
 # -- nobody else -----------------------------------------------------------------------------------
 
+# 10,000 bodies of each platform in the nightly run.
+MANY = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
+
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
 @given(
     fixture=st.sampled_from(fixtures()),
     given_header=st.text(max_size=80),
@@ -427,7 +431,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
 @given(data=st.data())
 def test_whatever_a_platform_signs_the_answer_is_no_5xx(scene: Scene, platform: str, data: st.DataObject) -> None:
     content = data.draw(st.composite(lambda draw: mutated(draw, draw(st.sampled_from(CONTENTS[platform]))))())
