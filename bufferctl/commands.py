@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from bufferctl.errors import Failed, Misused, Unreachable
+from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, LONG_POLL_SECONDS, Event, subscribe
 from bufferctl.shown import moment, pairs, table
 from bufferctl.stage import Stage
@@ -22,6 +22,7 @@ Json = dict[str, Any]
 
 POST_SECONDS = 20
 MOST_LETTERS = 500
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
@@ -59,7 +60,9 @@ def flush(stage: Stage, given: Namespace) -> None:
 def cancel(stage: Stage, given: Namespace) -> None:
     _confirm(given, f"Drop what {given.conversation} holds?")
     result = stage.ask("conversation.cancel", conversation=given.conversation)
-    text = f"Dropped {result['dropped']} messages that waited and {result['frozen']} of a frozen batch."
+    text = "Dropped; Valkey's answer was lost, so nobody knows what it held."
+    if result["dropped"] is not None:
+        text = f"Dropped {result['dropped']} messages that waited and {result['frozen']} of a frozen batch."
     if result["leaving"]:
         text += " That batch was being sent, and may still come out, once."
     _print(given, result, text)
@@ -147,15 +150,18 @@ def redrive(stage: Stage, given: Namespace) -> None:
         _confirm(given, f"Send {len(batches)} batches again, about {listed['inQueue']} being in the queue?")
     done: list[str] = []
     failed: list[Json] = []
+    refusal: type[Failed] = Unreachable
     for batch in batches:
         try:
-            done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
+            with errors_of_aws():
+                done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
         except Failed as error:
             failed.append({"batchId": batch, "message": str(error)})
+            refusal = refusal if isinstance(error, Unreachable) else Failed
     lines = [f"{batch}  sent again" for batch in done] + [f"{each['batchId']}  {each['message']}" for each in failed]
     _print(given, {"redriven": done, "failed": failed}, "\n".join(lines) or "There is nothing to send again.")
     if failed:
-        raise Failed(f"{len(failed)} of {len(batches)} were not sent again.")
+        raise refusal(f"{len(failed)} of {len(batches)} were not sent again.")
 
 
 # -- the stage from outside ------------------------------------------------------------------------
@@ -188,7 +194,7 @@ def tail(stage: Stage, given: Namespace) -> None:
     pattern: Json = dict(EVERYTHING)
     if given.conversation:
         pattern["detail"] = {"conversationId": [given.conversation]}
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, _interrupt) for number in ENDINGS}
     try:
         with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription:
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
@@ -226,6 +232,9 @@ def _line(event: Event, given: Namespace) -> str:
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
+    # Who is impatient while the rule and the queue are removed would leave them behind.
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -10,7 +10,7 @@
 -- ARGV[3]  payload                 bytes opaque
 -- ARGV[4]  limit                   int   look at no more than this many messages, newest first
 -- ARGV[5]  max_emitted             int   so many of the conversation's batches are remembered
--- Returns  {"EDITED", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
+-- Returns  {"EDITED", position, messages behind it} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 -- Repeat   EDITED again
 -- Keeps    a frozen batch; the order and the timer
 
@@ -38,7 +38,7 @@ end
 local position = find(msgs_key)
 if position then
   redis.call('LSET', msgs_key, position, payload)
-  return {'EDITED', position}
+  return {'EDITED', position, redis.call('LLEN', msgs_key) - position - 1}
 end
 if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
 return absent()

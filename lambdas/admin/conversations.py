@@ -1,5 +1,6 @@
 """What an operator does to a conversation, and sees of the shards."""
 
+import json
 from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
@@ -15,8 +16,8 @@ from lambdas.shared.wire import decode_fields
 
 Json = dict[str, Any]
 
-# As many as an answer of Lambda surely holds.
-MOST_MESSAGES = 100
+# As many as an answer of Lambda surely holds, be each as long as it may be.
+MOST_MESSAGES = 60
 PAGE = 500
 
 
@@ -84,20 +85,16 @@ class Conversations:
         return {"dueAt": outcome.due_at_ms, "count": outcome.count}
 
     def cancel(self, request: OfConversation) -> Json:
+        """If Valkey's first answer is lost, nobody knows any more what was dropped: null."""
         name = _name(request)
         outcome = self._store.cancel_buffer(name)
-        assert isinstance(outcome, o.Cancelled), "each cancel of an operator has an id of its own"
         detail = cancelled_event(parse_conversation_id(name), outcome, reason="operator", at_ms=self._clock())
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:
             raise Refused(f"It is cancelled, but nobody was told ({error}): cancel again to tell them.") from error
-        return {
-            "generation": outcome.generation,
-            "dropped": outcome.buffered,
-            "frozen": outcome.frozen,
-            "leaving": outcome.leaving,
-        }
+        told = json.loads(detail)
+        return {name: told[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
         name = _name(request)

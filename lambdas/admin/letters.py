@@ -118,7 +118,7 @@ def _head(letter: Letter) -> Json:
 def _parsed(letter: Letter) -> Json:
     try:
         parsed = json.loads(letter.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     return parsed if isinstance(parsed, dict) else {"reason": "this is not the body of a dead letter"}
 

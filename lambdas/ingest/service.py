@@ -34,6 +34,8 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 RETRY_AFTER_SECONDS = 5
 # Nobody writes a caption for these.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
+# Types of messages that are buttons, or rows of a list.
+PRESSED = {"button", "interactive"}
 
 
 class Request(NamedTuple):
@@ -263,14 +265,17 @@ class Ingest:
         done.conversations[name] = {"dueAt": None, "count": 0}
 
     def _send_now(self, message: _Message, done: _Done) -> None:
-        outcome = self._store.flush_buffer(str(message.conversation))
-        if isinstance(outcome, o.Empty):
+        """But for a hold: a person has taken over, and no word of the author's ends that."""
+        timing = message.timing._replace(flush_reason="flush")
+        outcome = self._store.retime_buffer(str(message.conversation), timing=timing)
+        if isinstance(outcome, o.Retimed):
+            self._waits(message, outcome, done)
+        if isinstance(outcome, o.Retimed) and outcome.due_at_ms <= self._clock():
+            done.flushed += 1
+        else:
             done.ignored["flush"] += 1
-            return
-        done.flushed += 1
-        self._waits(message, outcome, done)
 
-    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Flushed, done: _Done) -> None:
+    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Retimed, done: _Done) -> None:
         name = str(message.conversation)
         done.conversations[name] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
         if outcome.start_processor:
@@ -283,7 +288,8 @@ class Ingest:
             case Edited(_, message):
                 edited = self._store.edit_message(conversation, message.id, payload=change.payload)
                 if isinstance(edited, o.Edited):
-                    if change.timing is not None:
+                    # The wait belongs to the last message, which may wait for a transcript of its own.
+                    if change.timing is not None and edited.behind == 0:
                         self._retime(conversation, change.timing)
                     return True
                 batch_id = edited.batch_id
@@ -317,7 +323,7 @@ class Ingest:
                         rules = self._book.for_conversation(conversation, agent).rules
                         messages.append(
                             _Message(conversation, message.id, encode(message), timing_of(message, rules),
-                                     None if message.attachments else rules.control_words.order_in(message.text))
+                                     rules.control_words.order_in(message.text) if _is_typed(message) else None)
                         )  # fmt: skip
                     case Edited(_, message):
                         rules = self._book.for_conversation(conversation, agent).rules
@@ -331,6 +337,11 @@ class Ingest:
                     raise
                 intake.ignored["unreadable"] += 1
         return messages, changes
+
+
+def _is_typed(message: Message) -> bool:
+    """A caption belongs to its file; what a button is called, the bot chose, and waits for the answer."""
+    return not message.attachments and message.type not in PRESSED
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:

@@ -42,6 +42,8 @@ SILENCE_LIMIT_MS = 900_000
 # A batch is taken, read and emitted in one piece.
 COUNT_LIMIT = 1_000
 ADAPTIVE_K_LIMIT = 20.0
+# It is part of conversations' ids, which have a limit: what has no id would be left out.
+NAME_LIMIT = 128
 
 _UNREADABLE = 10**30
 
@@ -204,6 +206,10 @@ def _legal_ms(low: int, high: int) -> Any:
     return Field(ge=low, le=high, description=f"a whole number of milliseconds from {low} to {high}")
 
 
+def _legal_name(what: str) -> Any:
+    return Field(min_length=1, max_length=NAME_LIMIT, description=f"{what} of at most {NAME_LIMIT} characters")
+
+
 _Silence = Annotated[int, _legal_ms(0, SILENCE_LIMIT_MS)]
 _Adaptive = Annotated[int, _legal_ms(1, SILENCE_LIMIT_MS)]
 _Count = Annotated[int, Field(ge=1, le=COUNT_LIMIT, description=f"a whole number from 1 to {COUNT_LIMIT}")]
@@ -312,8 +318,8 @@ class Rules(_RuleFields):
 class Owner(_Checked):
     """Whose an account is: of which tenant, served by which agent."""
 
-    tenant: Annotated[str, Field(min_length=1, description="a tenant's name")] = DEFAULT_TENANT
-    agent: Annotated[str | None, Field(min_length=1, description="an agent's name, or nothing")] = None
+    tenant: Annotated[str, _legal_name("a tenant's name")] = DEFAULT_TENANT
+    agent: Annotated[str | None, _legal_name("nothing, or an agent's name")] = None
     per_author: Annotated[bool, Field(description="true or false")] = False
     """In a group each author has a buffer of their own."""
 

@@ -136,7 +136,7 @@ def test_case_31_an_edit_replaces_the_message_in_its_place(engine: Engine) -> No
     for message_id in ("m1", "m2", "m3"):
         engine.send("c", message_id)
     due_at_ms = engine.store.peek_conversation("c").due_at_ms
-    assert same(engine.store.edit_message("c", "m2", payload=payload("m2", "corrected")), Edited(position=1))
+    assert same(engine.store.edit_message("c", "m2", payload=payload("m2", "corrected")), Edited(position=1, behind=1))
     assert engine.store.peek_conversation("c").due_at_ms == due_at_ms, "an edit is no new message"
     engine.clock.advance(3000)
     taken = claim_and_take(engine, "c")
@@ -215,7 +215,7 @@ def test_case_31_an_emitted_batch_is_named_while_its_conversation_goes_on(engine
     engine.send("c", "newer")
     engine.store.complete_batch("c", "t1")
     assert same(engine.store.edit_message("c", "old", payload=b"x"), Absent(known=True, batch_id=batch_id))
-    assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(position=0))
+    assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(position=0, behind=0))
 
 
 def test_case_31_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
@@ -241,5 +241,5 @@ def test_case_31_the_search_for_a_message_is_bounded_and_begins_with_the_newest(
     for n in range(12):
         engine.send("c", f"m{n}")
     store = engine.another_store(SETTINGS._replace(max_search=5))
-    assert same(store.edit_message("c", "m7", payload=payload("m7", "new")), Edited(position=7))
+    assert same(store.edit_message("c", "m7", payload=payload("m7", "new")), Edited(position=7, behind=4))
     assert same(store.edit_message("c", "m6", payload=payload("m6", "new")), Absent(known=True, batch_id=None))

@@ -5,20 +5,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as LostConnection
 
-from lambdas.admin.conversations import Conversations
+from lambdas.admin.conversations import MOST_MESSAGES, Conversations
 from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
 from lambdas.admin.rules import ANSWERING_MS, RulesDesk
 from lambdas.admin.service import Admin, operations_of
 from lambdas.shared.errors import RulesConflict, SendFailed, StoreUnavailable
+from lambdas.shared.message import MAX_MESSAGE_BYTES, Message, encode
 from lambdas.shared.rules import Rules
 from lambdas.shared.senders.dead_letters import Letter
 from lambdas.shared.senders.rules_table import StoredRules
 from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.connection import Connection
 from tests.support.engine import Engine, payload
 from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 
 ME = "arn:aws:iam::111122223333:user/ada"
+# What Lambda hands over at most.
+ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
 
 Json = dict[str, Any]
@@ -243,6 +248,18 @@ def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
     assert shown["batch"] == {"batchId": taken.batch_id, "attempt": 1, "count": 1}  # type: ignore[union-attr]
 
 
+def test_the_longest_messages_fit_into_an_answer(desk: Desk) -> None:
+    # JSON that grows the most on its way: each of its signs gets a blank behind it.
+    grows = {"data": [1] * (MAX_MESSAGE_BYTES // 2 - 100)}
+    longest = encode(Message.model_validate({"id": "m", "platform": "generic", "receivedAt": 0} | grows))
+    assert len(longest) > MAX_MESSAGE_BYTES - 1_000
+    for n in range(MOST_MESSAGES + 1):
+        desk.engine.store.buffer_message(NAME, f"m{n}", payload=longest, timing=Rules().timing)
+    shown = desk.result("conversation.show", conversation=NAME, messages=True)
+    assert len(shown["messages"]) == MOST_MESSAGES
+    assert len(json.dumps(shown)) < ANSWER_BYTES
+
+
 def test_a_payload_that_nobody_can_read_does_not_hide_the_others(desk: Desk) -> None:
     desk.engine.store.buffer_message(NAME, "m1", payload=b"by hand", timing=Rules().timing)
     desk.engine.send(NAME, "m2")
@@ -281,6 +298,24 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
         "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "debounce", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
+
+
+def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.engine.send(NAME, "m1")
+    evaluate, answers = Connection._evaluate, []
+
+    def losing_the_first_answer(*args: Any) -> Any:
+        answers.append(evaluate(*args))
+        if len(answers) == 1:
+            raise LostConnection
+        return answers[-1]
+
+    monkeypatch.setattr(Connection, "_evaluate", staticmethod(losing_the_first_answer))
+    not_known = {"generation": None, "dropped": None, "frozen": None, "leaving": None}
+    assert desk.result("conversation.cancel", conversation=NAME) == not_known
+    ((_, detail),) = desk.bus.published
+    assert json.loads(detail).items() >= not_known.items()
+    assert len(answers) == 2
 
 
 def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
@@ -512,11 +547,11 @@ def test_a_letter_shows_its_words_only_if_they_are_asked_for(desk: Desk) -> None
 
 
 def test_what_is_no_letter_is_listed_as_such(desk: Desk) -> None:
-    desk.queue = FakeLetters("not a letter", "[]")
+    desk.queue = FakeLetters("not a letter", "[]", "[" * 100_000)
     heads = desk.result("dead.list")["letters"]
     assert [(head["batchId"], head["reason"]) for head in heads] == [
         (None, "this is not the body of a dead letter")
-    ] * 2
+    ] * 3
 
 
 def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:

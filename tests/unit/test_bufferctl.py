@@ -2,18 +2,21 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
 
+from bufferctl import commands
 from bufferctl.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -224,12 +227,38 @@ def test_one_letter_that_cannot_be_sent_again_does_not_stop_the_others(
     assert capsys.readouterr().out == "b1  sent again\n"
 
 
+def test_what_was_sent_again_is_said_though_aws_went_away_meanwhile(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("dead.redrive", {"redriven": "b1"})
+    answers = iter([aws.invoke])
+
+    def invoke(**given: Any) -> Json:
+        for answer in answers:
+            return answer(**given)
+        raise ReadTimeoutError(endpoint_url="https://lambda")
+
+    monkeypatch.setattr(aws, "invoke", invoke)
+    assert run("dead", "redrive", "b1", "b2") == 3
+    captured = capsys.readouterr()
+    assert captured.out.startswith("b1  sent again\nb2  AWS cannot be reached:")
+    assert captured.err == "1 of 2 were not sent again.\n"
+
+
 @pytest.mark.parametrize("arguments", [[], ["--all", "b1"]])
 def test_either_some_letters_are_sent_again_or_all(aws: FakeAws, arguments: list[str]) -> None:
     assert run("dead", "redrive", *arguments) == 2
 
 
 # -- how it ends -----------------------------------------------------------------------------------
+
+
+def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.cancel", {"generation": None, "dropped": None, "frozen": None, "leaving": None})
+    assert run("conversation", "cancel", NAME, "--yes") == 0
+    assert capsys.readouterr().out == "Dropped; Valkey's answer was lost, so nobody knows what it held.\n"
 
 
 @pytest.mark.parametrize(
@@ -336,3 +365,32 @@ def test_a_webhook_that_refuses_or_is_away_is_said(
     assert run("send", "Hey") == 3
     aws.secrets = {}
     assert run("send", "Hey") == 1
+
+
+# -- tail ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_tail_twice_leaves_nothing_behind(
+    aws: FakeAws, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+) -> None:
+    done: list[str] = []
+
+    class Subscription:
+        def look(self, *, wait_seconds: int) -> NoReturn:
+            signal.raise_signal(ending)
+            raise AssertionError("the signal ends it")
+
+    @contextmanager
+    def subscribe(*_: object, **__: object) -> Iterator[Subscription]:
+        try:
+            yield Subscription()
+        finally:
+            signal.raise_signal(ending)
+            done.append("removed")
+
+    monkeypatch.setattr(commands, "subscribe", subscribe)
+    before = signal.getsignal(ending)
+    assert run("tail") == 0
+    assert done == ["removed"]
+    assert signal.getsignal(ending) is before

@@ -75,6 +75,16 @@ def test_what_a_message_says_of_itself_goes_before_what_is_known_of_its_account(
     assert waits_ms(scene, answer, "other/generic/shop/c1") == 1_000
 
 
+def test_p9_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tenant(scene: Scene) -> None:
+    scene.secrets.text = json.dumps({"generic": {"secret": "everybodys", "accounts": {"shop": "the shop's"}}})
+    scene.rules.write("account:generic/shop", {"tenant": "acme"})
+    status, answer = scene.post("generic", [message("m1"), message("m2", tenant="other")], secret="the shop's")
+    assert (status, answer["error"].partition(":")[0]) == (400, "[1].tenant may not be named here")
+    assert scene.is_empty()
+    assert scene.post("generic", message(tenant="default"), secret="the shop's")[0] == 200
+    assert texts(scene, "acme/generic/shop/c1") == ["Hey"]
+
+
 def test_case_35_one_user_of_two_tenants_and_accounts_has_a_buffer_in_each(scene: Scene) -> None:
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     bodies = [message(), message(tenant="other"), message(account="kiosk"), message(account="kiosk", tenant="acme")]
@@ -95,6 +105,13 @@ def test_a_group_is_one_buffer_or_one_an_author(scene: Scene) -> None:
     scene.post("telegram", telegram("drei", message_id=3, author=7, edited=True))
     assert texts(scene, f"default/telegram/shopbot/{GROUP}%2F7") == ["drei"]
     assert texts(scene, f"default/telegram/shopbot/{GROUP}%2F8") == ["four"]
+
+
+def test_an_owner_whose_name_fits_into_no_id_costs_no_message(scene: Scene) -> None:
+    scene.rules.write("account:telegram/shopbot", {"tenant": "a" * 1_024})
+    scene.post("telegram", telegram("Hey"))
+    assert texts(scene, f"default/telegram/shopbot/{GROUP}") == ["Hey"]
+    assert scene.telemetry.counts["RulesSkipped"] == 1
 
 
 def test_typing_waits_as_the_accounts_rules_say(scene: Scene) -> None:
@@ -190,6 +207,16 @@ def test_a_stop_under_a_picture_is_its_caption(worded: Scene) -> None:
     assert texts(worded) == ["stop"]
 
 
+@pytest.mark.parametrize("text", ["stop", "go"])
+def test_a_button_that_is_called_as_a_word_is_an_answer(worded: Scene, text: str) -> None:
+    pressed = {"id": "1", "data": "choice:2", "from": {"id": 7}, "message": {
+        "message_id": 1, "chat": {"id": 7, "type": "private"},
+        "reply_markup": {"inline_keyboard": [[{"text": text, "callback_data": "choice:2"}]]},
+    }}  # fmt: skip
+    worded.post("telegram", {"update_id": 1, "callback_query": pressed})
+    assert texts(worded, "default/telegram/shopbot/7") == [text]
+
+
 def test_words_are_orders_only_where_rules_say_so(worded: Scene) -> None:
     worded.rules.write("tenant:quiet", {"stopWords": []})
     worded.post("generic", message("m1", "stop", tenant="quiet"))
@@ -213,6 +240,14 @@ def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene)
     status, answer = worded.post("generic", message("m1", "go"))
     assert (status, answer["conversations"]) == (200, {})
     assert worded.is_empty()
+    assert worded.telemetry.counts["IgnoredKinds flush"] == 1
+
+
+def test_a_flush_word_does_not_end_a_hold(worded: Scene) -> None:
+    worded.post("generic", message("m1"))
+    worded.engine.store.hold_buffer(CHAT, hold_ms=3_600_000)
+    _, answer = worded.post("generic", message("m2", "go"))
+    assert waits_ms(worded, answer) == 3_600_000
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1
 
 
@@ -254,6 +289,16 @@ def test_a_voice_note_waits_for_its_transcript_and_then_as_others_do(scene: Scen
     scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
     assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 2_000
     assert texts(scene) == ["Where is my order?"]
+
+
+def test_a_transcript_does_not_end_the_wait_for_that_of_a_later_voice_note(scene: Scene) -> None:
+    scene.rules.write("stage", {"transcriptWaitMs": 10_000, "typingInferenceMs": 0})
+    scene.post("generic", photo("v1", pending=True))
+    scene.post("generic", photo("v2", pending=True))
+    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
+    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 10_000
+    scene.post("generic", photo("v2", "It has number 7.") | {"edited": True})
+    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 1_000
 
 
 def test_a_transcript_that_comes_late_sends_at_once_and_starts_a_processor(scene: Scene) -> None:

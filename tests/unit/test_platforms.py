@@ -195,6 +195,16 @@ def test_nothing_is_compared_without_it(platform: str, monkeypatch: pytest.Monke
     assert not authentic(sent, SECRET, platform=platform)
 
 
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_without_a_signature_nothing_is_computed(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a body that nobody signed is not worth the time")
+
+    monkeypatch.setattr(Credentials, "signer", refuse)
+    monkeypatch.setattr("lambdas.ingest.platforms.twilio.parse_qsl", refuse)
+    assert not authentic(webhook(platform, b"a=1"), SECRET, platform=platform)
+
+
 # -- who may speak for whom ------------------------------------------------------------------------
 
 

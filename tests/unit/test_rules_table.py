@@ -127,6 +127,11 @@ def test_what_is_deleted_is_a_change_and_what_is_not_there_is_none(stub: Stubber
     assert RulesTable("t").delete("stage", by="op", at_ms=5, expected_version=None) is False
 
 
+def test_the_count_of_changes_is_nobodys_to_delete(stub: Stubber) -> None:
+    assert RulesTable("rules").delete("!version", by="ada", at_ms=2, expected_version=None) is False
+    stub.assert_no_pending_responses()
+
+
 def test_rules_that_nobody_would_read_are_not_written(stub: Stubber) -> None:
     with pytest.raises(InvalidInput, match=f"at most {MAX_RULES_BYTES} bytes"):
         RulesTable("t").put("stage", {"stopWords": ["x" * MAX_RULES_BYTES]}, by="op", at_ms=5, expected_version=None)

@@ -82,6 +82,8 @@ def is_same(given: str | None, expected: str) -> bool:
 def hmac_signer(webhook: Webhook, credentials: Credentials, *, header: str) -> Signer | None:
     """Who made the `sha256=<hex HMAC-SHA256 of the body>` in this header?"""
     given = webhook.headers.get(header)
+    if given is None:
+        return None
     return credentials.signer(
         lambda secret: is_same(given, "sha256=" + hmac.new(secret.encode(), webhook.body, sha256).hexdigest())
     )

@@ -3,6 +3,8 @@
 {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
  "agent"?, "groupId"?}, or a list of them. `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`
 
+Who signs with a secret of the account's own names no tenant.
+
 With `"edited": true` it is what a message of that id has become: a voice note, say, whose attachment had
 `"pending": true` until there was a transcript.
 
@@ -42,10 +44,14 @@ class Generic(Platform):
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         return hmac_signer(webhook, credentials, header="x-signature-256")
 
-    def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
+    def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         intake = Intake()
         for given, where in _objects(webhook.body):
-            intake.add(_update(given, where, received_at_ms))
+            update = _update(given, where, received_at_ms)
+            # Who has the secret of some accounts alone may be anybody's customer.
+            if signer.all_but is None and update.conversation.tenant != DEFAULT_TENANT:
+                raise InvalidWebhook(f"{where}tenant may not be named here: the rules say whose an account is.")
+            intake.add(update)
         return intake
 
     def read_typing(self, webhook: Webhook) -> list[ConversationId]:

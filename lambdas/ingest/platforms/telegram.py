@@ -59,6 +59,8 @@ class Telegram(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-telegram-bot-api-secret-token")
+        if given is None:
+            return None
         signer = credentials.signer(lambda secret: is_same(given, secret))
         # Two bots with one token cannot be told apart.
         return signer if signer and len(_bots(signer)) == 1 else None

@@ -43,12 +43,14 @@ class Twilio(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")
+        if given is None:
+            return None
         try:
             signed = _signed_form(webhook)
             urls = _urls(webhook.url)
         except ValueError:
             return None
-        if given is None or signed is None:
+        if signed is None:
             return None
 
         return credentials.signer(lambda secret: any(is_same(given, _signature(secret, url, signed)) for url in urls))

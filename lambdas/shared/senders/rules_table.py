@@ -58,6 +58,8 @@ class RulesTable:
 
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
         """Were there any? Raises RulesConflict."""
+        if scope == VERSION_SCOPE:
+            return False
         _, existed = self._write(scope, None, by=by, at_ms=at_ms, expected_version=expected_version)
         return existed
 

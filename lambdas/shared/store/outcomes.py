@@ -195,6 +195,8 @@ class Unmoved:
 @dataclass(frozen=True, slots=True)
 class Edited:
     position: int
+    behind: int
+    """So many messages came after it, and wait too."""
 
 
 @dataclass(frozen=True, slots=True)

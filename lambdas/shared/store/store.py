@@ -161,7 +161,7 @@ class Store:
             "edit_message", conversation, encode_message_id(message_id), id_line(message_id), payload,
             self.settings.max_search, self.settings.max_emitted,
         )  # fmt: skip
-        return o.Edited(reply[1]) if reply[0] == b"EDITED" else _not_waiting(reply)
+        return o.Edited(reply[1], reply[2]) if reply[0] == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         reply = self._run(
