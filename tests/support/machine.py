@@ -484,6 +484,13 @@ class EngineMachine(RuleBasedStateMachine):
         model.cancel()
         assert outcome == Cancelled(model.generation, buffered, frozen, leaving)
 
+    @precondition(lambda self: any(m.frozen for m in self.model.values()))
+    @rule(skew=skews, sure=seldom)
+    def cancel_what_is_frozen(self, skew: int, sure: bool) -> None:
+        for name, model in self.model.items():
+            if model.frozen:
+                self.cancel(name, skew, False, sure)
+
     @rule(name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000)), skew=skews, twice=seldom)
     def hold(self, name: str, hold_ms: int, skew: int, twice: bool) -> None:
         outcome, model = self.call(skew, twice, "hold_buffer", name, hold_ms=hold_ms), self.model[name]
@@ -537,6 +544,30 @@ class EngineMachine(RuleBasedStateMachine):
             if model.frozen and model.state == "PENDING":
                 self.burst(name, RULES[2], 1, skew, False)
                 self.rules_change(name, rules, skew, False)
+        self.listing()
+
+    @precondition(lambda self: any(m.waiting and not m.frozen and m.state == "INFLIGHT" for m in self.model.values()))
+    @rule(rules=st.sampled_from(RULES))
+    def rules_change_by_a_lagging_clock_while_it_is_claimed(self, rules: Rules) -> None:
+        for name, model in self.model.items():
+            if model.waiting and not model.frozen and model.state == "INFLIGHT":
+                self.rules_change(name, rules, -60_000, False)
+
+    @rule(name=conversations)
+    def rules_bound_a_long_talk(self, name: str) -> None:
+        self.burst(name, RULES[2], 1, 0, False)
+        self.engine.clock.advance(1_400)
+        self.burst(name, RULES[2], 1, 0, False)
+        self.rules_change(name, RULES[1], 0, False)
+
+    @rule(name=conversations, processor=processors, deletes=st.booleans())
+    def a_message_changes_long_after_its_batch(self, name: str, processor: str, deletes: bool) -> None:
+        begin = len(self.accepted[name])
+        for _ in range(SETTINGS.max_emitted + 1):
+            self.burst(name, RULES[4], 1, 0, False)
+            self.batches_go_out(processor, 0, 0, 0, 0)
+        if len(self.accepted[name]) > begin:
+            self.edit_or_delete(name, begin, "its own", deletes, False)
 
     @precondition(lambda self: self.sent)
     @rule(
@@ -576,6 +607,11 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert isinstance(outcome, Edited)
             model.edit(message_id, text)
+
+    @precondition(lambda self: any(m.frozen and m.state == "PENDING" and not m.waiting for m in self.model.values()))
+    @rule()
+    def listing_of_a_retry(self) -> None:
+        self.listing()
 
     @rule()
     def listing(self) -> None:
