@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from lambdas.ingest.platforms.base import Deleted, Edited, Reacted
@@ -17,18 +18,21 @@ Amendment = Edited | Deleted | Reacted
 
 class Publishes(Protocol):
     def publish(self, detail_type: str, detail: str) -> None: ...
+    def publish_all(self, detail_type: str, details: Sequence[str]) -> None: ...
 
 
 class Amendments:
     def __init__(self, bus: Publishes) -> None:
         self._bus = bus
 
-    def send(self, amendment: Amendment, *, batch_id: str | None) -> None:
-        """Raises SendFailed. A redelivery sends it again."""
-        event = event_of(amendment, batch_id=batch_id)
-        # Half a surrogate pair cannot travel.
-        detail = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
-        self._bus.publish(DETAIL_TYPE, detail)
+    def send(self, events: Iterable[dict[str, Any]]) -> None:
+        """Raises SendFailed. A redelivery sends them again."""
+        self._bus.publish_all(DETAIL_TYPE, [_to_detail(event) for event in events])
+
+
+def _to_detail(event: dict[str, Any]) -> str:
+    # Half a surrogate pair cannot travel.
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
 
 
 def event_of(amendment: Amendment, *, batch_id: str | None) -> dict[str, Any]:

@@ -8,9 +8,9 @@ that stop a buffer; changes are made twice.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from lambdas.ingest.amendments import Amendment, Amendments, Publishes
+from lambdas.ingest.amendments import Amendment, Amendments, Publishes, event_of
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Reacted, Signer, Webhook, to_json
@@ -203,8 +203,9 @@ class Ingest:
         done = self._buffer(messages)
         done.ignored.update(ignored)
         # After all messages: in its body, a change may stand before what it changes.
-        in_place = sum([self._change(change) for change in changes])
-        self._tell(platform, done, changed=in_place, amended=len(changes) - in_place)
+        amendments = [event for change in changes if (event := self._change(change))]
+        self._amendments.send(amendments)
+        self._tell(platform, done, changed=len(changes) - len(amendments), amended=len(amendments))
         body, content_type = platform.acknowledge(
             {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
         )
@@ -281,8 +282,8 @@ class Ingest:
         if outcome.start_processor:
             done.to_start[self._store.shard_of(name)] = None
 
-    def _change(self, change: _Change) -> bool:
-        """Was the message changed where it waits? If it waits no longer, the bus is told; so is every reaction."""
+    def _change(self, change: _Change) -> dict[str, Any] | None:
+        """What to tell the bus: of a message that waits no longer, and of every reaction. None: changed in place."""
         conversation, batch_id = str(change.amendment.conversation), None
         match change.amendment:
             case Edited(_, message):
@@ -291,19 +292,18 @@ class Ingest:
                     # The wait belongs to the last message, which may wait for a transcript of its own.
                     if change.timing is not None and edited.behind == 0:
                         self._retime(conversation, change.timing)
-                    return True
+                    return None
                 batch_id = edited.batch_id
             case Deleted(_, message_id):
                 deleted = self._store.delete_message(conversation, message_id)
                 if isinstance(deleted, o.Deleted):
-                    return True
+                    return None
                 batch_id = deleted.batch_id
             case Reacted():
                 found = self._store.find_message(conversation, change.amendment.message_id)
                 if not isinstance(found, o.Waiting):
                     batch_id = found.batch_id
-        self._amendments.send(change.amendment, batch_id=batch_id)
-        return False
+        return event_of(change.amendment, batch_id=batch_id)
 
     def _retime(self, conversation: str, timing: Timing) -> None:
         retimed = self._store.retime_buffer(conversation, timing=timing)

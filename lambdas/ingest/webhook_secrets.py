@@ -97,4 +97,9 @@ def _described(value: Any) -> Mapping[str, Any]:
 def _secrets(described: Mapping[str, Any]) -> tuple[str, ...]:
     secrets = described.get("secret")
     valid = secrets if isinstance(secrets, list) else [secrets]
-    return tuple(secret for secret in valid if isinstance(secret, str) and secret)
+    return tuple(secret for secret in valid if isinstance(secret, str) and secret and _is_text(secret))
+
+
+def _is_text(secret: str) -> bool:
+    """Half a surrogate pair has no bytes to sign with."""
+    return not any("\ud800" <= character <= "\udfff" for character in secret)

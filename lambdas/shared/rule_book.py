@@ -3,8 +3,8 @@
     defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
 All but the first two are in the table, where operators change them. An instance asks it for its version every few
-seconds, and reads it again only if that is another one. Nothing here stops a message: rules that are wrong are
-skipped, and without the table those stand that were read last.
+seconds, and reads it again only if that is another one. Rules that are wrong are skipped, and without the table those
+stand that were read last. Only an instance that never read it knows nobody's account, and cannot take messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -138,12 +138,17 @@ class RuleBook:
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        return self._current().owner(account_scope(platform, account))
+        """Raises SendFailed as long as nobody knows: for whose an account is, there is no default that is safe."""
+        snapshot = self._current()
+        if self._table is not None and self._version is None:
+            raise SendFailed("read rules: the table was never reached, so nobody knows whose an account is")
+        return snapshot.owner(account_scope(platform, account))
 
     def _current(self) -> _Snapshot:
         with self._checking:
             now_ms = self._clock()
-            pause_ms = min(CHECK_MS * (self._failures + 1), LONGEST_PAUSE_MS)
+            # Before the table was read once, messages are refused: then it is asked as often as may be.
+            pause_ms = CHECK_MS if self._version is None else min(CHECK_MS * (self._failures + 1), LONGEST_PAUSE_MS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:
                 self._check(self._table)
                 self._checked_at_ms = now_ms

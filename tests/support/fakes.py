@@ -1,6 +1,6 @@
 """What stands in for AWS and for time in the tests of the services."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lambdas.shared.errors import SendFailed
@@ -86,6 +86,10 @@ class FakeBus:
             raise self.failures.pop(0)
         self.published.append((detail_type, detail))
         self.on_publish()
+
+    def publish_all(self, detail_type: str, details: Sequence[str]) -> None:
+        for detail in details:
+            self.publish(detail_type, detail)
 
 
 class FakeObjects:

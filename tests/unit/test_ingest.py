@@ -154,8 +154,12 @@ def test_p9_a_signature_is_good_for_its_body_alone(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", '{"generic": ""}', '{"generic": []}', '{"generic": {}}', '{"generic": [null, ""]}', "[]", "no json"]
-)
+    "text",
+    [
+        "{}", '{"generic": ""}', '{"generic": []}', '{"generic": {}}', '{"generic": [null, ""]}', "[]", "no json",
+        '{"generic": "half a pair \\ud83d"}',
+    ],
+)  # fmt: skip
 def test_p9_a_platform_without_a_secret_is_closed(scene: Scene, text: str) -> None:
     scene.secrets.text = text
     raw = json.dumps(message()).encode()

@@ -122,11 +122,24 @@ def test_typing_waits_as_the_accounts_rules_say(scene: Scene) -> None:
     assert waits_ms(scene, answer, "acme/generic/shop/c1") == 9_000
 
 
-def test_the_table_away_stops_no_message(scene: Scene) -> None:
+def test_the_table_away_stops_no_message_once_it_was_read(scene: Scene) -> None:
+    scene.post("generic", message("m1"))
     scene.rules.is_away = True
-    status, answer = scene.post("generic", message())
-    assert (status, answer["accepted"], waits_ms(scene, answer)) == (200, 1, 1_000)
+    scene.engine.clock.advance(60_000)
+    status, answer = scene.post("generic", message("m2"))
+    assert (status, answer["accepted"]) == (200, 1)
     assert scene.telemetry.counts["RulesUnreachable"] == 1
+
+
+def test_p9_a_new_instance_without_the_table_takes_no_message_for_the_wrong_tenant(scene: Scene) -> None:
+    scene.rules.write("account:generic/shop", {"tenant": "acme"})
+    scene.rules.is_away = True
+    assert scene.post("generic", message())[0] == 503
+    assert scene.is_empty()
+    scene.rules.is_away = False
+    scene.engine.clock.advance(5_000)
+    status, answer = scene.post("generic", message())
+    assert (status, list(answer["conversations"])) == (200, ["acme/generic/shop/c1"])
 
 
 def test_case_32_the_next_message_is_buffered_by_the_changed_rules(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import InvalidRules
+from lambdas.shared.errors import InvalidRules, SendFailed
 from lambdas.shared.rule_book import CHECK_MS, RuleBook, account_scope, read_scope, scopes_of
 from lambdas.shared.rules import Owner, Rules
 from tests.support.engine import ManualClock
@@ -192,7 +192,26 @@ def test_rules_that_were_read_stand_while_the_table_is_away(scene: Scene) -> Non
     assert scene.silence_ms() == 7
 
 
+def test_as_long_as_the_table_was_never_read_nobody_knows_whose_an_account_is(scene: Scene) -> None:
+    scene.table.write("account:whatsapp/1", {"tenant": "acme"})
+    scene.table.is_away = True
+    for _ in range(3):
+        with pytest.raises(SendFailed, match="never reached"):
+            scene.book.owner_of("whatsapp", "1")
+        scene.later(5_000)
+    assert len(scene.table.reads) == 3, "asked again at once when it may"
+    scene.table.is_away = False
+    owner = scene.book.owner_of("whatsapp", "1")
+    assert owner is not None
+    assert owner.tenant == "acme"
+    scene.table.is_away = True
+    scene.later(3_600_000)
+    assert scene.book.owner_of("whatsapp", "1") == owner
+
+
 def test_a_table_that_stays_away_is_asked_less_often_and_found_again(scene: Scene) -> None:
+    scene.silence_ms()
+    scene.table.reads.clear()
     scene.table.is_away = True
     for _ in range(600):
         scene.silence_ms()

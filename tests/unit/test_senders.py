@@ -101,6 +101,26 @@ def test_an_event_is_published_as_ours(stub: Callable[[str], Stubber]) -> None:
     stubber.assert_no_pending_responses()
 
 
+def test_many_events_go_out_in_few_calls(stub: Callable[[str], Stubber]) -> None:
+    stubber = stub("events")
+    details = [*(f'"{n}"' for n in range(11)), '"' + "x" * 200_000 + '"', '"' + "y" * 100_000 + '"']
+    for call in (details[:10], details[10:12], details[12:]):
+        entries = [
+            {"EventBusName": "bus", "Source": "message-buffer", "DetailType": "t", "Detail": detail} for detail in call
+        ]
+        stubber.add_response("put_events", {"FailedEntryCount": 0, "Entries": []}, {"Entries": entries})
+    EventBus("bus").publish_all("t", details)
+    EventBus("bus").publish_all("t", [])
+    stubber.assert_no_pending_responses()
+
+
+def test_one_failed_entry_among_many_is_a_failure(stub: Callable[[str], Stubber]) -> None:
+    answer = {"FailedEntryCount": 1, "Entries": [{"EventId": "1"}, {"ErrorCode": "InternalFailure"}]}
+    stub("events").add_response("put_events", answer)
+    with pytest.raises(SendFailed, match=r"^put event: InternalFailure$"):
+        EventBus("bus").publish_all("t", ["1", "2"])
+
+
 def test_a_call_that_succeeds_with_a_failed_entry_has_failed(stub: Callable[[str], Stubber]) -> None:
     refused = {"FailedEntryCount": 1, "Entries": [{"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"}]}
     stub("events").add_response("put_events", refused)

@@ -167,6 +167,11 @@ def _button(content: Json) -> dict[str, Any]:
     return {"text": content.get("text", ""), "interactive": dict(content)}
 
 
+def _order(content: Json) -> dict[str, Any]:
+    """A basket: what the author wrote beside it is the text, what is in it the agent looks up."""
+    return {"text": content.get("text", ""), "order": dict(content)}
+
+
 _READERS: Mapping[str, Callable[[Json], dict[str, Any]]] = {
     "text": _text,
     **{kind: _media(kind) for kind in ("image", "audio", "video", "document", "sticker")},
@@ -174,4 +179,5 @@ _READERS: Mapping[str, Callable[[Json], dict[str, Any]]] = {
     "contacts": _contacts,
     "interactive": _reply,
     "button": _button,
+    "order": _order,
 }

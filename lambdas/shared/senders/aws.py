@@ -22,7 +22,7 @@ class Patience(NamedTuple):
 # To connect is tried with each address of a service in turn; S3 has eight.
 PATIENT = Patience(0.4, 2.5)
 # Of callers that have something to go by, and somebody who waits for them.
-HURRIED = Patience(0.4, 1.0)
+HURRIED = Patience(0.4, 1.0, attempts=1)
 # Between the tries the SDK pauses for up to a second.
 LONGEST_CALL_MS = 8_000
 
