@@ -35,10 +35,10 @@ local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 
-local now_ms = tonumber(now)
+local now_ms = now + 0
 local state = call('HMGET', open_key, conversation, '')
 local buffer, alive = state[1], state[2]
-local word, start, count, due_at = 'BUFFERED', 0, nil, buffer and tonumber(sub(buffer, 27, 39))
+local word, start, count, due_at = 'BUFFERED', 0, nil, buffer and sub(buffer, 27, 39) + 0
 
 if call('ZADD', seen_key, 'NX', now, message_id) == 0 then
   word, count = 'DUPLICATE', call('LLEN', msgs_key)
