@@ -122,7 +122,7 @@ def test_a_call_costs_the_higher_of_its_time_and_its_kilobytes() -> None:
         )
         return (many - few) / (1_000_000 * DAYS)
 
-    # 2.79 times a script of RPUSH and ZADD, and a thousandth of a batch; then 20 KB of text, once in and once, with its batch, out.
+    # 2.79 times RPUSH and ZADD, and a thousandth of a batch; then 20 KB of text, once in and once, with its batch, out.
     assert of_a_message(60) == pytest.approx(2.79 * 2 + 0.27, abs=0.1)
     assert of_a_message(20_000) == pytest.approx(21.2 + 20.2, abs=0.1)
 
