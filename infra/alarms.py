@@ -149,9 +149,15 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Rules unreachable",
-            says="The table of rules does not answer: changes of rules are not seen, and new instances know none.",
+            says="The table of rules does not answer: changes are not seen, and new instances take no messages.",
             metric=metrics.told("RulesUnreachable", "ingest", period=FIVE_MINUTES),
             periods=2,
+        ),
+        Watch(
+            heading="No secret",
+            says="Webhooks come in for a platform that has no secret in this stage, and are refused.",
+            metric=metrics.told("NoSecret", "ingest", period=FIVE_MINUTES),
+            periods=3,
         ),
         Watch(
             heading="Unauthentic webhooks",
