@@ -32,6 +32,7 @@ def test_the_processor_leaves_when_nothing_is_left_to_do(stage: LocalStage) -> N
     assert starts_since(stage, since_ms) == 0
 
 
+@pytest.mark.timeout(300)
 def test_fifty_messages_that_arrive_at_once_start_one_processor(stage: LocalStage) -> None:
     def attempt() -> bool:
         stage.wait_until_idle()
