@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from aws_lambda_powertools.metrics import Metrics
 from fakeredis import FakeServer, FakeStrictRedis
 
 from lambdas.shared.store.connection import ConnectionSettings, connect
@@ -13,6 +14,13 @@ from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeySer
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def no_metrics_of_another_test() -> Iterator[None]:
+    """Powertools keeps what was counted for the whole process until it is flushed."""
+    yield
+    Metrics().clear_metrics()
 
 
 @pytest.fixture(scope="session")
