@@ -32,6 +32,8 @@ def _telemetry() -> Telemetry:
 @cache
 def _ingest() -> Ingest:
     settings, telemetry = config.read_ingest(), _telemetry()
+    assert settings.valkey
+    assert settings.processor_function
     opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     return Ingest(
         store=open_store(settings.valkey, opener),
