@@ -210,12 +210,19 @@ def test_the_model_has_the_number_of_metrics() -> None:
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
     """If this fails, write what is found into infra/cost/usage.toml and run `python -m infra.cost --document docs`."""
-    prod = _resources(stage_config("prod"), tmp_path / "nat")
-    by_endpoints = _resources(stage_config("prod", network={"egress": "endpoints"}), tmp_path / "endpoints")
+
+    def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:
+        return _resources(stage_config("prod", **overrides), tmp_path / "-".join(["prod", *overrides]))
+
+    prod, without, alone = resources(), resources(fallback=False), resources(lane="window")
+    by_endpoints = resources(network={"egress": "endpoints"})
     found = {
-        "alarm_metrics": sum(_metrics_of(alarm) for alarm in prod.get("AWS::CloudWatch::Alarm", [])),
+        "alarm_metrics": _alarm_metrics(without),
+        "alarm_metrics_with_fallback": _alarm_metrics(prod),
+        "alarm_metrics_of_window_lane": _alarm_metrics(alone),
         "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
         "keys": len(prod.get("AWS::KMS::Key", [])),
+        "keys_of_window_lane": len(alone.get("AWS::KMS::Key", [])),
         "secrets": len(prod.get("AWS::SecretsManager::Secret", [])),
         "endpoint_services": sum(
             endpoint.get("VpcEndpointType") == "Interface" for endpoint in by_endpoints["AWS::EC2::VPCEndpoint"]
@@ -247,6 +254,10 @@ def _resources(config: StageConfig, folder: Path) -> Mapping[str, list[dict[str,
             for resource in Template.from_stack(stack).to_json().get("Resources", {}).values():
                 found.setdefault(resource["Type"], []).append(resource.get("Properties", {}))
     return found
+
+
+def _alarm_metrics(resources: Mapping[str, list[dict[str, Any]]]) -> int:
+    return sum(_metrics_of(alarm) for alarm in resources.get("AWS::CloudWatch::Alarm", []))
 
 
 def _metrics_of(alarm: Mapping[str, Any]) -> int:
