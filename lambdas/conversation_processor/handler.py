@@ -7,16 +7,20 @@ queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batch
 from functools import cache
 from typing import Any
 
+from lambdas.conversation_processor.lanes import MOST_WAITS, OtherLane
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.shared import config
 from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.errors import StoreError
+from lambdas.shared.senders import aws
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.dead_letters import DeadLetterQueue
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.holding_table import HoldingTable
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.senders.triggers import TriggerQueue
 from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.telemetry import Telemetry
 
@@ -36,8 +40,21 @@ def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
         emission=emission,
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
         telemetry=telemetry,
+        other_lane=_other_lane(settings, telemetry),
     )
     return processor, emission, telemetry
+
+
+def _other_lane(settings: config.ConversationProcessorSettings, telemetry: Telemetry) -> OtherLane | None:
+    if settings.holding is None:
+        return None
+    return OtherLane(
+        # Somebody waits for the batch, and it can be emitted without.
+        HoldingTable(settings.holding.table, patience=aws.HURRIED),
+        TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED),
+        telemetry,
+        most_waits=min(MOST_WAITS, settings.max_attempts // 2),
+    )
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:

@@ -1,9 +1,11 @@
 """The executor of one conversation: takes its batch, emits it, and says so."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import SystemRandom
 from uuid import uuid4
 
+from lambdas.conversation_processor.lanes import OtherLane, WindowFirst
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
 from lambdas.shared.errors import SendFailed
@@ -11,6 +13,9 @@ from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Stale, Taken
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
+
+# What the window lane holds goes out in a moment.
+WINDOW_FIRST_MS = 1_000
 
 _random = SystemRandom().random
 
@@ -23,6 +28,7 @@ class ConversationProcessor:
         emission: Emission,
         starter: ProcessorStarter,
         telemetry: Telemetry,
+        other_lane: OtherLane | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         new_token: Callable[[], str] = lambda: uuid4().hex,
@@ -31,6 +37,7 @@ class ConversationProcessor:
         self._emission = emission
         self._starter = starter
         self._telemetry = telemetry
+        self._other_lane = other_lane
         self._clock = clock
         self._random = random
         self._new_token = new_token
@@ -43,7 +50,10 @@ class ConversationProcessor:
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         try:
-            self._emission.send(conversation, taken, time)
+            self._send(conversation, taken, time)
+        except WindowFirst:
+            self._put_back(conversation, token, wait_ms=WINDOW_FIRST_MS)
+            return
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
             self._try_later(conversation, token, taken, error)
             return
@@ -53,6 +63,12 @@ class ConversationProcessor:
         elif completed.start_processor:
             self._starter.start(self._store.shard_of(conversation))
 
+    def _send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+        if self._other_lane is not None:
+            taken = replace(taken, payloads=self._other_lane.left_to_emit(conversation, taken))
+        if taken.payloads:
+            self._emission.send(conversation, taken, time)
+
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
@@ -61,6 +77,9 @@ class ConversationProcessor:
         else:
             self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
+        self._put_back(conversation, token, wait_ms=wait_ms)
+
+    def _put_back(self, conversation: str, token: str, *, wait_ms: int) -> None:
         retried = self._store.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)
         if not isinstance(retried, Stale) and retried.start_processor:
             self._starter.start(self._store.shard_of(conversation))

@@ -69,7 +69,7 @@ class Scene:
         self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
         self.bus = FakeBus()
         self.ingest = Ingest(
-            store=engine.store,
+            lane=engine.store,
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             starter=self.starter,
             bus=self.bus,
