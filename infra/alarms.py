@@ -8,7 +8,6 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk.aws_cloudwatch import TreatMissingData
 from constructs import Construct
 
-from infra.config import StageConfig
 from infra.metrics import FIVE_MINUTES, Metrics
 
 RUNBOOK = "docs/runbook.md"
@@ -70,22 +69,11 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
             above=REFUSED_PERCENT,
         ),
         Watch(
-            heading="Store failures",
-            says=f"{' or '.join(_stores(config))} is away, full, or at its request limit, and has been for minutes.",
-            metric=metrics.told_by_all("StoreFailures"),
-            periods=3,
-            out_of=5,
-        ),
-        Watch(
             heading="Dead letters",
             says="Batches were given up and wait to be sent again.",
             metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
         ),
     ]
-
-
-def _stores(config: StageConfig) -> list[str]:
-    return ["Valkey"] * config.has_main_lane + ["DynamoDB"] * config.has_window_lane
 
 
 def _symptoms_of_main_lane(metrics: Metrics) -> Iterable[Watch]:
@@ -106,6 +94,13 @@ def _symptoms_of_main_lane(metrics: Metrics) -> Iterable[Watch]:
             below=1,
             periods=3,
             missing=TreatMissingData.BREACHING,
+        ),
+        Watch(
+            heading="Store failures",
+            says="Valkey is away, full, or at its request limit, and has been for minutes.",
+            metric=metrics.told_by_all("StoreFailures"),
+            periods=3,
+            out_of=5,
         ),
     ]
 

@@ -40,6 +40,7 @@ RULES = frozenset(
         "adaptiveK",
         "mediaSilenceMs",
         "transcriptWaitMs",
+        "windowMs",
         "stopWords",
         "flushWords",
         "controlLanguages",

@@ -221,14 +221,18 @@ def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
 
 def _window_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
     emitter = "window_processor"
-    taken = [metrics.told("WindowMessages", "ingest")]
     repaired = ["Retries", "DeadLetters", "TriggersReturned", "TriggersResent", "LockLost", "Sweeps"]
     if metrics.config.has_main_lane:
-        taken.append(metrics.told("FallbackOpened", "ingest"))
-        between = ("Deferred", "LeftToWindow", "JournalFailures")
-        taken += [metrics.told(name, "conversation_processor") for name in between]
+        taken = [metrics.told(name, "ingest") for name in ("WindowMessages", "FallbackOpened")]
+        between = [
+            metrics.told(name, "conversation_processor") for name in ("Deferred", "LeftToWindow", "JournalFailures")
+        ]
+        first = _graph("Messages in an outage, and between the lanes", [*taken, *between], unit="per minute")
+    else:
+        reasons = metrics.told_by_reason("FlushReasons", emitter)
+        first = _graph("Why windows were over", [reasons], unit="per minute", stacked=True)
     return [
-        _graph("Messages by windows", taken, unit="per minute"),
+        first,
         _graph(
             "Open windows",
             [metrics.told("OpenWindows", emitter, statistic="Maximum")],

@@ -17,10 +17,10 @@ TRIGGERS_AT_ONCE = 5
 
 # What each function asks of the table.
 ACTIONS = {
-    "ingest": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem", "ConditionCheckItem"),
-    "admin": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem", "ConditionCheckItem"),
-    "conversation_processor": ("GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query"),
-    "window_processor": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
+    "ingest": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
+    "admin": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+    "conversation_processor": ("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
+    "window_processor": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
 }
 READ_THE_INDEX = {"admin", "window_processor"}
 

@@ -263,7 +263,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:GetItem", "<Rules>"),
                 ("dynamodb:Scan", "<Rules>"),
                 ("events:PutEvents", "<Bus>"),
-                *held("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem", "ConditionCheckItem"),
+                *held("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
             },
         ),
         ("processor", {("lambda:InvokeFunction", PROCESSOR), ("lambda:InvokeFunction", "<ConversationProcessor>")}),
@@ -272,14 +272,14 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 *EMISSION,
-                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query"),
+                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
             },
         ),
         (
             "window_processor",
             {
                 *EMISSION,
-                *held("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
                 # To give a trigger back, and to keep it while it works.
                 ("sqs:ChangeMessageVisibility", "<Triggers>"),
@@ -300,7 +300,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Scan", "<Rules>"),
                 ("dynamodb:PutItem", "<Rules>"),
                 ("dynamodb:DeleteItem", "<Rules>"),
-                *held("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem", "ConditionCheckItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
             },
         ),

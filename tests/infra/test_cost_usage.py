@@ -42,6 +42,7 @@ CONVERSATION = "default/whatsapp/106540352242922/16505551234"
 
 # service -> metric -> how many values of its dimension are usual
 ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
+SWEEP = {"window_processor": {"Sweeps": 1, "TriggersResent": 1, "OpenWindows": 1, "OldestWindowOverdueMs": 1}}
 WITH_TRAFFIC = {
     # WhatsApp's statuses are the one kind that always comes.
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1, "ProcessorStarts": 1},
@@ -51,6 +52,10 @@ WITH_TRAFFIC = {
     },
     "watchdog": {"ProcessorStarts": 1},
 }  # fmt: skip
+WINDOW_LANE = {
+    "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
+    "window_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
+}
 # Edits, deletions, reactions, typing and control words: not told where a stage's platforms or rules know none.
 WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed"}
 WHEN_SOMETHING_IS_WRONG = {
@@ -58,6 +63,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
+    "WindowMessages", "FallbackOpened", "Deferred", "LeftToWindow", "JournalFailures", "TriggersReturned", "LockLost",
 }  # fmt: skip
 
 
@@ -195,7 +201,8 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
-    known = {name for metrics in [*ALWAYS.values(), *WITH_TRAFFIC.values()] for name in metrics}
+    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, WINDOW_LANE)
+    known = {name for services in priced for metrics in services.values() for name in metrics}
     assert emitted == known | WHEN_IT_IS_USED | WHEN_SOMETHING_IS_WRONG, "put the metric where it belongs in this file"
 
 
@@ -206,6 +213,8 @@ def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> N
 def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_always") == _count(ALWAYS)
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
+    assert used("metrics_of_sweep") == _count(SWEEP)
+    assert used("metrics_of_window_lane") == _count(WINDOW_LANE)
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:

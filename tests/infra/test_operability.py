@@ -18,11 +18,6 @@ ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
 ALONE = {"lane": "window"}
-# The window lane's functions are on their way.
-EXPECTED = {
-    "WindowMessages", "FallbackOpened", "Retries", "TriggersReturned", "Sweeps", "TriggersResent", "OpenWindows",
-    "OldestWindowOverdueMs", "LockLost", "Deferred", "LeftToWindow", "JournalFailures",
-}  # fmt: skip
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
 HTTP, REST = {"kind": "http"}, {"kind": "rest"}
@@ -148,11 +143,7 @@ def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
 ) -> None:
     template = synthesize("prod", **overrides)["Operability"]
     emitted = set(_emitted())
-    looked_at = {
-        each
-        for each in _looked_at(template, namespace="MessageBuffer/prod")
-        if each.name not in EXPECTED and each.service != "window_processor"
-    }
+    looked_at = set(_looked_at(template, namespace="MessageBuffer/prod"))
     assert looked_at
     assert looked_at <= emitted
 
