@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aws_cdk as cdk
+import boto3
 import pytest
 from aws_cdk.assertions import Template
 
@@ -26,11 +27,13 @@ from lambdas.shared.batch import DETAIL_TYPE
 from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.rule_book import CHECK_MS, RuleBook
 from lambdas.shared.senders.event_bus import entry_bytes
+from lambdas.shared.senders.holding_table import MESSAGE, SLICES, WINDOW
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.telemetry import Telemetry
 from lambdas.watchdog.service import Watchdog
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
+from tests.support.window import TABLE, WINDOW_MS, WindowScene
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -39,6 +42,7 @@ ROOT = Path(__file__).parents[2]
 SECRET = "s3cret"
 TEXT = "I have a question about order #12345, it has not come by now"
 CONVERSATION = "default/whatsapp/106540352242922/16505551234"
+MESSAGE_ID = "wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{:02}"
 
 # service -> metric -> how many values of its dimension are usual
 ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
@@ -110,7 +114,7 @@ class Scene:
     def emit(self, *, messages: int) -> int:
         """The bytes of the event that so many messages become."""
         for n in range(messages):
-            self.receive(f"wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{n:02}")
+            self.receive(MESSAGE_ID.format(n))
             self.engine.clock.advance(2_000)
         self.engine.clock.advance(5_000)
         assert self.engine.claim() == [CONVERSATION]
@@ -188,6 +192,72 @@ def test_a_buffered_message_is_as_large_as_the_model_says(scene: Scene) -> None:
 def test_an_event_is_as_large_as_the_model_says(scene: Scene, messages: int) -> None:
     modelled = Traffic(fragments_per_batch=messages, text_bytes=len(TEXT)).event_bytes
     assert scene.emit(messages=messages) == pytest.approx(modelled, rel=0.02)
+
+
+def test_a_message_and_a_batch_of_the_window_lane_ask_for_what_the_model_says(window: WindowScene) -> None:
+    for n in range(4):
+        window.send(MESSAGE_ID.format(n), conversation=CONVERSATION)
+    put, noted = "put_item", "update_item"
+    assert window.wire.made == [put, noted, "send_message", *[put, noted] * 3]
+    window.wire.made.clear()
+    window.clock.advance(WINDOW_MS)
+    window.run()
+    lock = freeze = close = "update_item"
+    assert window.wire.made == [lock, "query", freeze, "put_events", "batch_write_item", close]
+
+
+def test_what_the_window_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
+    rows = {}
+    for messages in (1, 5):
+        conversation = f"{CONVERSATION}{messages}"
+        for n in range(messages):
+            window.send(MESSAGE_ID.format(n), conversation=conversation)
+        held = _item(conversation, MESSAGE + MESSAGE_ID.format(0))
+        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("window_item_bytes"), rel=0.1)
+        window.clock.advance(WINDOW_MS)
+        with window.wire.at(
+            "put_events",
+            lambda: rows.update({messages: _bytes(_item(conversation, WINDOW))}),  # noqa: B023 - used at once
+        ):
+            window.run()
+    a_name = (rows[5] - rows[1]) / 4
+    assert a_name == pytest.approx(used("window_name_bytes"), rel=0.1)
+    assert rows[1] - a_name == pytest.approx(used("window_row_bytes"), rel=0.1)
+
+
+def _item(conversation: str, item: str) -> dict[str, Any]:
+    key = {"conversation": {"S": conversation}, "item": {"S": item}}
+    found: dict[str, Any] = boto3.client("dynamodb").get_item(TableName=TABLE, Key=key)["Item"]
+    return found
+
+
+def _bytes(item: Mapping[str, Any]) -> int:
+    """As DynamoDB reckons: names and values; of a number half its digits and one, of lists and maps three and more."""
+    return sum(len(name) + _value_bytes(value) for name, value in item.items())
+
+
+def _value_bytes(value: Mapping[str, Any]) -> int:
+    ((kind, content),) = value.items()
+    match kind:
+        case "N":
+            return len(content) // 2 + 1
+        case "L":
+            return 3 + sum(1 + _value_bytes(each) for each in content)
+        case "M":
+            return 3 + len(content) + _bytes(content)
+        case _:
+            return len(content)
+
+
+def test_a_sweep_of_the_window_lane_writes_and_asks_as_much_as_the_model_says(
+    scene: Scene, window: WindowScene
+) -> None:
+    window.telemetry = scene.telemetry  # type: ignore[assignment] # what is written is looked at, not what was told
+    scene.written()
+    window.new_processor().sweep()
+    assert scene.written() == pytest.approx(used("window_sweep_log_bytes"), rel=0.1)
+    assert window.wire.made == ["query"] * SLICES
+    assert used("window_slices") == SLICES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
