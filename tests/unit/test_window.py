@@ -9,9 +9,10 @@ import pytest
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.message import MAX_ID_BYTES
 from lambdas.shared.rules import Rules
-from lambdas.shared.senders.holding_table import MAX_NAME_BYTES, name_of
+from lambdas.shared.senders.holding_table import MAX_NAME_BYTES, Frozen, name_of
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.window import GRACE_MS, REMEMBER_MS
+from lambdas.window_processor import service
 from lambdas.window_processor.service import LONGEST_REST_MS, MAX_MESSAGES
 from tests.support.engine import payload
 from tests.support.window import (
@@ -178,18 +179,50 @@ def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: Wind
     assert [message["id"] for message in content["messages"]] == [f"m{n:02}" for n in range(30)]
 
 
-def test_more_than_one_batch_holds_goes_out_in_several_at_once(window: WindowScene) -> None:
-    ids = [f"m{n:04}" for n in range(MAX_MESSAGES + 20)]
+def test_more_than_one_batch_holds_goes_out_in_several_at_once(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
+    ids = [f"m{n:04}" for n in range(40)]
     for message_id in ids:
-        window.lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id, ""), timing=LARGE.timing)
+        window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
     window.pass_time(WINDOW_MS)
     window.pass_time(1_000)
-    sizes = [event["messageCount"] for event in window.events()]
-    assert sizes == [MAX_MESSAGES, 20]
+    assert window.batches() == [ids[:30], ids[30:]]
+    assert [event["flushReason"] for event in window.events()] == ["window", "max_messages"]
     assert window.is_at_rest()
 
 
-LARGE = Rules(max_messages=1_000, window_ms=WINDOW_MS)
+def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    for message_id in ("m1", "m2", "m3"):
+        window.send(message_id)
+    window.pass_time(WINDOW_MS + 5_000)
+    assert window.batches() == [["m1", "m2"], ["m3"]]
+
+
+def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_BYTES", 300)
+    for n in range(3):
+        window.send(f"m{n}", text="x" * 200)
+    window.pass_time(WINDOW_MS + 5_000)
+    assert window.batches() == [["m0"], ["m1"], ["m2"]]
+
+
+def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS)
+    now_ms = window.clock()
+    window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
+    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
+    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
+    assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
+    assert window.table.window(CONVERSATION).frozen == frozen
 
 
 # -- when it fails -----------------------------------------------------------------------------------
