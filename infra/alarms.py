@@ -24,7 +24,6 @@ LOST_LOCKS = 5
 UNAUTHENTIC = 20
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
-EMITTERS = ("conversation_processor", "window_processor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,11 +170,13 @@ def _causes_in_main_lane(metrics: Metrics) -> Iterable[Watch]:
             says="The watchdog does not get round to all shards in one pass.",
             metric=metrics.told("SweepsCut", "watchdog", period=FIVE_MINUTES),
         ),
+        _emission_retries(metrics, "conversation_processor"),
     ]
 
 
 def _causes_in_window_lane(metrics: Metrics) -> Iterable[Watch]:
     watches = [
+        _emission_retries(metrics, "window_processor", role="window_processor"),
         Watch(
             heading="Window locks lost",
             says="Window processors lose their conversation to another one, again and again.",
@@ -194,19 +195,18 @@ def _causes_in_window_lane(metrics: Metrics) -> Iterable[Watch]:
     return watches
 
 
+def _emission_retries(metrics: Metrics, emitter: str, *, role: str = "") -> Watch:
+    return Watch(
+        heading="Emission retries",
+        role=role,
+        says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
+        metric=metrics.told("Retries", emitter),
+        periods=5,
+    )
+
+
 def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
-    emitters = [role for role in EMITTERS if role in metrics.functions]
     return [
-        *(
-            Watch(
-                heading="Emission retries",
-                role=role if role != EMITTERS[0] else "",
-                says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
-                metric=metrics.told("Retries", role),
-                periods=5,
-            )
-            for role in emitters
-        ),
         Watch(
             heading="Ingest crashes",
             says="A webhook was answered 500: something nobody foresaw.",

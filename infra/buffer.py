@@ -65,8 +65,6 @@ class BufferStack(cdk.Stack):
         self._join_lanes()
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api
-        if self._main:
-            self._main.wind_up_watchdog()
         self._export()
 
     @property

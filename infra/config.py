@@ -220,6 +220,12 @@ class StageConfig(Settings):
     def has_window_lane(self) -> bool:
         return self.fallback or not self.has_main_lane
 
+    @property
+    def roles(self) -> set[str]:
+        """The functions that this stage has."""
+        main = {"processor", "conversation_processor", "watchdog"} if self.has_main_lane else set()
+        return {"ingest", "admin"} | main | ({"window_processor"} if self.has_window_lane else set())
+
     @field_validator("rules")
     @classmethod
     def _known(cls, rules: dict[str, Any]) -> dict[str, Any]:

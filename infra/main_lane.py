@@ -39,31 +39,10 @@ class MainLane:
             self.let_start(function)
         # A name is no dependency: without it the watchdog might come before there is a processor.
         self.watchdog.node.add_dependency(self.processor)
+        self._wind_up_watchdog()
 
     def let_start(self, function: Function) -> None:
         function.allow("lambda:InvokeFunction", on=self.startable.function_arn)
-
-    def wind_up_watchdog(self) -> None:
-        echo = Queue(
-            self._scope,
-            "WatchdogEcho",
-            config=self._config,
-            delay=WATCHDOG_ECHO,
-            visibility=cdk.Duration.seconds(6 * WATCHDOG_TIMEOUT.to_seconds()),
-            # A pass that is late is one too many: the rule brings the next within the minute.
-            retention=cdk.Duration.minutes(5),
-            no_dead_letters_because="A late pass is worth nothing; that passes fail or stay away has an alarm.",
-        )
-        self.watchdog.add_event_source(SqsEventSource(echo, batch_size=1))
-        events.Rule(
-            self._scope,
-            "EveryMinute",
-            schedule=events.Schedule.rate(WATCHDOG_RATE),
-            targets=[
-                targets.LambdaFunction(self.watchdog, retry_attempts=0, max_event_age=WATCHDOG_RATE),
-                targets.SqsQueue(echo, retry_attempts=0, max_event_age=WATCHDOG_RATE),
-            ],
-        )
 
     def _make_processor(self) -> Function:
         function = Function(
@@ -104,4 +83,26 @@ class MainLane:
             memory_mb=self._config.memory.watchdog,
             timeout=WATCHDOG_TIMEOUT,
             environment=environment.watchdog(processor=self.startable),
+        )
+
+    def _wind_up_watchdog(self) -> None:
+        echo = Queue(
+            self._scope,
+            "WatchdogEcho",
+            config=self._config,
+            delay=WATCHDOG_ECHO,
+            visibility=cdk.Duration.seconds(6 * WATCHDOG_TIMEOUT.to_seconds()),
+            # A pass that is late is one too many: the rule brings the next within the minute.
+            retention=cdk.Duration.minutes(5),
+            no_dead_letters_because="A late pass is worth nothing; that passes fail or stay away has an alarm.",
+        )
+        self.watchdog.add_event_source(SqsEventSource(echo, batch_size=1))
+        events.Rule(
+            self._scope,
+            "EveryMinute",
+            schedule=events.Schedule.rate(WATCHDOG_RATE),
+            targets=[
+                targets.LambdaFunction(self.watchdog, retry_attempts=0, max_event_age=WATCHDOG_RATE),
+                targets.SqsQueue(echo, retry_attempts=0, max_event_age=WATCHDOG_RATE),
+            ],
         )

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
+from infra.config import StageConfig
+
 # One process synthesizes for all of these.
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -38,6 +40,13 @@ def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Ca
     for function in functions(stacks).values():
         assert "VpcConfig" not in function
         assert not [name for name in function["Environment"]["Variables"] if "VALKEY" in name or "PROCESSOR" in name]
+
+
+@pytest.mark.parametrize("overrides", [{}, {"fallback": False}, {"lane": "window"}])
+def test_a_stages_configuration_names_the_functions_that_it_has(
+    overrides: dict[str, Any], synthesize: Callable[..., Stacks], stage_config: Callable[..., StageConfig]
+) -> None:
+    assert stage_config("prod", **overrides).roles == functions(synthesize("prod", **overrides)).keys()
 
 
 def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stacks]) -> None:
