@@ -40,6 +40,7 @@ RULES = frozenset(
         "adaptiveK",
         "mediaSilenceMs",
         "transcriptWaitMs",
+        "windowMs",
         "stopWords",
         "flushWords",
         "controlLanguages",
@@ -73,6 +74,7 @@ class Memory(Settings):
     processor: MemoryMb = 256
     conversation_processor: MemoryMb = 256
     watchdog: MemoryMb = 256
+    window_processor: MemoryMb = 256
     admin: MemoryMb = 256
 
 
@@ -83,6 +85,7 @@ class Concurrency(Settings):
     processor: Instances | None = None
     conversation_processor: Instances | None = None
     watchdog: Instances | None = None
+    window_processor: Instances | None = None
     admin: Instances | None = None
 
 
@@ -185,6 +188,8 @@ class StageConfig(Settings):
     tracing: bool = False
     # `window` holds messages in DynamoDB for a fixed time: it needs neither a network nor a cache.
     lane: Literal["debounce", "window"] = "debounce"
+    # Beside `debounce`, the window lane takes messages while Valkey cannot be reached.
+    fallback: bool = True
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: LogLevel = "INFO"
     log_retention: LogRetention = "two_weeks"
@@ -206,6 +211,20 @@ class StageConfig(Settings):
     @property
     def is_local(self) -> bool:
         return self.name == LOCAL
+
+    @property
+    def has_main_lane(self) -> bool:
+        return self.lane == "debounce"
+
+    @property
+    def has_window_lane(self) -> bool:
+        return self.fallback or not self.has_main_lane
+
+    @property
+    def roles(self) -> set[str]:
+        """The functions that this stage has."""
+        main = {"processor", "conversation_processor", "watchdog"} if self.has_main_lane else set()
+        return {"ingest", "admin"} | main | ({"window_processor"} if self.has_window_lane else set())
 
     @field_validator("rules")
     @classmethod
@@ -231,7 +250,9 @@ class StageConfig(Settings):
                 f"a stage's name has at most {STAGE_NAME_LENGTH} lower-case letters, digits and single hyphens,"
                 " and begins with a letter"
             )
-        if self.is_local and not self.valkey_url:
+        if self.valkey_url and not self.has_main_lane:
+            raise ValueError("a stage with `lane: window` has no Valkey: leave valkeyUrl out")
+        if self.is_local and self.has_main_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
@@ -240,7 +261,8 @@ class StageConfig(Settings):
                 f"timings.executor_timeout_ms must be at least {LEAST_EXECUTOR_TIMEOUT_MS}: in less, an executor cannot"
                 " wait for a slow AWS and still put its batch back"
             )
-        if self.account and not self.is_local and len(self.network.availability_zones) != ZONES:
+        has_network = self.has_main_lane and not self.is_local
+        if self.account and has_network and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
         return self
 

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -38,9 +38,9 @@ class Sent:
     due_at_ms: int
 
 
-def run(stage: Stage, *, stream: TextIO = sys.stdout) -> bool:
+def run(stage: Stage, *, overrides: Mapping[str, Any], stream: TextIO = sys.stdout) -> bool:
     """Whether exactly one event came, with exactly the five messages in order."""
-    with _started(stage) as outputs, collect(outputs) as inbox:
+    with _started(stage, overrides) as outputs, collect(outputs) as inbox:
         webhooks, view = Webhooks(outputs), View(stream)
         with Progress().step("Warm up"):
             _warm_up(webhooks, inbox)
@@ -57,14 +57,14 @@ def run(stage: Stage, *, stream: TextIO = sys.stdout) -> bool:
 
 
 @contextmanager
-def _started(stage: Stage) -> Iterator[Outputs]:
-    """The running stage as it is, or one that is gone again afterwards."""
+def _started(stage: Stage, overrides: Mapping[str, Any]) -> Iterator[Outputs]:
+    """The running stage as it is, or one with these overrides that is gone again afterwards."""
     with ExitStack() as afterwards:
         try:
             outputs = stage.outputs()
         except LocalError:
             afterwards.callback(_down, stage)
-            outputs = stage.up(Progress())
+            outputs = stage.up(Progress(), overrides=overrides)
         yield outputs
 
 
@@ -104,7 +104,8 @@ def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
         (conversation,) = answer.json["conversations"].values()
         due_at_ms = conversation["dueAt"]
         in_seconds = due_at_ms / 1_000 - time.time()
-        later = f", {(due_at_ms - sent[-1].due_at_ms) / 1_000:.1f} s later than before" if sent else ""
+        later_ms = due_at_ms - sent[-1].due_at_ms if sent else 0
+        later = f", {later_ms / 1_000:.1f} s later than before" if later_ms else ""
         view.line(f"  {at_seconds:5.1f} s  {text:<24}in {in_seconds:.1f} s{later}")
         sent.append(Sent(message_id, due_at_ms))
     return sent

@@ -15,8 +15,8 @@ from local import emulator, processes
 from local.errors import LocalError
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "admin")
-IN_A_LOOP = ("processor", "conversation_processor")
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin")
+IN_A_LOOP = {"processor", "conversation_processor", "window_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
 
@@ -86,7 +86,7 @@ def read_back(
     *,
     endpoint_url: str,
     region: str,
-    valkey_url: str,
+    valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
     """Finish what the emulator's CloudFormation leaves undone, and say where everything is."""
@@ -94,9 +94,10 @@ def read_back(
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
-    functions = {role: deployed[f"{_camel(role)}Function"] for role in ROLES}
+    roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
+    functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
     # The template says so already; the emulator takes it only through this call.
-    for role in IN_A_LOOP:
+    for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(
@@ -110,10 +111,12 @@ def read_back(
         ValkeyUrl=valkey_url,
         WebhookSecrets=webhook_secrets,
         Functions=functions,
-        LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in ROLES},
+        LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in roles},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
         RulesTableName=deployed["RulesTableName"],
+        HoldingTableName=deployed.get("HoldingTableName"),
+        TriggerQueueUrl=deployed.get("TriggerQueueUrl"),
     )
 
 

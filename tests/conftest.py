@@ -80,6 +80,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def window_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
+    """A local stage without Valkey; its tests are in the xdist group `window-stage`."""
+    with local_stage(tmp_path_factory.mktemp("window-stage") / "home", lane="window") as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def database() -> Iterator[Any]:
     """DynamoDB in this process, for the tests of a module."""
