@@ -101,10 +101,10 @@ def test_lambda_neither_retries_nor_hoards_async_events(stage: str, synthesize: 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    common = {"STAGE", "SHARDS", "START_MS", "VALKEY_URL"}
-    common |= {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
+    common = {"STAGE", *(f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL"))}
+    valkey = {"SHARDS", "START_MS", "VALKEY_URL"}
     if stage != "local":
-        common |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
+        valkey |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     holding = {"HOLDING_TABLE", "TRIGGER_QUEUE_URL"}
     emitting = {"EVENT_BUS_NAME", "MAX_EVENT_BYTES", "OVERSIZE_BUCKET", "MAX_ATTEMPTS", "DEAD_LETTER_QUEUE_URL"}
     own = {
@@ -125,7 +125,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_HANDOVER_MS",
         },
         "conversation_processor": {"PROCESSOR_FUNCTION", "EXECUTOR_TIMEOUT_MS", *emitting, *holding},
-        "window_processor": {"LANE", *emitting, *holding},
+        "window_processor": {*emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION"},
         "admin": {
             "LANE",
@@ -139,7 +139,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
         },
     }
     for role, function in _functions(synthesize(stage)["Buffer"]).items():
-        assert set(function["Environment"]["Variables"]) == common | own[role]
+        of_valkey = set() if role == "window_processor" else valkey
+        assert set(function["Environment"]["Variables"]) == common | of_valkey | own[role]
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)

@@ -22,33 +22,39 @@ from tests.support.two_lanes import INGESTERS, Interruption, Step, TwoLanes
 from tests.support.window import make_holding_table
 
 ingesters = st.integers(0, INGESTERS - 1)
-picks = st.integers(0, 50)
-simple_steps = st.one_of(
+picks = st.integers(0, 3)
+hows = st.sampled_from(["swallowed", "unanswered", "late"])
+by_people = st.one_of(
     st.builds(lambda i: Step("deliver", (i,)), ingesters),
     st.builds(lambda i, n: Step("redeliver", (i, n)), ingesters, picks),
-    st.just(Step("execute")),
-    st.just(Step("empty_windows")),
-    st.builds(lambda ms: Step("wait", (ms,)), st.sampled_from([300, 1_100, 2_000, 4_000, 9_000])),
+    st.builds(lambda i, n, how: Step("redeliver_past_valkey", (i, n, how)), ingesters, picks, hows),
+    st.builds(lambda i, n: Step("delete", (i, n)), ingesters, picks),
+)
+by_fate = st.one_of(
+    st.builds(lambda ms: Step("wait", (ms,)), st.sampled_from([300, 1_100, 2_000, 9_000])),
     st.builds(
         lambda role, how: Step("cut", (role, how)),
         st.sampled_from(["ingest", "ingest", "executor"]),
-        st.sampled_from(["swallowed", "unanswered", "late"]),
+        hows,
     ),
     st.builds(lambda role: Step("mend", (role,)), st.sampled_from(["ingest", "executor"])),
-    st.sampled_from([Step("arrive"), Step("recover"), Step("take_over")]),
-    st.builds(lambda i, n: Step("delete", (i, n)), ingesters, picks),
+    st.just(Step("arrive")),
 )
+by_services = st.sampled_from(
+    [Step(name) for name in ("execute", "execute", "empty_windows", "let_windows_end", "take_over")]
+)
+undisturbed = st.one_of(by_people, by_people, by_fate, by_services)
 interruptions = st.builds(
     Interruption,
-    st.integers(1, 14),
+    st.integers(1, 9),
     st.sampled_from(["before", "after"]),
-    st.one_of(st.sampled_from(["kill", "fail"]), simple_steps),
+    st.one_of(st.sampled_from(["kill", "fail"]), st.lists(undisturbed, min_size=1, max_size=4)),
 )
-steps = st.one_of(
-    simple_steps, st.builds(lambda step, cut: step._replace(interruption=cut), simple_steps, interruptions)
+disturbed = st.builds(lambda step, what: step._replace(interruption=what), by_services | by_people, interruptions)
+histories = st.lists(undisturbed | disturbed, min_size=6, max_size=16).map(
+    lambda steps: [Step("deliver", (0,)), *steps]
 )
 skews = st.sampled_from([0, 0, 1_000, -1_000])
-histories = st.lists(steps, min_size=8, max_size=25)
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ class Interruption(NamedTuple):
 
     at: int
     when: Literal["before", "after"]
-    do: "Do | Step"
+    do: "Do | list[Step]"
 
 
 class Step(NamedTuple):
@@ -169,8 +169,9 @@ class TwoLanes:
                 raise Killed
             case "fail":
                 raise NoAnswer if request == "valkey" else SendFailed("ReadTimeoutError")
-            case Step() as step:
-                self.do(step)
+            case list() as steps:
+                for step in steps:
+                    self.do(step)
 
     def deliver(self, ingester: int) -> None:
         self.sent.append(f"m{len(self.sent)}")
@@ -179,6 +180,17 @@ class TwoLanes:
     def redeliver(self, ingester: int, pick: int) -> None:
         if self.sent:
             self._deliver(ingester, self.sent[pick % len(self.sent)])
+
+    def redeliver_past_valkey(self, ingester: int, pick: int, how: Cut) -> None:
+        """As the first one does that finds it away."""
+        before = self.cuts.get("ingest")
+        self.cuts["ingest"] = how
+        try:
+            self.redeliver(ingester, pick)
+        finally:
+            self.cuts.pop("ingest")
+            if before is not None:
+                self.cuts["ingest"] = before
 
     def _deliver(self, ingester: int, message_id: str) -> None:
         lane, counts = self.ingesters[ingester], self.scene.telemetry.counts
@@ -207,6 +219,10 @@ class TwoLanes:
 
     def empty_windows(self) -> None:
         self.scene.run()
+
+    def let_windows_end(self) -> None:
+        self.wait(RULES.window_ms + 1_000)
+        self.empty_windows()
 
     def take_over(self) -> None:
         """Others take whoever works for dead, and do it all again."""
