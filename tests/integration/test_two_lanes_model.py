@@ -27,7 +27,7 @@ hows = st.sampled_from(["swallowed", "unanswered", "late"])
 by_people = st.one_of(
     st.builds(lambda i: Step("deliver", (i,)), ingesters),
     st.builds(lambda i, n: Step("redeliver", (i, n)), ingesters, picks),
-    st.builds(lambda i, n, how: Step("redeliver_past_valkey", (i, n, how)), ingesters, picks, hows),
+    st.builds(lambda i, how, n: Step("deliver_past_valkey", (i, how, n)), ingesters, hows, picks),
     st.builds(lambda i, n: Step("delete", (i, n)), ingesters, picks),
 )
 by_fate = st.one_of(
