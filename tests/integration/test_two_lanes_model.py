@@ -24,10 +24,11 @@ from tests.support.window import make_holding_table
 ingesters = st.integers(0, INGESTERS - 1)
 picks = st.integers(0, 3)
 hows = st.sampled_from(["swallowed", "unanswered", "late"])
+past_valkey = st.builds(lambda i, how, n: Step("deliver_past_valkey", (i, how, n)), ingesters, hows, picks)
 by_people = st.one_of(
     st.builds(lambda i: Step("deliver", (i,)), ingesters),
     st.builds(lambda i, n: Step("redeliver", (i, n)), ingesters, picks),
-    st.builds(lambda i, how, n: Step("deliver_past_valkey", (i, how, n)), ingesters, hows, picks),
+    past_valkey,
     st.builds(lambda i, n: Step("delete", (i, n)), ingesters, picks),
 )
 by_fate = st.one_of(
@@ -51,9 +52,24 @@ interruptions = st.builds(
     st.one_of(st.sampled_from(["kill", "fail"]), st.lists(undisturbed, min_size=1, max_size=4)),
 )
 disturbed = st.builds(lambda step, what: step._replace(interruption=what), by_services | by_people, interruptions)
-histories = st.lists(undisturbed | disturbed, min_size=6, max_size=16).map(
-    lambda steps: [Step("deliver", (0,)), *steps]
+anything = st.lists(undisturbed | disturbed, min_size=6, max_size=16)
+# Both lanes at work on one message, at the same time: what is rare by chance.
+past, ends, execute = Step("deliver_past_valkey", (0, "swallowed", 0)), Step("let_windows_end"), Step("execute")
+collisions = st.builds(
+    lambda before, service, at, when, meanwhile: [
+        *before,
+        Step("wait", (5_000,)),
+        Step(service, (), Interruption(at, when, meanwhile)),
+        Step("take_over"),
+    ],
+    st.sampled_from([[], [past], [past], [past]]) | st.lists(by_people, max_size=2),
+    st.sampled_from(["execute", "empty_windows"]),
+    st.integers(1, 7),
+    st.sampled_from(["before", "after"]),
+    st.sampled_from([[past, ends], [execute], [ends], [Step("take_over")], "fail"]),
 )
+histories = st.one_of(anything, collisions, collisions).map(lambda steps: [Step("deliver", (0,)), *steps])
+waits = st.sampled_from([0, 0, 3])
 skews = st.sampled_from([0, 0, 1_000, -1_000])
 
 
@@ -63,9 +79,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "MOST_FAILURES", 1_000)
 
 
-def live(database: Any, history: list[Step], skew_ms: int) -> None:
+def live(database: Any, history: list[Step], skew_ms: int, most_waits: int) -> None:
     make_holding_table(database)
-    world = TwoLanes(skew_ms)
+    world = TwoLanes(skew_ms, most_waits)
     for step in history:
         world.do(step)
     world.come_to_rest()
@@ -75,9 +91,9 @@ def live(database: Any, history: list[Step], skew_ms: int) -> None:
 @pytest.mark.timeout(300)
 def test_any_history_brings_each_message_out_in_one_batch(database: Any) -> None:
     @settings(suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
-    @given(history=histories, skew_ms=skews)
-    def holds(history: list[Step], skew_ms: int) -> None:
-        live(database, history, skew_ms)
+    @given(history=histories, skew_ms=skews, most_waits=waits)
+    def holds(history: list[Step], skew_ms: int, most_waits: int) -> None:
+        live(database, history, skew_ms, most_waits)
 
     holds()
 
@@ -171,16 +187,16 @@ def lost_answers_are_good() -> Any:
 @pytest.mark.parametrize("title", BUGS)
 def test_the_model_finds(title: str, database: Any) -> None:
     @settings(
-        max_examples=1_500,
+        max_examples=3_000,
         database=None,
         derandomize=True,
         phases=[Phase.generate],
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(history=histories, skew_ms=skews)
-    def holds(history: list[Step], skew_ms: int) -> None:
-        live(database, history, skew_ms)
+    @given(history=histories, skew_ms=skews, most_waits=waits)
+    def holds(history: list[Step], skew_ms: int, most_waits: int) -> None:
+        live(database, history, skew_ms, most_waits)
 
     with BUGS[title](), pytest.raises(AssertionError):
         holds()

@@ -94,6 +94,7 @@ class Accepted:
 @dataclass
 class TwoLanes:
     skew_ms: int = 0
+    most_waits: int = MOST_WAITS
     scene: WindowScene = field(default_factory=WindowScene)
     server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
     cuts: dict[Role, Cut] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class TwoLanes:
             starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
             telemetry=telemetry,
             other_lane=OtherLane(
-                self.scene.table, self.scene.triggers, telemetry, most_waits=MOST_WAITS, clock=self.clock
+                self.scene.table, self.scene.triggers, telemetry, most_waits=self.most_waits, clock=self.clock
             ),
             clock=self.clock,
             random=lambda: 0.0,
