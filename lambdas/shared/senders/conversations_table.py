@@ -79,7 +79,7 @@ class Settled(NamedTuple):
 
 class ConversationsTable:
     def __init__(self, table_name: str) -> None:
-        self._table_name = table_name
+        self.name = table_name
 
     # -- the record --------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class ConversationsTable:
         """The newest of those that left the record, in order."""
         with aws.errors_as_ours("read turns"):
             answer = self._client.query(
-                TableName=self._table_name,
+                TableName=self.name,
                 KeyConditionExpression="id = :id AND begins_with(part, :turns)",
                 ExpressionAttributeValues={":id": _s(conversation), ":turns": _s("t#")},
                 ScanIndexForward=False,
@@ -194,7 +194,7 @@ class ConversationsTable:
         ]  # fmt: skip
         return self._transact(
             "plan reply",
-            [self._owned(conversation, owner), {"Put": {"TableName": self._table_name, "Item": plan}}, *carries],
+            [self._owned(conversation, owner), {"Put": {"TableName": self.name, "Item": plan}}, *carries],
         )
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
@@ -224,7 +224,7 @@ class ConversationsTable:
             reason=_s("newer messages"),
         )
         _only_for(owner, record)
-        drops = [{"Delete": {"TableName": self._table_name, "Key": self._key(conversation, _outbox(each))}}
+        drops = [{"Delete": {"TableName": self.name, "Key": self._key(conversation, _outbox(each))}}
                  for each in dropped]  # fmt: skip
         return self._transact("park reply", [record, *drops])
 
@@ -263,7 +263,7 @@ class ConversationsTable:
         _only_for(owner, record)
         over = [self._over(conversation, each, s.outcome, s.expires_at_seconds) for each in s.carried]
         turns = [
-            {"Put": {"TableName": self._table_name, "Item": {
+            {"Put": {"TableName": self.name, "Item": {
                 **self._key(conversation, f"t#{s.rolled_before + number:010}"),
                 "turn": _s(json.dumps(turn, ensure_ascii=False)),
             }}}
@@ -324,7 +324,7 @@ class ConversationsTable:
         return item
 
     def _at(self, conversation: str, part: str) -> Json:
-        return {"TableName": self._table_name, "Key": self._key(conversation, part)}
+        return {"TableName": self.name, "Key": self._key(conversation, part)}
 
     def _key(self, conversation: str, part: str) -> Item:
         return {"id": _s(conversation), "part": _s(part)}
