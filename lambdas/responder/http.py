@@ -16,7 +16,8 @@ Json = dict[str, Any]
 CONNECT_SECONDS = 2.0
 MAX_ANSWER_BYTES = 4_194_304
 CHUNK_BYTES = 65_536
-FIRST_ERROR = 400
+# A redirect is one, too: it is not followed with the credentials.
+FIRST_ERROR = 300
 FIRST_SERVER_ERROR = 500
 # By their definition the request was not carried out, and may be made again.
 NOT_DONE = frozenset({408, 425, 429, 503})

@@ -84,7 +84,7 @@ class Steps:
 
     def _error(self, name: str, kills: bool, *, done: bool) -> BaseException:
         if kills:
-            return Killed
+            return Killed()
         if name in ("send", "answer"):
             return Unconfirmed("made to fail") if done else Busy("made to fail")
         return SendFailed("made to fail")
