@@ -183,6 +183,8 @@ class StageConfig(Settings):
     termination_protection: bool = False
     # X-Ray samples the functions' invocations.
     tracing: bool = False
+    # `window` holds messages in DynamoDB for a fixed time: it needs neither a network nor a cache.
+    lane: Literal["debounce", "window"] = "debounce"
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: LogLevel = "INFO"
     log_retention: LogRetention = "two_weeks"

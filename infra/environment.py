@@ -8,12 +8,14 @@
 | SHARDS | all | how many processors share the conversations |
 | START_MS | all | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
+| LANE | ingest, window_processor, admin | `debounce`, or `window` where that lane stands alone, without Valkey |
 | PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
 | RULES | ingest, admin | the layer of the rules that is deployed with the stage, JSON |
 | RULES_TABLE | ingest, admin | the layers that operators change |
 | WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
-| CONVERSATION_PROCESSOR_FUNCTION | processor, admin | whom to hand a claimed conversation, or a dead letter, to |
+| CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
+| REDRIVE_FUNCTION | admin | whom to hand a dead letter to |
 | EVENT_BUS_NAME | ingest, conversation_processor, admin | where amendments, batches and cancellations go |
 | MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go that are too large for the bus |
 | EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS | conversation_processor | when it gives up |
@@ -74,6 +76,7 @@ def ingest(
     bus: events.IEventBus,
 ) -> Environment:
     return {
+        "LANE": config.lane,
         "EVENT_BUS_NAME": bus.event_bus_name,
         "PROCESSOR_FUNCTION": processor.function_name,
         "RULES": _rules(config),
@@ -125,8 +128,9 @@ def admin(
     rules_table: dynamodb.ITable,
 ) -> Environment:
     return {
+        "LANE": config.lane,
         "PROCESSOR_FUNCTION": processor.function_name,
-        "CONVERSATION_PROCESSOR_FUNCTION": conversation_processor.function_name,
+        "REDRIVE_FUNCTION": conversation_processor.function_name,
         "EVENT_BUS_NAME": bus.event_bus_name,
         "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
         "RULES": _rules(config),

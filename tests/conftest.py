@@ -10,6 +10,7 @@ from lambdas.shared.store.connection import ConnectionSettings, connect
 from tests.support.engine import Engine, monitored
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
+from tests.support.window import WindowScene, dynamodb
 
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
@@ -76,3 +77,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
     """One local stage for the tests that go by HTTP and the bus; they are in the xdist group `stage`."""
     with local_stage(tmp_path_factory.mktemp("stage") / "home") as running:
         yield running
+
+
+@pytest.fixture
+def window() -> Iterator[WindowScene]:
+    with dynamodb():
+        yield WindowScene()

@@ -34,12 +34,14 @@ class _Parts(NamedTuple):
 @cache
 def _parts() -> _Parts:
     settings, telemetry = config.read_admin(), Telemetry()
+    assert settings.valkey
     opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     return _Parts(settings, open_store(settings.valkey, opener), Functions(), telemetry)
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
     settings, store, functions, telemetry = _parts()
+    assert settings.processor_function
     starter = ProcessorStarter(functions, settings.processor_function, telemetry)
     operations = operations_of(
         Conversations(store, starter, EventBus(settings.event_bus)),
@@ -54,7 +56,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
         Letters(
             DeadLetterQueue(settings.dead_letter_queue_url),
             functions,
-            settings.conversation_processor_function,
+            settings.redrive_function,
             context.get_remaining_time_in_millis,
         ),
     )

@@ -7,43 +7,62 @@ queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batch
 from functools import cache
 from typing import Any
 
-from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
+from lambdas.conversation_processor.lanes import MOST_WAITS, OtherLane
+from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.shared import config
+from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.errors import StoreError
+from lambdas.shared.senders import aws
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.dead_letters import DeadLetterQueue
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.holding_table import HoldingTable
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.senders.triggers import TriggerQueue
 from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.telemetry import Telemetry
 
 
 @cache
-def _parts() -> tuple[ConversationProcessor, Telemetry]:
+def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
     settings, telemetry = config.read_conversation_processor(), Telemetry()
     opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    outlets = Outlets(
+        EventBus(settings.event_bus),
+        ObjectStore(settings.oversize_bucket),
+        DeadLetterQueue(settings.dead_letter_queue_url),
+    )
+    emission = Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
     processor = ConversationProcessor(
         store=open_store(settings.valkey, opener),
-        outlets=Outlets(
-            EventBus(settings.event_bus),
-            ObjectStore(settings.oversize_bucket),
-            DeadLetterQueue(settings.dead_letter_queue_url),
-        ),
+        emission=emission,
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
         telemetry=telemetry,
-        limits=Limits(settings.max_event_bytes, settings.max_attempts),
+        other_lane=_other_lane(settings, telemetry),
     )
-    return processor, telemetry
+    return processor, emission, telemetry
+
+
+def _other_lane(settings: config.ConversationProcessorSettings, telemetry: Telemetry) -> OtherLane | None:
+    if settings.holding is None:
+        return None
+    return OtherLane(
+        # Somebody waits for the batch, and it can be emitted without.
+        HoldingTable(settings.holding.table, patience=aws.HURRIED),
+        TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED),
+        telemetry,
+        most_waits=min(MOST_WAITS, settings.max_attempts // 2),
+    )
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
-    processor, telemetry = _parts()
+    processor, emission, telemetry = _parts()
     time = TimeLeft(context.get_remaining_time_in_millis)
     try:
         if "redrive" in event:
-            return {"redriven": processor.redrive(event["redrive"], time)}
+            return {"redriven": emission.redrive(event["redrive"], time)}
         processor.process(event["conversation"], time)
     except StoreError as error:
         # The claim, or the token, runs out: then the watchdog puts the conversation back, batch and id unchanged.

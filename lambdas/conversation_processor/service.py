@@ -1,78 +1,23 @@
-"""The executor of one conversation: takes its batch, emits it, and says so.
+"""The executor of one conversation: takes its batch, emits it, and says so."""
 
-Any step may be repeated or be the last one that happens. The batch stays frozen under its id until somebody says
-it is out, so the worst is that the same event comes again; consumers know it by its `batchId`.
-"""
-
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from random import SystemRandom
-from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from lambdas.conversation_processor import batch
+from lambdas.conversation_processor.lanes import OtherLane, WindowFirst
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import InvalidInput, SendFailed
-from lambdas.shared.senders.aws import LONGEST_CALL_MS
-from lambdas.shared.senders.event_bus import entry_bytes
+from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
+from lambdas.shared.errors import SendFailed
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Stale, Taken
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
 
-FIRST_RETRY_MS = 1_000
-LONGEST_RETRY_MS = 60_000
-# What every account's queue takes.
-MAX_LETTER_BYTES = 262_144
-# For putting the batch back, or saying that it is out.
-SETTLE_MS = 2_000
+# What the window lane holds goes out in a moment.
+WINDOW_FIRST_MS = 1_000
 
 _random = SystemRandom().random
-
-
-class Limits(NamedTuple):
-    max_event_bytes: int
-    max_attempts: int
-
-
-class TimeLeft:
-    """What Lambda still gives an executor. It ends by putting its batch back, not by being killed.
-
-    Two calls of AWS fit into the default time-out of 20 seconds at their slowest, a third may have to wait for the
-    next attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
-    """
-
-    def __init__(self, remaining_ms: Callable[[], int]) -> None:
-        self._remaining_ms = remaining_ms
-        self._needed_ms = min(LONGEST_CALL_MS + SETTLE_MS, remaining_ms() // 2)
-
-    def require_a_call(self) -> None:
-        if self._remaining_ms() < self._needed_ms:
-            raise SendFailed("too little time is left for another call")
-
-
-class Bus(Protocol):
-    def publish(self, detail_type: str, detail: str) -> None: ...
-
-
-class Objects(Protocol):
-    bucket: str
-
-    def put(self, key: str, body: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-
-class Queue(Protocol):
-    def put(self, body: str) -> None: ...
-
-
-class Outlets(NamedTuple):
-    """Where a batch may go."""
-
-    bus: Bus
-    objects: Objects
-    dead_letters: Queue
 
 
 class ConversationProcessor:
@@ -80,19 +25,19 @@ class ConversationProcessor:
         self,
         *,
         store: Store,
-        outlets: Outlets,
+        emission: Emission,
         starter: ProcessorStarter,
         telemetry: Telemetry,
-        limits: Limits,
+        other_lane: OtherLane | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         new_token: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._store = store
-        self._bus, self._objects, self._dead_letters = outlets
+        self._emission = emission
         self._starter = starter
         self._telemetry = telemetry
-        self._limits = limits
+        self._other_lane = other_lane
         self._clock = clock
         self._random = random
         self._new_token = new_token
@@ -106,6 +51,9 @@ class ConversationProcessor:
             return
         try:
             self._send(conversation, taken, time)
+        except WindowFirst:
+            self._put_back(conversation, token, wait_ms=WINDOW_FIRST_MS)
+            return
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
             self._try_later(conversation, token, taken, error)
             return
@@ -115,94 +63,23 @@ class ConversationProcessor:
         elif completed.start_processor:
             self._starter.start(self._store.shard_of(conversation))
 
-    def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit what a dead letter holds under its old batch id; raises what goes wrong. Answers that id.
-
-        The conversation has gone on since: this batch comes out of order.
-        """
-        payloads = letter.get("payloads")
-        if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):
-            payloads = json.loads(self._objects.get(str(reference.get("key"))))
-        if not isinstance(payloads, list) or not payloads:
-            raise InvalidInput("this is not the body of a dead letter: it has no payloads")
-        conversation, taken = batch.taken_from_letter(letter, payloads)
-        self._emit(conversation, taken, time)
-        return taken.batch_id
-
     def _send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        """To the bus; or among the dead letters, if it cannot go there."""
-        if taken.attempt > self._limits.max_attempts:
-            # Its executors died: one that lives gives up at its last attempt.
-            self._bury(conversation, taken, time, reason="attempts exhausted")
-            return
-        try:
-            self._emit(conversation, taken, time)
-        except InvalidInput as error:
-            self._bury(conversation, taken, time, reason=f"unreadable: {error}")
-        except SendFailed as error:
-            if taken.attempt < self._limits.max_attempts:
-                raise
-            self._bury(conversation, taken, time, reason=str(error))
-
-    def _emit(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        content = batch.content_of(taken.payloads)
-        detail = batch.to_json(batch.event_of(conversation, taken, content))
-        oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
-        if oversize:
-            key, body = batch.object_key(taken), content.wire
-            time.require_a_call()
-            self._objects.put(key, body)
-            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
-            detail = batch.to_json(batch.event_by_reference(conversation, taken, content, reference=reference))
-        time.require_a_call()
-        self._bus.publish(batch.DETAIL_TYPE, detail.decode())
-        self._tell_emitted(conversation, taken, oversize=oversize)
-
-    def _bury(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
-        letter = batch.letter_of(conversation, taken, reason=reason)
-        payloads = batch.letter_payloads(taken)
-        # Escaped to ASCII: a queue refuses some of the characters that people can write.
-        body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
-        if len(body) > MAX_LETTER_BYTES:
-            key, content = batch.letter_key(taken), json.dumps(payloads, separators=(",", ":")).encode()
-            time.require_a_call()
-            self._objects.put(key, content)
-            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(content)}
-            body = json.dumps(letter | {"payloadsRef": reference}, separators=(",", ":"))
-        time.require_a_call()
-        self._dead_letters.put(body)
-        self._telemetry.count("DeadLetters")
-        self._telemetry.warn(
-            "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
-        )
+        if self._other_lane is not None:
+            taken = replace(taken, payloads=self._other_lane.left_to_emit(conversation, taken))
+        if taken.payloads:
+            self._emission.send(conversation, taken, time)
 
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
-        wait_ms = self._back_off_ms(taken.attempt)
+        wait_ms = back_off_ms(taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
         if isinstance(error, SendFailed):
             self._telemetry.warn("emit failed", **fields, reason=str(error), retry_in_ms=wait_ms)
         else:
             self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
+        self._put_back(conversation, token, wait_ms=wait_ms)
+
+    def _put_back(self, conversation: str, token: str, *, wait_ms: int) -> None:
         retried = self._store.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)
         if not isinstance(retried, Stale) and retried.start_processor:
             self._starter.start(self._store.shard_of(conversation))
-
-    def _back_off_ms(self, attempt: int) -> int:
-        """Doubled with each attempt, less up to half by chance: what failed together does not return together."""
-        longest = min(FIRST_RETRY_MS << min(attempt - 1, 16), LONGEST_RETRY_MS)
-        return int(longest * (1 - self._random() / 2))
-
-    def _tell_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
-        count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
-        late_ms = max(self._clock() - taken.due_at_ms, 0)
-        self._telemetry.count("Batches")
-        self._telemetry.count("BatchSize", count)
-        self._telemetry.measure_ms("WaitMs", wait_ms)
-        self._telemetry.measure_ms("EmitLatenessMs", late_ms)
-        self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
-        self._telemetry.info(
-            "emitted",
-            conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
-            flush_reason=taken.flush_reason, wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,
-        )  # fmt: skip

@@ -9,19 +9,25 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
+from lambdas.ingest.lane import FAST_MS, LEAST_WINDOW_MS, Lane, LaneWithFallback
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.service import Ingest, Request, Response, refuse
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared import config
 from lambdas.shared.rule_book import RuleBook
+from lambdas.shared.senders import aws
 from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.holding_table import HoldingTable
 from lambdas.shared.senders.rules_table import RulesTable
 from lambdas.shared.senders.secrets import Secrets
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.opening import Opener, open_store
+from lambdas.shared.senders.starter import NO_PROCESSOR, ProcessorStarter
+from lambdas.shared.senders.triggers import TriggerQueue
+from lambdas.shared.store.opening import Opener, ValkeySettings, open_store
+from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
+from lambdas.shared.window import WindowLane
 
 
 @cache
@@ -32,15 +38,32 @@ def _telemetry() -> Telemetry:
 @cache
 def _ingest() -> Ingest:
     settings, telemetry = config.read_ingest(), _telemetry()
-    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     return Ingest(
-        store=open_store(settings.valkey, opener),
+        lane=_lane(settings, telemetry),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
-        starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
+        starter=ProcessorStarter(Functions(), settings.processor_function or NO_PROCESSOR, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
     )
+
+
+def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
+    if settings.holding is None:
+        return _main(settings.valkey, telemetry)
+    # A webhook waits for it, and its platform sends it again.
+    table = HoldingTable(settings.holding.table, patience=aws.HURRIED)
+    triggers = TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED)
+    if settings.valkey is None:
+        return WindowLane(table, triggers)
+    window = WindowLane(table, triggers, least_window_ms=LEAST_WINDOW_MS)
+    return LaneWithFallback(_main(settings.valkey, telemetry, retry_within_ms=FAST_MS), window, table, telemetry)
+
+
+def _main(valkey: ValkeySettings | None, telemetry: Telemetry, *, retry_within_ms: int | None = None) -> Store:
+    assert valkey is not None
+    opener = Opener(valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    return open_store(valkey, opener, retry_within_ms=retry_within_ms)
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from lambdas.ingest.amendments import Amendment, Amendments, Publishes, event_of
+from lambdas.ingest.lane import Lane
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Reacted, Signer, Webhook, to_json
@@ -26,7 +27,6 @@ from lambdas.shared.rule_book import RuleBook
 from lambdas.shared.rules import Rules
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store import outcomes as o
-from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.timing import Timing
 
@@ -89,7 +89,7 @@ class Ingest:
     def __init__(
         self,
         *,
-        store: Store,
+        lane: Lane,
         secrets: WebhookSecrets,
         starter: ProcessorStarter,
         bus: Publishes,
@@ -98,7 +98,7 @@ class Ingest:
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
     ) -> None:
-        self._store = store
+        self._lane = lane
         self._secrets = secrets
         self._starter = starter
         self._bus = bus
@@ -175,7 +175,7 @@ class Ingest:
             # The script refuses to wait for nothing, which is what a VIP's silence may be.
             extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
             name = str(conversation)
-            outcome = self._store.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
+            outcome = self._lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
             conversations[name] = {"dueAt": None if isinstance(outcome, o.Empty) else outcome.due_at_ms}
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
@@ -242,7 +242,7 @@ class Ingest:
                     case "flush":
                         self._send_now(message, done)
                     case None:
-                        outcome = self._store.buffer_message(
+                        outcome = self._lane.buffer_message(
                             str(message.conversation), message.id, payload=message.payload, timing=message.timing
                         )
                         done.accepted += isinstance(outcome, o.Buffered)
@@ -257,7 +257,7 @@ class Ingest:
     def _stop(self, message: _Message, done: _Done) -> None:
         """A repeat is told again: whoever was to be told first may not have been."""
         name = str(message.conversation)
-        outcome = self._store.cancel_buffer(name, cancel_id=message.id)
+        outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
         event = cancelled_event(
             message.conversation, outcome, reason="stop_word", at_ms=self._clock(), message_id=message.id
         )
@@ -268,7 +268,7 @@ class Ingest:
     def _send_now(self, message: _Message, done: _Done) -> None:
         """But for a hold: a person has taken over, and no word of the author's ends that."""
         timing = message.timing._replace(flush_reason="flush")
-        outcome = self._store.retime_buffer(str(message.conversation), timing=timing)
+        outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)
         if isinstance(outcome, o.Retimed):
             self._waits(message, outcome, done)
         if isinstance(outcome, o.Retimed) and outcome.due_at_ms <= self._clock():
@@ -280,14 +280,14 @@ class Ingest:
         name = str(message.conversation)
         done.conversations[name] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
         if outcome.start_processor:
-            done.to_start[self._store.shard_of(name)] = None
+            done.to_start[self._lane.shard_of(name)] = None
 
     def _change(self, change: _Change) -> dict[str, Any] | None:
         """What to tell the bus: of a message that waits no longer, and of every reaction. None: changed in place."""
         conversation, batch_id = str(change.amendment.conversation), None
         match change.amendment:
             case Edited(_, message):
-                edited = self._store.edit_message(conversation, message.id, payload=change.payload)
+                edited = self._lane.edit_message(conversation, message.id, payload=change.payload)
                 if isinstance(edited, o.Edited):
                     # The wait belongs to the last message, which may wait for a transcript of its own.
                     if change.timing is not None and edited.behind == 0:
@@ -295,20 +295,20 @@ class Ingest:
                     return None
                 batch_id = edited.batch_id
             case Deleted(_, message_id):
-                deleted = self._store.delete_message(conversation, message_id)
+                deleted = self._lane.delete_message(conversation, message_id)
                 if isinstance(deleted, o.Deleted):
                     return None
                 batch_id = deleted.batch_id
             case Reacted():
-                found = self._store.find_message(conversation, change.amendment.message_id)
+                found = self._lane.find_message(conversation, change.amendment.message_id)
                 if not isinstance(found, o.Waiting):
                     batch_id = found.batch_id
         return event_of(change.amendment, batch_id=batch_id)
 
     def _retime(self, conversation: str, timing: Timing) -> None:
-        retimed = self._store.retime_buffer(conversation, timing=timing)
+        retimed = self._lane.retime_buffer(conversation, timing=timing)
         if isinstance(retimed, o.Retimed) and retimed.start_processor:
-            self._starter.start(self._store.shard_of(conversation))
+            self._starter.start(self._lane.shard_of(conversation))
 
     def _ready(self, intake: Intake, *, leave_out: bool) -> tuple[list[_Message], list[_Change]]:
         messages: list[_Message] = []

@@ -17,10 +17,22 @@ from lambdas.shared.store.store import StoreSettings
 # token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.
 TOKEN_MARGIN_MS = 2_000
 
+LANES = ("debounce", "window")
+
+
+class HoldingSettings(NamedTuple):
+    """Where the window lane keeps messages, and what ends a window."""
+
+    table: str
+    queue_url: str
+
 
 class IngestSettings(NamedTuple):
-    valkey: ValkeySettings
-    processor_function: str
+    valkey: ValkeySettings | None
+    """`None` where the window lane stands alone; so is the processor."""
+    processor_function: str | None
+    holding: HoldingSettings | None
+    """`None` where the main lane has no fallback."""
     webhook_secret_id: str
     event_bus: str
     rules: Mapping[str, Any]
@@ -39,6 +51,19 @@ class ProcessorSettings(NamedTuple):
 class ConversationProcessorSettings(NamedTuple):
     valkey: ValkeySettings
     processor_function: str
+    holding: HoldingSettings | None
+    """`None` where the main lane has no fallback."""
+    event_bus: str
+    max_event_bytes: int
+    oversize_bucket: str
+    max_attempts: int
+    dead_letter_queue_url: str
+
+
+class WindowProcessorSettings(NamedTuple):
+    valkey: ValkeySettings | None
+    """`None` where the window lane stands alone."""
+    holding: HoldingSettings
     event_bus: str
     max_event_bytes: int
     oversize_bucket: str
@@ -52,9 +77,12 @@ class WatchdogSettings(NamedTuple):
 
 
 class AdminSettings(NamedTuple):
-    valkey: ValkeySettings
-    processor_function: str
-    conversation_processor_function: str
+    valkey: ValkeySettings | None
+    """`None` where the window lane stands alone; so is the processor."""
+    processor_function: str | None
+    holding: HoldingSettings | None
+    """`None` where the main lane has no fallback."""
+    redrive_function: str
     event_bus: str
     dead_letter_queue_url: str
     rules: Mapping[str, Any]
@@ -129,6 +157,20 @@ class _Environment:
             raise InvalidSettings(f"The environment variable {name} must be a JSON object.")
         return value
 
+    def is_window_lane(self) -> bool:
+        lane = self.text("LANE")
+        if lane not in LANES:
+            raise InvalidSettings(f"The environment variable LANE must be one of {', '.join(LANES)}.")
+        return lane == "window"
+
+    def holding(self) -> HoldingSettings:
+        return HoldingSettings(table=self.text("HOLDING_TABLE"), queue_url=self.text("TRIGGER_QUEUE_URL"))
+
+    def fallback(self) -> HoldingSettings | None:
+        if self.optional("HOLDING_TABLE") is None and self.optional("TRIGGER_QUEUE_URL") is None:
+            return None
+        return self.holding()
+
     def valkey(self, **timings: int) -> ValkeySettings:
         return ValkeySettings(
             connection=ConnectionSettings(self.text("VALKEY_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
@@ -144,9 +186,11 @@ class _Environment:
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     env = _environment(environ)
+    alone = env.is_window_lane()
     return IngestSettings(
-        valkey=env.valkey(),
-        processor_function=env.text("PROCESSOR_FUNCTION"),
+        valkey=None if alone else env.valkey(),
+        processor_function=None if alone else env.text("PROCESSOR_FUNCTION"),
+        holding=env.holding() if alone else env.fallback(),
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
@@ -171,6 +215,20 @@ def read_conversation_processor(environ: Mapping[str, str] | None = None) -> Con
     return ConversationProcessorSettings(
         valkey=env.valkey(executor_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
         processor_function=env.text("PROCESSOR_FUNCTION"),
+        holding=env.fallback(),
+        event_bus=env.text("EVENT_BUS_NAME"),
+        max_event_bytes=env.whole("MAX_EVENT_BYTES", at_least=1_024),
+        oversize_bucket=env.text("OVERSIZE_BUCKET"),
+        max_attempts=env.whole("MAX_ATTEMPTS"),
+        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+    )
+
+
+def read_window_processor(environ: Mapping[str, str] | None = None) -> WindowProcessorSettings:
+    env = _environment(environ)
+    return WindowProcessorSettings(
+        valkey=None if env.is_window_lane() else env.valkey(),
+        holding=env.holding(),
         event_bus=env.text("EVENT_BUS_NAME"),
         max_event_bytes=env.whole("MAX_EVENT_BYTES", at_least=1_024),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
@@ -186,10 +244,12 @@ def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
     env = _environment(environ)
+    alone = env.is_window_lane()
     return AdminSettings(
-        valkey=env.valkey(),
-        processor_function=env.text("PROCESSOR_FUNCTION"),
-        conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION"),
+        valkey=None if alone else env.valkey(),
+        processor_function=None if alone else env.text("PROCESSOR_FUNCTION"),
+        holding=env.holding() if alone else env.fallback(),
+        redrive_function=env.text("REDRIVE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         rules=env.object("RULES"),

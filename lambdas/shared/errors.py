@@ -8,6 +8,7 @@ MessageBufferError
 │   └── MessageTooLarge
 ├── InvalidSettings             a function's environment lacks a variable, or one has an impossible value
 ├── RulesConflict               somebody else has changed these rules since they were read
+├── LockLost                    (retryable) somebody else works on what was ours
 ├── SendFailed                  (retryable) an AWS service refused, or did not answer in time
 └── StoreError                  Valkey did not do what it was asked to do
     ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
@@ -50,6 +51,10 @@ class InvalidSettings(MessageBufferError):
 
 class RulesConflict(MessageBufferError):
     pass
+
+
+class LockLost(MessageBufferError):
+    retryable = True
 
 
 class SendFailed(MessageBufferError):

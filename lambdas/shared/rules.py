@@ -257,6 +257,8 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
+    # Of the window lane; it ends at maxWaitMs in any case.
+    window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()
     control_languages: _Languages = ()
@@ -288,6 +290,7 @@ class Rules(_RuleFields):
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=self._adaptive(),
+            window_ms=self.window_ms,
         )
 
     def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:

@@ -7,7 +7,7 @@ WAIT_LIMIT_MS = 86_400_000
 
 
 class Timing(NamedTuple):
-    """The rules as buffer_message takes them, in its order."""
+    """When a message's batch is due. All but the last are what the scripts take, in their order: `for_scripts`."""
 
     silence_ms: int
     typing_ms: int
@@ -18,3 +18,9 @@ class Timing(NamedTuple):
     """Empty: wait. Otherwise the batch is due at once, for this reason."""
     adaptive: str
     """Empty: off. Otherwise deviations above the mean gap, floor and ceiling, with spaces between."""
+    window_ms: int
+    """How long the window lane waits, be it silent or not."""
+
+    @property
+    def for_scripts(self) -> tuple[str | int, ...]:
+        return self[:-1]

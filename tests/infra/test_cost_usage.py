@@ -18,11 +18,12 @@ from infra.config import ZONES, StageConfig
 from infra.cost.facts import used
 from infra.cost.model import RULES_CHECK_SECONDS
 from infra.cost.traffic import Traffic
-from lambdas.conversation_processor.batch import DETAIL_TYPE
-from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
+from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared.batch import DETAIL_TYPE
+from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.rule_book import CHECK_MS, RuleBook
 from lambdas.shared.senders.event_bus import entry_bytes
 from lambdas.shared.senders.starter import ProcessorStarter
@@ -68,7 +69,7 @@ class Scene:
         self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
         self.bus = FakeBus()
         self.ingest = Ingest(
-            store=engine.store,
+            lane=engine.store,
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             starter=self.starter,
             bus=self.bus,
@@ -110,10 +111,14 @@ class Scene:
         self.written()
         executor = ConversationProcessor(
             store=self.engine.store,
-            outlets=Outlets(self.bus, FakeObjects(), FakeQueue()),
+            emission=Emission(
+                Outlets(self.bus, FakeObjects(), FakeQueue()),
+                self.telemetry,
+                Limits(262_144, 20),
+                clock=self.engine.clock,
+            ),
             starter=self.starter,
             telemetry=self.telemetry,
-            limits=Limits(262_144, 20),
             clock=self.engine.clock,
         )
         executor.process(CONVERSATION, TimeLeft(lambda: 20_000))

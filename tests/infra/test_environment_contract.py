@@ -8,9 +8,8 @@ import pytest
 from aws_cdk.assertions import Template
 
 from infra import bus, storage
-from lambdas.conversation_processor import batch
 from lambdas.ingest import amendments
-from lambdas.shared import cancelled, config
+from lambdas.shared import batch, cancelled, config
 from lambdas.shared.message import MAX_MESSAGE_BYTES
 from lambdas.shared.rules import RuleLayer, resolve_rules
 from lambdas.shared.senders import event_bus

@@ -106,7 +106,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
     if stage != "local":
         common |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     own = {
-        "ingest": {"EVENT_BUS_NAME", "PROCESSOR_FUNCTION", "RULES", "RULES_TABLE", "WEBHOOK_SECRET_ID"},
+        "ingest": {"EVENT_BUS_NAME", "PROCESSOR_FUNCTION", "RULES", "RULES_TABLE", "WEBHOOK_SECRET_ID", "LANE"},
         "processor": {
             "CONVERSATION_PROCESSOR_FUNCTION",
             "LEASE_MS",
@@ -125,8 +125,9 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
         },
         "watchdog": {"PROCESSOR_FUNCTION"},
         "admin": {
+            "LANE",
             "PROCESSOR_FUNCTION",
-            "CONVERSATION_PROCESSOR_FUNCTION",
+            "REDRIVE_FUNCTION",
             "EVENT_BUS_NAME",
             "DEAD_LETTER_QUEUE_URL",
             "RULES",

@@ -11,11 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.conversation_processor import batch
-from lambdas.conversation_processor.service import ConversationProcessor, Limits, Outlets, TimeLeft
+from lambdas.shared import batch
+from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.message import decode, encode
 from lambdas.shared.rules import Rules
-from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import (
     Acquired,
     Buffered,
@@ -33,7 +32,7 @@ from lambdas.shared.store.outcomes import (
 from lambdas.shared.wire import decode_fields
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine, payload
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.invariants import assert_invariants
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
@@ -186,18 +185,12 @@ def test_todays_event_has_all_that_a_consumer_of_version_1_reads() -> None:
 
 
 @pytest.mark.parametrize("name", ["dead_letter.json", "dead_letter_by_reference.json"])
-def test_a_dead_letter_of_version_1_is_redriven_under_its_batch_id(fake: Engine, name: str) -> None:
+def test_a_dead_letter_of_version_1_is_redriven_under_its_batch_id(name: str) -> None:
     letter, bus, objects, telemetry = read(name), FakeBus(), FakeObjects(), RecordedTelemetry()
     if reference := letter.get("payloadsRef"):
         objects.kept[reference["key"]] = (FIXTURES / "dead_letter_payloads.json").read_bytes()
-    executor = ConversationProcessor(
-        store=fake.store,
-        outlets=Outlets(bus, objects, FakeQueue()),
-        starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
-        telemetry=telemetry,
-        limits=Limits(262_144, 3),
-    )
-    assert executor.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
+    emission = Emission(Outlets(bus, objects, FakeQueue()), telemetry, Limits(262_144, 3))
+    assert emission.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
     ((_, detail),) = bus.published
     event = json.loads(detail)
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(event)

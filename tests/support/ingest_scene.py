@@ -99,7 +99,7 @@ class Scene:
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
-            store=engine.store,
+            lane=engine.store,
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),

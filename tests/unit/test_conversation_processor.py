@@ -11,15 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.config import Timings
-from lambdas.conversation_processor import batch
-from lambdas.conversation_processor.service import (
+from lambdas.conversation_processor.service import ConversationProcessor
+from lambdas.shared import batch
+from lambdas.shared.emission import (
     LONGEST_RETRY_MS,
     MAX_LETTER_BYTES,
     SETTLE_MS,
-    ConversationProcessor,
+    Emission,
     Limits,
     Outlets,
     TimeLeft,
+    back_off_ms,
 )
 from lambdas.shared.errors import InvalidInput, SendFailed, StoreUnavailable
 from lambdas.shared.message import Attachment, Message, encode
@@ -50,12 +52,17 @@ class Scene:
         self.engine = engine
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
+        self.emission = Emission(
+            Outlets(self.bus, self.objects, self.queue),
+            self.telemetry,
+            Limits(max_event_bytes, MAX_ATTEMPTS),
+            clock=engine.clock,
+        )
         self.executor = ConversationProcessor(
             store=engine.store,
-            outlets=Outlets(self.bus, self.objects, self.queue),
+            emission=self.emission,
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
-            limits=Limits(max_event_bytes, MAX_ATTEMPTS),
             clock=engine.clock,
             random=lambda: 0.0,
         )
@@ -166,8 +173,8 @@ def test_case_04_a_publish_that_fails_k_times_then_succeeds_gives_the_same_batch
     assert scene.telemetry.counts["Retries"] == MAX_ATTEMPTS - 1
 
 
-def test_retries_come_later_and_later_up_to_a_bound(scene: Scene) -> None:
-    waits = [scene.executor._back_off_ms(attempt) for attempt in range(1, 100)]
+def test_retries_come_later_and_later_up_to_a_bound() -> None:
+    waits = [back_off_ms(attempt, lambda: 0.0) for attempt in range(1, 100)]
     assert waits == sorted(waits)
     assert (waits[0], waits[1], waits[-1]) == (1_000, 2_000, LONGEST_RETRY_MS)
 
@@ -468,7 +475,7 @@ def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(
     (letter,) = scene.letters()
     assert "payloads" not in letter
     assert len(scene.queue.bodies[0]) <= MAX_LETTER_BYTES
-    assert scene.executor.redrive(letter, AMPLE) == letter["batchId"]
+    assert scene.emission.redrive(letter, AMPLE) == letter["batchId"]
     assert scene.telemetry.said("emitted")
 
 
@@ -477,7 +484,7 @@ def test_a_dead_letter_is_redriven_under_its_batch_id(scene: Scene) -> None:
     scene.send("m1", "precious 😀")
     scene.run_until_idle()
     (letter,) = scene.letters()
-    assert scene.executor.redrive(letter, AMPLE) == letter["batchId"]
+    assert scene.emission.redrive(letter, AMPLE) == letter["batchId"]
     (event,) = scene.events()
     assert (event["batchId"], event["attempt"]) == (letter["batchId"], MAX_ATTEMPTS + 1)
     assert event["text"] == "precious 😀"
@@ -486,7 +493,7 @@ def test_a_dead_letter_is_redriven_under_its_batch_id(scene: Scene) -> None:
 @pytest.mark.parametrize("letter", [{}, {"payloads": []}, {"payloads": ["x"]}, {"payloadsRef": 7}])
 def test_what_is_no_dead_letter_is_not_redriven(scene: Scene, letter: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="this is not the body of a dead letter"):
-        scene.executor.redrive(letter, AMPLE)
+        scene.emission.redrive(letter, AMPLE)
     assert scene.events() == []
 
 

@@ -32,7 +32,7 @@ def telemetry() -> RecordedTelemetry:
 
 
 def executor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
-    monkeypatch.setattr(executor, "_parts", lambda: (SimpleNamespace(**methods), telemetry))
+    monkeypatch.setattr(executor, "_parts", lambda: (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry))
 
 
 def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(

@@ -7,6 +7,7 @@ from lambdas.shared.errors import InvalidSettings
 
 COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "VALKEY_URL": "valkey://127.0.0.1:6379"}
 INGEST = COMMON | {
+    "LANE": "debounce",
     "PROCESSOR_FUNCTION": "p",
     "WEBHOOK_SECRET_ID": "s",
     "EVENT_BUS_NAME": "b",
@@ -32,13 +33,34 @@ CONVERSATION_PROCESSOR = COMMON | {
 }
 WATCHDOG = COMMON | {"PROCESSOR_FUNCTION": "p"}
 ADMIN = COMMON | {
+    "LANE": "debounce",
     "RULES": "{}",
     "RULES_TABLE": "t",
     "PROCESSOR_FUNCTION": "p",
-    "CONVERSATION_PROCESSOR_FUNCTION": "c",
+    "REDRIVE_FUNCTION": "c",
     "EVENT_BUS_NAME": "b",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
+HOLDING = {"HOLDING_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}
+WINDOW_PROCESSOR = (
+    COMMON
+    | HOLDING
+    | {
+        "LANE": "debounce",
+        "EVENT_BUS_NAME": "b",
+        "MAX_EVENT_BYTES": "262144",
+        "OVERSIZE_BUCKET": "o",
+        "MAX_ATTEMPTS": "5",
+        "DEAD_LETTER_QUEUE_URL": "https://q",
+    }
+)
+OF_THE_MAIN_LANE = {*COMMON, "PROCESSOR_FUNCTION"} - {"STAGE"}
+
+
+def without_a_cache(variables: dict[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in variables.items() if name not in OF_THE_MAIN_LANE}
+    return kept | HOLDING | {"LANE": "window"}
+
 
 READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_ingest, INGEST),
@@ -46,6 +68,13 @@ READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_conversation_processor, CONVERSATION_PROCESSOR),
     (config.read_watchdog, WATCHDOG),
     (config.read_admin, ADMIN),
+    (config.read_window_processor, WINDOW_PROCESSOR),
+    (config.read_ingest, without_a_cache(INGEST)),
+    (config.read_admin, without_a_cache(ADMIN)),
+    (config.read_window_processor, without_a_cache(WINDOW_PROCESSOR)),
+    (config.read_ingest, INGEST | HOLDING),
+    (config.read_admin, ADMIN | HOLDING),
+    (config.read_conversation_processor, CONVERSATION_PROCESSOR | HOLDING),
 ]
 
 
@@ -59,6 +88,33 @@ def test_a_missing_variable_is_named_in_a_sentence(
     for without in ({k: v for k, v in complete.items() if k != name}, complete | {name: ""}):
         with pytest.raises(InvalidSettings, match=rf"^The environment variable {name} is missing\.$"):
             read(without)
+
+
+@pytest.mark.parametrize("lane", ["Window", "both"])
+def test_what_is_no_lane_is_refused(lane: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"^The environment variable LANE must be one of debounce, window\.$"):
+        config.read_ingest(INGEST | {"LANE": lane})
+
+
+def test_a_lane_without_a_cache_asks_for_none() -> None:
+    ingest, admin = config.read_ingest(without_a_cache(INGEST)), config.read_admin(without_a_cache(ADMIN))
+    for settings in (ingest, admin):
+        assert (settings.valkey, settings.processor_function) == (None, None)
+        assert settings.holding == ("h", "https://t")
+    assert config.read_window_processor(without_a_cache(WINDOW_PROCESSOR)).valkey is None
+
+
+def test_the_window_lane_beside_the_main_lane_is_told_where_both_are() -> None:
+    executor = config.read_conversation_processor(CONVERSATION_PROCESSOR | HOLDING)
+    for settings in (config.read_ingest(INGEST | HOLDING), config.read_admin(ADMIN | HOLDING), executor):
+        assert settings.holding == ("h", "https://t")
+    assert config.read_window_processor(WINDOW_PROCESSOR).valkey == config.read_ingest(INGEST).valkey
+
+
+def test_without_a_fallback_nothing_is_held() -> None:
+    executor = config.read_conversation_processor(CONVERSATION_PROCESSOR)
+    for settings in (config.read_ingest(INGEST), config.read_admin(ADMIN), executor):
+        assert settings.holding is None
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "¼"])

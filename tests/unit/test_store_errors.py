@@ -97,6 +97,7 @@ def test_every_error_tells_whether_to_come_again() -> None:
 
     assert {error.__name__ for error in tree(MessageBufferError) if error.retryable} == {
         "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled", "StoreSignInRefused", "SendFailed",
+        "LockLost",
     }  # fmt: skip
 
 

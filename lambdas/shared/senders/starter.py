@@ -6,6 +6,9 @@ from typing import Protocol
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.telemetry import Telemetry
 
+# Where the window lane stands alone: nothing there asks for a start.
+NO_PROCESSOR = "none"
+
 
 class StartsFunctions(Protocol):
     def start(self, function: str, payload: Mapping[str, object]) -> None: ...

@@ -93,5 +93,6 @@ class Opener:
         self._count_swallowed()
 
 
-def open_store(valkey: ValkeySettings, opener: Opener) -> Store:
-    return Store(Connection(opener.open, swallowed=opener.swallowed), valkey.store)
+def open_store(valkey: ValkeySettings, opener: Opener, *, retry_within_ms: int | None = None) -> Store:
+    connection = Connection(opener.open, retry_within_ms=retry_within_ms, swallowed=opener.swallowed)
+    return Store(connection, valkey.store)

@@ -1,6 +1,7 @@
 """What the scripts' answers mean to a caller. `start_processor` says: you reserved the start, now do it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Taken:
     due_at_ms: int
     flush_reason: str
     payloads: list[bytes]
+    lane: Literal["debounce", "window"] = "debounce"
 
 
 @dataclass(frozen=True, slots=True)

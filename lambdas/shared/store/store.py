@@ -68,7 +68,7 @@ class Store:
     ) -> o.Buffered | o.Duplicate:
         word, due_at_ms, count, start = self._run(
             "buffer_message", conversation, self._clock(), conversation, encode_message_id(message_id), payload,
-            *timing, *self._start(),
+            *timing.for_scripts, *self._start(),
         )  # fmt: skip
         if word == b"BUFFERED":
             return o.Buffered(due_at_ms, count, bool(start))
@@ -147,7 +147,9 @@ class Store:
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """For the buffers that were open when their rules changed; what comes later is buffered by the new ones."""
-        reply = self._run("retime_buffer", conversation, self._clock(), conversation, *timing, *self._start())
+        reply = self._run(
+            "retime_buffer", conversation, self._clock(), conversation, *timing.for_scripts, *self._start()
+        )
         match reply[0]:
             case b"RETIMED":
                 return o.Retimed(reply[1], reply[2], bool(reply[3]))

@@ -85,7 +85,7 @@ def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
         "messageCount": len(taken.payloads),
         "bufferedAt": taken.first_at_ms,
         "flushReason": taken.flush_reason,
-        "lane": "debounce",
+        "lane": taken.lane,
         "metadata": {
             "platform": platform,
             "firstMessageAt": taken.first_at_ms,
@@ -117,6 +117,7 @@ def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
         "lastAt": taken.last_at_ms,
         "dueAt": taken.due_at_ms,
         "flushReason": taken.flush_reason,
+        "lane": taken.lane,
     }
 
 
@@ -149,6 +150,8 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
+            # Letters of a version before lanes have none.
+            lane=letter.get("lane", "debounce"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("this is not the body of a dead letter") from error

@@ -1,0 +1,175 @@
+"""What ingest asks of whoever keeps the messages: Valkey, the window lane, or one with the other behind it."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from lambdas.shared.breaker import Breaker
+from lambdas.shared.clock import Clock, system_clock
+from lambdas.shared.errors import StoreError, StoreUnavailable
+from lambdas.shared.senders.holding_table import HoldingTable
+from lambdas.shared.store import outcomes as o
+from lambdas.shared.telemetry import Telemetry
+from lambdas.shared.timing import Timing
+from lambdas.shared.window import REMEMBER_MS
+
+# How often the table is told again that the window lane stands in.
+TELL_EVERY_MS = 60_000
+# How old may be what an instance knows of the others' troubles.
+ASK_EVERY_MS = 2_000
+# A message that Valkey took without answering is on its way there for so long; before, nobody emits it here.
+LEAST_WINDOW_MS = 5_000
+
+# A connection that was lost says so at once, and is opened again. Who is silent for longer is left alone.
+FAST_MS = 300
+
+T = TypeVar("T")
+
+
+class Lane(Protocol):
+    def shard_of(self, conversation: str) -> int: ...
+
+    def buffer_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
+    ) -> o.Buffered | o.Duplicate: ...
+
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled: ...
+
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty: ...
+
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.Extended | o.Unmoved | o.Empty: ...
+
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent: ...
+
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent: ...
+
+    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent: ...
+
+
+class LaneWithFallback:
+    """The main lane; and the window lane for as long as the main one cannot be reached.
+
+    After the first call that fails, a while goes by before the next is tried, so that one webhook waits once.
+    """
+
+    def __init__(
+        self, main: Lane, window: Lane, table: HoldingTable, telemetry: Telemetry, *, clock: Clock = system_clock
+    ) -> None:
+        self._main = main
+        self._window = window
+        self._table = table
+        self._telemetry = telemetry
+        self._clock = clock
+        self._breaker = Breaker(clock=clock)
+        self._told_at_ms = 0
+        self._asked_at_ms = 0
+        self._until_ms = 0
+
+    def shard_of(self, conversation: str) -> int:
+        return self._main.shard_of(conversation)
+
+    def buffer_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
+    ) -> o.Buffered | o.Duplicate:
+        outcome = self._tried(
+            lambda: self._main.buffer_message(conversation, message_id, payload=payload, timing=timing)
+        )
+        if outcome is not None:
+            return outcome
+        # Whoever emits for the main lane has to know before anything is held here.
+        self._tell()
+        taken = self._window.buffer_message(conversation, message_id, payload=payload, timing=timing)
+        self._telemetry.count("WindowMessages")
+        return taken
+
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+        """In both lanes. Without the main one it fails, so that the platform sends it again: what waits there comes
+        out otherwise."""
+        in_window = None
+        if self._breaker.is_open or self._window_is_used():
+            in_window = self._window.cancel_buffer(conversation, cancel_id=cancel_id)
+        outcome = self._tried(lambda: self._main.cancel_buffer(conversation, cancel_id=cancel_id))
+        if outcome is None:
+            raise StoreUnavailable("cancel: what waits in the main lane cannot be reached")
+        if isinstance(outcome, o.Cancelled) and isinstance(in_window, o.Cancelled):
+            return o.Cancelled(
+                outcome.generation,
+                outcome.buffered + in_window.buffered,
+                outcome.frozen + in_window.frozen,
+                outcome.leaving or in_window.leaving,
+            )
+        return outcome
+
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+        outcome = self._tried(lambda: self._main.retime_buffer(conversation, timing=timing))
+        if timing.flush_reason and (outcome is None or self._window_is_used()):
+            in_window = self._window.retime_buffer(conversation, timing=timing)
+            return in_window if outcome is None or isinstance(outcome, o.Empty) else outcome
+        return outcome or o.Empty()
+
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+        outcome = self._tried(
+            lambda: self._main.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
+        )
+        return outcome or self._window.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
+
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
+        def edit(lane: Lane) -> o.Edited | o.Frozen | o.Absent:
+            return lane.edit_message(conversation, message_id, payload=payload)
+
+        return self._where_it_is(edit)
+
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+        def delete(lane: Lane) -> o.Deleted | o.Frozen | o.Absent:
+            return lane.delete_message(conversation, message_id)
+
+        return self._where_it_is(delete)
+
+    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+        def find(lane: Lane) -> o.Waiting | o.Frozen | o.Absent:
+            return lane.find_message(conversation, message_id)
+
+        return self._where_it_is(find)
+
+    def _where_it_is(self, change: Callable[[Lane], T]) -> T:
+        """In the window lane too, if that is or was used: a message may be in both."""
+        in_main = self._tried(lambda: change(self._main))
+        if in_main is not None and not self._window_is_used():
+            return in_main
+        in_window = change(self._window)
+        # Whichever says more than that it never heard of the message.
+        unheard = isinstance(in_window, o.Absent) and not in_window.known
+        return in_main if in_main is not None and unheard else in_window
+
+    def _tried(self, call: Callable[[], T]) -> T | None:
+        """None: the main lane cannot be reached."""
+        if self._breaker.is_open:
+            return None
+        try:
+            result = call()
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            self._telemetry.count("StoreFailures")
+            if self._breaker.failed():
+                self._telemetry.count("FallbackOpened")
+                self._telemetry.warn("the window lane stands in", reason=str(error))
+            return None
+        self._breaker.succeeded()
+        return result
+
+    def _tell(self) -> None:
+        now_ms = self._clock()
+        if not 0 <= now_ms - self._told_at_ms < TELL_EVERY_MS:
+            # For as long as a message may still lie in Valkey, or come again.
+            self._until_ms = now_ms + REMEMBER_MS
+            self._table.tell_fallback(until_ms=self._until_ms)
+            self._told_at_ms = now_ms
+
+    def _window_is_used(self) -> bool:
+        now_ms = self._clock()
+        if not 0 <= now_ms - self._asked_at_ms < ASK_EVERY_MS:
+            self._until_ms = self._table.fallback_until()
+            self._asked_at_ms = now_ms
+        return now_ms < self._until_ms

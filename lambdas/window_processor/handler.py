@@ -1,0 +1,82 @@
+"""Lambda entry of the window processor.
+
+The queue's triggers, of which it answers those that are to come back; every minute `{"sweep": true}`; or, by whoever
+empties the dead-letter queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batchId}` or fails.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from lambdas.shared import config
+from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
+from lambdas.shared.errors import InvalidInput
+from lambdas.shared.senders.cache_token import sign_cache_token
+from lambdas.shared.senders.dead_letters import DeadLetterQueue
+from lambdas.shared.senders.event_bus import EventBus
+from lambdas.shared.senders.holding_table import HoldingTable
+from lambdas.shared.senders.object_store import ObjectStore
+from lambdas.shared.senders.triggers import TriggerQueue, read_trigger
+from lambdas.shared.store.opening import Opener, open_store
+from lambdas.shared.store.store import Store
+from lambdas.shared.telemetry import Telemetry
+from lambdas.window_processor.ownership import Ownership
+from lambdas.window_processor.service import WindowProcessor
+
+
+class _Parts(NamedTuple):
+    processor: WindowProcessor
+    emission: Emission
+    telemetry: Telemetry
+
+
+@cache
+def _parts() -> _Parts:
+    settings, telemetry = config.read_window_processor(), Telemetry()
+    table = HoldingTable(settings.holding.table)
+    outlets = Outlets(
+        EventBus(settings.event_bus),
+        ObjectStore(settings.oversize_bucket),
+        DeadLetterQueue(settings.dead_letter_queue_url),
+    )
+    emission = Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+    processor = WindowProcessor(
+        table=table,
+        triggers=TriggerQueue(settings.holding.queue_url),
+        emission=emission,
+        ownership=Ownership(table, _main(settings, telemetry), telemetry),
+        telemetry=telemetry,
+    )
+    return _Parts(processor, emission, telemetry)
+
+
+def _main(settings: config.WindowProcessorSettings, telemetry: Telemetry) -> Store | None:
+    if settings.valkey is None:
+        return None
+    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    return open_store(settings.valkey, opener)
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
+    processor, emission, telemetry = _parts()
+    time = TimeLeft(context.get_remaining_time_in_millis)
+    try:
+        if "redrive" in event:
+            return {"redriven": emission.redrive(event["redrive"], time)}
+        if "Records" in event:
+            failed = [record["messageId"] for record in event["Records"] if not _process(record, time)]
+            return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
+        processor.sweep()
+    finally:
+        telemetry.flush()
+    return None
+
+
+def _process(record: dict[str, Any], time: TimeLeft) -> bool:
+    processor, _, telemetry = _parts()
+    try:
+        trigger = read_trigger(record["body"], record["receiptHandle"])
+    except InvalidInput as error:
+        # It would never become one. Whatever it was sent for, the sweep finds.
+        telemetry.warn("no trigger", reason=str(error))
+        return True
+    return processor.process(trigger, time)

@@ -1,0 +1,267 @@
+"""The window lane on a DynamoDB in the tests' own process, a queue the test delivers from, and hands on every request.
+
+DynamoDB is moto's: it judges conditions, reserved words, sizes and pages as the service does, answers in a
+millisecond, and is empty again for the next test. The queue is modelled, because a test has to say when a trigger
+comes, and how often; the local stage has a real one.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+import boto3
+from moto import mock_aws
+
+from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.rules import Rules
+from lambdas.shared.senders import aws
+from lambdas.shared.senders.holding_table import HoldingTable
+from lambdas.shared.senders.triggers import LONGEST_DELAY_MS, Trigger
+from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.window import WindowLane
+from lambdas.window_processor.ownership import MainLane, Ownership
+from lambdas.window_processor.service import WindowProcessor
+from tests.support.engine import ManualClock, payload
+from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+
+TABLE = "holding"
+CONVERSATION = "default/generic/shop/ann"
+WINDOW_MS = 10_000
+RULES = Rules(window_ms=WINDOW_MS)
+MAX_ATTEMPTS = 5
+# How long the queue hides a trigger that was received.
+VISIBILITY_MS = 30_000
+AMPLE = TimeLeft(lambda: 30_000)
+
+
+class Killed(BaseException):
+    """The function's process ends here."""
+
+
+class Wire:
+    """Every request to the table, the queue and the bus, before it is made and after it was answered."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[str], None] = lambda _request: None
+        self.after: Callable[[str], None] = lambda _request: None
+        self.made: list[str] = []
+
+    def call(self, request: str, make: Callable[[], Any]) -> Any:
+        self.before(request)
+        self.made.append(request)
+        answer = make()
+        self.after(request)
+        return answer
+
+    @contextmanager
+    def at(self, request: str, action: Callable[[], object], *, nth: int = 1, after: bool = False) -> Iterator[None]:
+        """Once, around the nth request of this name: `action`, which may raise."""
+        seen, done = 0, False
+
+        def look(name: str) -> None:
+            nonlocal seen, done
+            seen += name == request
+            if seen == nth and not done:
+                done = True
+                action()
+
+        with patch.object(self, "after" if after else "before", look):
+            yield
+        assert done, f"there was no {request} number {nth}; there were {self.made}"
+
+
+class _Client:
+    def __init__(self, client: Any, wire: Wire) -> None:
+        self._client = client
+        self._wire = wire
+        self.exceptions = client.exceptions
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda **request: self._wire.call(name, lambda: getattr(self._client, name)(**request))
+
+
+class WiredTable(HoldingTable):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(TABLE)
+        self._wired = _Client(aws.client("dynamodb"), wire)
+
+    @property
+    def _client(self) -> Any:
+        return self._wired
+
+
+@dataclass
+class Waiting:
+    trigger: Trigger
+    visible_at_ms: int
+
+
+@dataclass
+class Triggers:
+    """A queue: what was sent comes when its delay is over, and again until it was done."""
+
+    clock: ManualClock
+    wire: Wire
+    waiting: list[Waiting] = field(default_factory=list)
+    _receipts: Iterator[int] = field(default_factory=count)
+
+    def send(self, conversation: str, *, delay_ms: int) -> None:
+        assert delay_ms >= 0
+
+        def enqueue() -> None:
+            trigger = Trigger(conversation, f"receipt-{next(self._receipts)}")
+            self.waiting.append(Waiting(trigger, self.clock() + min(delay_ms, LONGEST_DELAY_MS)))
+
+        self.wire.call("send_message", enqueue)
+
+    def rest(self, trigger: Trigger, *, for_ms: int) -> None:
+        def hide() -> None:
+            for each in self.waiting:
+                if each.trigger == trigger:
+                    each.visible_at_ms = self.clock() + for_ms
+
+        self.wire.call("change_message_visibility", hide)
+
+    def receive(self) -> Trigger | None:
+        for each in self.waiting:
+            if each.visible_at_ms <= self.clock():
+                each.visible_at_ms = self.clock() + VISIBILITY_MS
+                return each.trigger
+        return None
+
+    def delete(self, trigger: Trigger) -> None:
+        self.waiting = [each for each in self.waiting if each.trigger != trigger]
+
+
+class WiredBus(FakeBus):
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def publish(self, detail_type: str, detail: str) -> None:
+        self._wire.call("put_events", lambda: FakeBus.publish(self, detail_type, detail))
+
+
+class WindowScene:
+    def __init__(self, clock: ManualClock | None = None, *, main: MainLane | None = None) -> None:
+        self.clock, self.wire = clock or ManualClock(), Wire()
+        self.table = WiredTable(self.wire)
+        self.triggers = Triggers(self.clock, self.wire)
+        self.bus, self.objects, self.letters = WiredBus(self.wire), FakeObjects(), FakeQueue()
+        self.telemetry = RecordedTelemetry()
+        self.lane = self.new_lane()
+        self.processor = self.new_processor(main)
+
+    def new_lane(self, **options: Any) -> WindowLane:
+        return WindowLane(self.table, self.triggers, clock=self.clock, sleep=lambda _: None, **options)
+
+    def new_processor(self, main: MainLane | None = None, **options: Any) -> WindowProcessor:
+        outlets = Outlets(self.bus, self.objects, self.letters)
+        return WindowProcessor(
+            table=self.table,
+            triggers=self.triggers,
+            emission=Emission(outlets, self.telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            ownership=Ownership(self.table, main, self.telemetry, clock=self.clock),
+            telemetry=self.telemetry,
+            clock=self.clock,
+            random=lambda: 0.0,
+            **options,
+        )
+
+    def send(
+        self, message_id: str, *, conversation: str = CONVERSATION, rules: Rules = RULES, text: str | None = None
+    ) -> Buffered | Duplicate:
+        body = payload(message_id, text)
+        return self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing)
+
+    def run(self, processor: WindowProcessor | None = None) -> int:
+        """What the queue delivers now, to one processor; how many triggers it was given."""
+        given = 0
+        while trigger := self.triggers.receive():
+            given += 1
+            if (processor or self.processor).process(trigger, AMPLE):
+                self.triggers.delete(trigger)
+        return given
+
+    def pass_time(self, ms: int, *, step_ms: int = 1_000, sweep: bool = False) -> None:
+        """Whatever is delivered meanwhile."""
+        until_ms = self.clock() + ms
+        while self.clock() < until_ms:
+            self.clock.advance(min(step_ms, until_ms - self.clock()))
+            if sweep and self.clock() % 60_000 < step_ms:
+                self.processor.sweep()
+            self.run()
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(detail) for _, detail in self.bus.published]
+
+    def batches(self, conversation: str = CONVERSATION) -> list[list[str]]:
+        """As a consumer sees them who knows a batch by its id."""
+        seen: dict[str, list[str]] = {}
+        for event in self.events():
+            if event["conversationId"] != conversation:
+                continue
+            ids = [message["id"] for message in event["messages"]]
+            assert seen.setdefault(event["batchId"], ids) == ids, "one batch id, two contents"
+        every = [message_id for ids in seen.values() for message_id in ids]
+        assert len(set(every)) == len(every), f"a message in two batches: {seen}"
+        return list(seen.values())
+
+    def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
+        """Nothing waits, nobody holds the lock, nothing is on its way."""
+        contents = self.table.read(conversation)
+        return not (contents.held or contents.window.is_open or contents.window.owner or contents.window.frozen)
+
+
+@contextmanager
+def dynamodb() -> Iterator[Any]:
+    """A DynamoDB with the holding table, as `infra/storage.py` makes it."""
+    signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+    with patch.dict(os.environ, signed), mock_aws():
+        aws._made.cache_clear()
+        client = boto3.client("dynamodb")
+        client.create_table(
+            TableName=TABLE,
+            KeySchema=[
+                {"AttributeName": "conversation", "KeyType": "HASH"},
+                {"AttributeName": "item", "KeyType": "RANGE"},
+            ],
+            AttributeDefinitions=[
+                {"AttributeName": "conversation", "AttributeType": "S"},
+                {"AttributeName": "item", "AttributeType": "S"},
+                {"AttributeName": "open", "AttributeType": "S"},
+                {"AttributeName": "due_at", "AttributeType": "N"},
+            ],
+            GlobalSecondaryIndexes=[
+                {
+                    "IndexName": "open",
+                    "KeySchema": [
+                        {"AttributeName": "open", "KeyType": "HASH"},
+                        {"AttributeName": "due_at", "KeyType": "RANGE"},
+                    ],
+                    "Projection": {"ProjectionType": "KEYS_ONLY"},
+                }
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        yield client
+    aws._made.cache_clear()
+
+
+def failing(code: str = "ThrottlingException") -> Callable[[], None]:
+    """What the service refuses, or answers too late."""
+
+    def fail() -> None:
+        raise SendFailed(code)
+
+    return fail
+
+
+def killed() -> None:
+    raise Killed
