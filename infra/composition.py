@@ -13,6 +13,7 @@ from infra.environment import ValkeyAccess
 from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
+from infra.responder import ResponderStack
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
@@ -22,8 +23,22 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     cdk.Tags.of(scope).add("product", "message-buffer")
     cdk.Tags.of(scope).add("stage", config.name)
 
+    def respond_to(buffer: BufferStack) -> ResponderStack | None:
+        if config.responder is None:
+            return None
+        return ResponderStack(
+            scope,
+            f"{prefix}-Responder",
+            config=config,
+            responder=config.responder,
+            env=env,
+            source=source,
+            layer=layer,
+            buffer=buffer,
+        )
+
     if config.valkey_url is not None:
-        return BufferStack(
+        buffer = BufferStack(
             scope,
             f"{prefix}-Buffer",
             config=config,
@@ -33,6 +48,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             valkey=ValkeyAccess(config.valkey_url),
             placement=None,
         )
+        respond_to(buffer)
+        return buffer
     network = NetworkStack(scope, f"{prefix}-Network", config=config, env=env)
     cache = CacheStack(
         scope,
@@ -52,17 +69,20 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         valkey=cache.access,
         placement=network.placement,
     )
-    for stack in (network, cache, buffer):
-        stack.termination_protection = config.termination_protection
+    responder = respond_to(buffer)
+    for stack in (network, cache, buffer, responder):
+        if stack:
+            stack.termination_protection = config.termination_protection
     for function in buffer.functions.values():
         cache.grant_connect(function)
     metrics = Metrics(
         config=config,
-        functions=buffer.functions,
+        functions=buffer.functions | ({"responder": responder.function} if responder else {}),
         api=buffer.api,
         cache_name=cache.name,
         dead_letters=buffer.dead_letters,
         undelivered=buffer.undelivered,
+        reply_dead_letters=responder.dead_letters if responder else None,
     )
     OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer

@@ -19,6 +19,8 @@
 | EVENT_BUS_NAME | ingest, conversation_processor, admin | where amendments, batches and cancellations go |
 | MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go that are too large for the bus |
 | EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS | conversation_processor | when it gives up |
+| RESPONDER, CONVERSATIONS_TABLE, QUEUE_URL, RESPONDER_SECRET_ID, ADMIN_FUNCTION | responder | what it goes by, \
+its table, queue, keys, and whom it asks about the buffer |
 | DEAD_LETTER_QUEUE_URL | conversation_processor, admin | where it puts then what it has |
 """
 
@@ -33,9 +35,14 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
-from infra.config import StageConfig
+from infra.config import Responder, StageConfig
 
 Environment = Mapping[str, str]
+
+# Beyond what its assistant takes: for the channel, the table, and to put the delivery back.
+RESPONDER_MARGIN_SECONDS = 45
+# A lock outlives the function that holds it, also if hosts' clocks differ.
+LOCK_MARGIN_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class ValkeyAccess:
         return {name: value for name, value in named.items() if value is not None}
 
 
-def common(role: str, *, config: StageConfig, valkey: ValkeyAccess) -> Environment:
+def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> Environment:
     return {
         "STAGE": config.name,
         "SHARDS": str(config.shards),
@@ -63,8 +70,38 @@ def common(role: str, *, config: StageConfig, valkey: ValkeyAccess) -> Environme
         "POWERTOOLS_SERVICE_NAME": role,
         "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
         "POWERTOOLS_LOG_LEVEL": config.log_level,
-        **valkey.environment(),
+        **(valkey.environment() if valkey else {}),
     }
+
+
+def responder(
+    *,
+    config: Responder,
+    table: dynamodb.ITable,
+    queue: sqs.IQueue,
+    dead_letters: sqs.IQueue,
+    secret: secretsmanager.ISecret,
+    admin: lambda_.IFunction,
+    bus: events.IEventBus,
+    oversize: s3.IBucket,
+) -> Environment:
+    lock_seconds = responder_seconds(config) + LOCK_MARGIN_SECONDS
+    options = {**config.model_dump(mode="json"), "lock_ms": lock_seconds * 1_000}
+    return {
+        "CONVERSATIONS_TABLE": table.table_name,
+        "QUEUE_URL": queue.queue_url,
+        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+        "RESPONDER_SECRET_ID": secret.secret_arn,
+        "ADMIN_FUNCTION": admin.function_name,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "OVERSIZE_BUCKET": oversize.bucket_name,
+        "RESPONDER": json.dumps(options, separators=(",", ":"), sort_keys=True),
+    }
+
+
+def responder_seconds(config: Responder) -> int:
+    """The function's time-out."""
+    return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
 
 
 def ingest(

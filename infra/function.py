@@ -50,7 +50,8 @@ class Runtime:
     config: StageConfig
     code: lambda_.Code
     layer: lambda_.ILayerVersion
-    valkey: ValkeyAccess
+    valkey: ValkeyAccess | None
+    """`None`: these functions have nothing to do with it."""
     placement: Placement | None
     undelivered: sqs.IQueue
     """Takes the starts of one function by another that Lambda could not carry out."""

@@ -41,6 +41,8 @@ class Metrics:
     cache_name: str
     dead_letters: sqs.IQueue
     undelivered: sqs.IQueue
+    reply_dead_letters: sqs.IQueue | None = None
+    """Of a stage that has a responder."""
 
     def told(
         self,

@@ -17,7 +17,7 @@ BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 
 
 class Queue(sqs.Queue):
-    """Without a dead-letter queue, for a reason."""
+    """With a dead-letter queue, or without one for a reason."""
 
     def __init__(
         self,
@@ -25,7 +25,8 @@ class Queue(sqs.Queue):
         construct_id: str,
         *,
         config: StageConfig,
-        no_dead_letters_because: str,
+        no_dead_letters_because: str | None = None,
+        dead_letters: sqs.DeadLetterQueue | None = None,
         retention: cdk.Duration = DEAD_LETTER_RETENTION,
         delay: cdk.Duration | None = None,
         visibility: cdk.Duration | None = None,
@@ -36,12 +37,14 @@ class Queue(sqs.Queue):
             retention_period=retention,
             delivery_delay=delay,
             visibility_timeout=visibility,
+            dead_letter_queue=dead_letters,
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
-        acknowledge(self, "AwsSolutions-SQS3", no_dead_letters_because)
+        if no_dead_letters_because:
+            acknowledge(self, "AwsSolutions-SQS3", no_dead_letters_because)
 
 
 class OversizeBucket(s3.Bucket):
@@ -97,6 +100,53 @@ class RulesTable(dynamodb.Table):
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
+
+
+class ConversationsTable(dynamodb.Table):
+    """The responder's records, outboxes and turns; `lambdas/shared/senders/conversations_table.py` names its items."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            partition_key=dynamodb.Attribute(name="id", type=dynamodb.AttributeType.STRING),
+            sort_key=dynamodb.Attribute(name="part", type=dynamodb.AttributeType.STRING),
+            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
+            # Only outboxes have it.
+            time_to_live_attribute="expiresAt",
+            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
+                point_in_time_recovery_enabled=not config.is_local
+            ),
+            deletion_protection=config.termination_protection,
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+
+
+class ResponderSecrets(secretsmanager.Secret):
+    """Empty at first: a person puts the keys in, and no deployment takes them out again."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
+            secret_string_value=cdk.SecretValue.unsafe_plain_text("{}"),
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+        acknowledge(
+            self,
+            "AwsSolutions-SMG4",
+            "AI and channels issue these keys: only a person can renew them there.",
+        )
+
+    @property
+    def arn(self) -> str:
+        """For policies, as that of `WebhookSecrets`."""
+        secret = self.node.default_child
+        assert isinstance(secret, secretsmanager.CfnSecret)
+        return secret.attr_id
 
 
 class WebhookSecrets(secretsmanager.Secret):
