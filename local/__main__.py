@@ -32,7 +32,7 @@ def main() -> int:
         elif arguments.command == "status":
             return _status(stage)
         elif arguments.command == "demo":
-            return 0 if demo.run(stage) else 1
+            return 0 if demo.run(stage, reply=arguments.reply) else 1
         else:
             _follow(stage)
     except LocalError as error:
@@ -53,9 +53,10 @@ def _parse() -> argparse.Namespace:
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="is it up, and where")
     commands.add_parser("logs", help="follow the functions' logs")
-    commands.add_parser(
+    show = commands.add_parser(
         "demo", help="five WhatsApp fragments go in, one event comes out; up and down around it if need be"
     )
+    show.add_argument("--reply", action="store_true", help="and the responder's answer to the customer")
     return parser.parse_args()
 
 

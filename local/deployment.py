@@ -16,6 +16,8 @@ from local.errors import LocalError
 from local.outputs import Outputs
 
 ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "admin")
+# Of a stage that has one.
+RESPONDER = "responder"
 IN_A_LOOP = ("processor", "conversation_processor")
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
@@ -94,7 +96,8 @@ def read_back(
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
-    functions = {role: deployed[f"{_camel(role)}Function"] for role in ROLES}
+    roles = (*ROLES, RESPONDER) if f"{_camel(RESPONDER)}Function" in deployed else ROLES
+    functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
     # The template says so already; the emulator takes it only through this call.
     for role in IN_A_LOOP:
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
@@ -110,7 +113,7 @@ def read_back(
         ValkeyUrl=valkey_url,
         WebhookSecrets=webhook_secrets,
         Functions=functions,
-        LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in ROLES},
+        LogGroups={role: deployed[f"{_camel(role)}LogGroup"] for role in roles},
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
         RulesTableName=deployed["RulesTableName"],

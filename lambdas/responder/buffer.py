@@ -28,16 +28,10 @@ class MessageBuffer:
     def hold(self, conversation: str, hold_ms: int) -> None:
         self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), LONGEST_HOLD_MS))
 
-    def resume(self, conversation: str) -> None:
-        self._ask("conversation.resume", tolerated="not_found", conversation=conversation)
-
-    def _ask(self, operation: str, *, tolerated: str = "", **fields: object) -> Json:
+    def _ask(self, operation: str, **fields: object) -> Json:
         event = {"operation": operation, "by": self._by, **fields}
         answer = self._functions.call(self._admin_function, event, answer_seconds=ANSWER_SECONDS)
         if answer.get("ok"):
             result: Json = answer["result"]
             return result
-        code = str(answer.get("error", {}).get("code", "failed"))
-        if code == tolerated:
-            return {}
-        raise Busy(f"{operation}: {code}")
+        raise Busy(f"{operation}: {answer.get('error', {}).get('code', 'failed')}")

@@ -20,8 +20,6 @@ LONGEST_HAND_OFF_MS = 86_400_000
 class Buffer(Protocol):
     def hold(self, conversation: str, hold_ms: int) -> None: ...
 
-    def resume(self, conversation: str) -> None: ...
-
 
 class Desk:
     def __init__(
@@ -59,9 +57,8 @@ class Desk:
         return {"handedOffUntil": now_ms + for_ms}
 
     def hand_back(self, name: str, _event: Json) -> Json:
-        """The flag first: what the buffer emits now is to be answered."""
-        self._table.hand_off(name, until_ms=0, now_ms=self._clock())
-        self._buffer.resume(name)
+        """The assistant answers again; what the buffer holds comes once that is resumed."""
+        self._table.hand_back(name)
         return {"handedOffUntil": None}
 
     def history(self, name: str, event: Json) -> Json:

@@ -317,7 +317,7 @@ class Responder:
             self._mark_unconfirmed(work, number, str(error))
             return
         self._mark(work, number, before=SENDING, after=SENT)
-        self._telemetry.count("RepliesSent")
+        self._telemetry.count("PartsSent")
 
     def _mark_unconfirmed(self, work: _Work, number: int, reason: str) -> None:
         self._mark(work, number, before=SENDING, after=UNCONFIRMED)

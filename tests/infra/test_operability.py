@@ -17,6 +17,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "admin"}
+RESPONDER: dict[str, Any] = {"responder": {}}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
 HTTP, REST = {"kind": "http"}, {"kind": "rest"}
@@ -117,7 +118,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    for alarm in _alarms(synthesize("prod", api=REST)["Operability"]).values():
+    for alarm in _alarms(synthesize("prod", api=REST, **RESPONDER)["Operability"]).values():
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
         pointed_at.add(match[2])
@@ -138,7 +139,7 @@ def test_the_runbook_links_to_nothing_that_is_not_there() -> None:
 def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    template = synthesize("prod")["Operability"]
+    template = synthesize("prod", **RESPONDER)["Operability"]
     emitted = set(_emitted())
     looked_at = set(_looked_at(template, namespace="MessageBuffer/prod"))
     assert looked_at
@@ -302,7 +303,7 @@ def _emitted() -> Iterator[Told]:
             if call.func.attr not in {"count", "measure_ms", "count_by"} or not isinstance(name, ast.Constant):
                 continue
             own = {str(keyword.arg) for keyword in call.keywords} if call.func.attr == "count_by" else set()
-            for service in ROLES if folder == "shared" else {folder}:
+            for service in ROLES | set(RESPONDER) if folder == "shared" else {folder}:
                 yield Told(str(name.value), service, frozenset({"service", *own}))
 
 

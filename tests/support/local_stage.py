@@ -41,6 +41,8 @@ IDLE_MS = 4_000
 WARM_PROCESSES = 8
 
 OVERRIDES: dict[str, Any] = {
+    # Its replies are events, too: whoever tests it has a stage of their own.
+    "responder": None,
     "rules": {
         "silenceMs": SILENCE_MS,
         "typingInferenceMs": TYPING_MS,
@@ -191,11 +193,11 @@ class LocalStage:
 
 
 @contextmanager
-def local_stage(home: Path) -> Iterator[LocalStage]:
+def local_stage(home: Path, **overrides: Any) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:
-        outputs = stage.up(Progress(io.StringIO()), overrides=OVERRIDES)
+        outputs = stage.up(Progress(io.StringIO()), overrides={**OVERRIDES, **overrides})
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)
             running.warm_up()

@@ -140,7 +140,6 @@ class FakeBuffer:
     def __init__(self) -> None:
         self.generation = 1
         self.held_ms: list[int] = []
-        self.resumed = 0
         self.asked = 0
         self.on_ask: Callable[[int], None] = lambda _number: None
 
@@ -151,9 +150,6 @@ class FakeBuffer:
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self.held_ms.append(hold_ms)
-
-    def resume(self, conversation: str) -> None:
-        self.resumed += 1
 
 
 class FakeObjects:

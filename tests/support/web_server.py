@@ -4,7 +4,7 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,7 +44,7 @@ class _Quiet(ThreadingHTTPServer):
 class WebServer:
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.answer: Answer = (200, {})
+        self.answer: Answer | Callable[[Request], Answer] = (200, {})
         self._over = threading.Event()
         self._server = _Quiet(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -65,19 +65,21 @@ class WebServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                web.requests.append(Request(self.path, dict(self.headers), body))
-                if web.answer == RESET:
+                request = Request(self.path, dict(self.headers), body)
+                web.requests.append(request)
+                answer = web.answer(request) if callable(web.answer) else web.answer
+                if answer == RESET:
                     # With nothing to linger for, closing sends RST.
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.connection.close()
                     self.close_connection = True
-                elif web.answer == SLOW:
+                elif answer == SLOW:
                     web._over.wait(PATIENCE_SECONDS)
                     self.close_connection = True
-                elif web.answer == DRIPPING:
+                elif answer == DRIPPING:
                     self._drip()
                 else:
-                    self._say(*web.answer)
+                    self._say(*answer)
 
             def _say(self, status: Any, value: Any) -> None:
                 body = value if isinstance(value, bytes) else json.dumps(value).encode()

@@ -214,7 +214,7 @@ def ask(world: World) -> Answer:
     )
 
 
-def test_a_hand_off_holds_the_buffer_and_handing_back_emits_what_it_held(world: World, ask: Answer) -> None:
+def test_a_hand_off_holds_the_buffer_until_it_is_handed_back(world: World, ask: Answer) -> None:
     answer = ask("handoff", forMs=60_000)
     assert answer["result"] == {"handedOffUntil": world.now_ms + 60_000}
     assert world.buffer.held_ms == [60_000]
@@ -223,7 +223,6 @@ def test_a_hand_off_holds_the_buffer_and_handing_back_emits_what_it_held(world: 
     assert not world.sender.sent
     assert ask("history")["result"]["handedOffUntil"] == world.now_ms + 60_000
     assert ask("handback")["ok"]
-    assert world.buffer.resumed == 1
     world.emit("b-2", 2)
     world.run()
     assert world.sender.sent == PARTS
@@ -239,7 +238,11 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert shown["status"] == "reply_sent"
 
 
-def test_who_is_not_known_has_no_history(ask: Answer) -> None:
+def test_who_is_not_known_has_no_history_and_does_not_become_known_by_being_handed_back(
+    world: World, ask: Answer
+) -> None:
+    assert ask("handback")["ok"]
+    assert world.item() is None
     assert ask("history")["result"]["turns"] == []
 
 
@@ -276,12 +279,6 @@ def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
     admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(Busy):
         MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2)
-
-
-def test_what_was_not_held_need_not_be_resumed() -> None:
-    admin = FakeAdmin({"ok": False, "error": {"code": "not_found", "message": "…"}})
-    MessageBuffer(admin, "admin", by="responder").resume(NAME)
-    assert len(admin.asked) == 1
 
 
 # -- secrets ---------------------------------------------------------------------------------------

@@ -143,13 +143,25 @@ class ConversationsTable:
                 return
 
     def hand_off(self, conversation: str, *, until_ms: int, now_ms: int) -> None:
-        """To a person, until then; in the past: back to the assistant."""
+        """To a person, until then."""
         with aws.errors_as_ours("hand off conversation"):
             self._client.update_item(
                 **self._at(conversation, RECORD),
                 UpdateExpression="SET handOffUntil = :until, createdAt = if_not_exists(createdAt, :now)",
                 ExpressionAttributeValues={":until": _n(until_ms), ":now": _n(now_ms)},
             )
+
+    def hand_back(self, conversation: str) -> None:
+        """To the assistant; who was never handed off is not made known by this."""
+        with aws.errors_as_ours("hand back conversation"):
+            try:
+                self._client.update_item(
+                    **self._at(conversation, RECORD),
+                    UpdateExpression="REMOVE handOffUntil",
+                    ConditionExpression="attribute_exists(handOffUntil)",
+                )
+            except self._client.exceptions.ConditionalCheckFailedException:
+                return
 
     # -- the outbox --------------------------------------------------------------------------------
 
