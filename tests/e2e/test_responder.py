@@ -175,7 +175,7 @@ def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: 
     name = running.outputs.Functions["responder"]
     found = running.outputs.client("lambda").get_function_configuration(FunctionName=name)
     told = json.loads(found["Environment"]["Variables"]["RESPONDER"]) | options
-    variables = {"RESPONDER": json.dumps(told)}
+    variables: dict[str, Any] = {"RESPONDER": json.dumps(told)}
     if AWS_ENDPOINT_URL:
         variables["AWS_ENDPOINT_URL"] = AWS_ENDPOINT_URL
     with running.configured("responder", **variables):
