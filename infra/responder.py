@@ -104,11 +104,14 @@ class ResponderStack(cdk.Stack):
         self._allow(["sqs:SendMessage"], self.dead_letters.queue_arn)
         self._allow(["lambda:InvokeFunction"], buffer.admin.function_arn)
         self._allow(["events:PutEvents"], buffer.bus.event_bus_arn)
-        self._allow(["s3:GetObject"], buffer.oversize.arn_for_objects(BATCHES))
+        # Under a name of ours, because the finding names it.
+        exported = f"{buffer.stack_name}-OversizeBucketArn"
+        bucket_arn = buffer.export_value(buffer.oversize.bucket_arn, name=exported)
+        self._allow(["s3:GetObject"], f"{bucket_arn}/{BATCHES}")
         assert self.function.role is not None
         acknowledge(
             self.function.role,
-            f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{BATCHES}]",
+            f"AwsSolutions-IAM5[Resource::{exported}/{BATCHES}]",
             "Objects are named after batches that are yet to come: what can be named is their folder.",
         )
 

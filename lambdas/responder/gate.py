@@ -3,7 +3,7 @@
 | policy | closes | what was not said |
 |---|---|---|
 | deliver | never | |
-| discard_and_merge | before the first part | is thrown away; the next batch is answered together with this one |
+| discard_and_merge | before the first part | is not said; the next batch is answered together with this one |
 | interrupt | before any part | as above; what was said stays in the history |
 | queue | before the first part | waits, and goes out before the next batch is answered |
 

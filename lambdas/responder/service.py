@@ -340,18 +340,9 @@ class Responder:
     def _park(self, work: _Work, *, said: str) -> Later:
         batch = work.batch
         own = Parked(batch.batch_id, batch.generation, history.shortened(batch.text), history.shortened(said))
-        # A reply that nobody has heard is thrown away, unless it waits its turn.
-        dropped = [batch.batch_id] if self._gate.merges() and not said and work.outbox else []
-        done = self._table.park(
-            work.name,
-            work.owner,
-            parked=[*work.record.parked, own._asdict()],
-            dropped=dropped,
-        )
-        if not done:
+        # What is planned stays: if nothing newer comes, it is what will be said.
+        if not self._table.park(work.name, work.owner, [*work.record.parked, own._asdict()]):
             raise OwnerLost("the conversation is somebody else's")
-        for each in work.older if dropped else []:
-            self._table.let_go(work.name, each.batch_id, carried_by=batch.batch_id)
         self._telemetry.count("RepliesParked")
         self._telemetry.info("reply waits: newer messages", conversation=work.name, batch=batch.batch_id)
         return Later(self._options.gate_wait_seconds)

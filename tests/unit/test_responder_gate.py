@@ -179,15 +179,19 @@ def test_if_the_next_batch_never_comes_the_reply_goes_out_after_all(
     assert world.is_free()
 
 
+@pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", range(20))
 @pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT, QUEUE])
-def test_a_crash_while_two_batches_are_merged_answers_neither_twice(policy: str, step: int, begin: Begin) -> None:
+def test_a_failure_while_two_batches_are_merged_answers_neither_twice(
+    policy: str, step: int, when: str, kills: bool, begin: Begin
+) -> None:
     world = begin(policy)
     between_the_parts(world) if policy == INTERRUPT else during_the_call(world)
     world.deliver()
     assert world.status() == "reply_parked"
     world.steps.names.clear()
-    world.steps.fail_at = (step, "after", True)
+    world.steps.fail_at = (step, when, kills)
     finish(world)
     assert customers_words(world) == [FIRST, SECOND]
     told = [prompt.turns[-1].text for prompt in world.assistant.prompts]
@@ -197,6 +201,27 @@ def test_a_crash_while_two_batches_are_merged_answers_neither_twice(policy: str,
     if policy == DISCARD_AND_MERGE:
         assert len(world.sender.sent) <= len(PARTS), "one reply"
     assert world.is_free()
+    assert world.parked() == []
+
+
+def test_a_merged_batch_that_comes_again_before_the_other_one_is_done_is_not_answered_by_itself(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    before_the_call(world)
+    world.deliver()
+    first = world.queue.pop()
+    world.emit("b-2", 2, SECOND)
+    world.steps.names.clear()
+    world.steps.fail_at = (9, "after", True)
+    world.deliver()
+    assert world.sender.sent == PARTS[:1], "the other one ends in the midst of its reply"
+    second = world.queue.pop()
+    world.queue.append(first._replace(at_ms=world.now_ms + 100_000))
+    world.deliver()
+    assert world.sender.sent == PARTS[:1]
+    world.queue.append(second)
+    world.run()
+    assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
+    assert world.sender.sent == PARTS
 
 
 def test_a_merged_batch_is_answered_by_itself_if_the_other_one_is_given_up(begin: Begin) -> None:

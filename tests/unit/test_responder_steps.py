@@ -96,13 +96,16 @@ def test_two_batches_of_one_conversation_are_not_worked_on_at_the_same_time(worl
     at_work.emit("b-1", 1, "one")
     at_work.emit("b-2", 2, "two")
 
+    asked: list[int] = []
+
     def meanwhile() -> None:
         at_work.assistant.while_asked = lambda: None
         at_work.deliver()
-        assert len(at_work.assistant.prompts) == 1, "the second waits for the first"
+        asked.append(len(at_work.assistant.prompts))
 
     at_work.assistant.while_asked = meanwhile
     at_work.run()
+    assert asked == [1], "the second waits for the first"
     assert [text for role, text in at_work.turns() if role == "user"] == ["one", "two"]
     assert at_work.sender.sent == [*PARTS, *PARTS]
 
@@ -122,6 +125,23 @@ def test_who_lost_the_conversation_changes_nothing_any_more(world: Callable[...,
     assert at_work.sender.sent == PARTS
     assert at_work.turns() == ANSWERED
     assert at_work.is_free()
+
+
+def test_who_lost_the_conversation_while_it_sent_does_not_go_on_sending(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.emit("b-1", 1)
+
+    def oversleep(_text: str) -> None:
+        at_work.sender.before_send = lambda _text: None
+        at_work.now_ms += 10 * 60_000
+        at_work.emit("b-1", 1)
+        at_work.deliver()
+
+    at_work.sender.before_send = oversleep
+    at_work.run()
+    assert sorted(at_work.sender.sent) == sorted(PARTS)
+    assert at_work.telemetry.counts["UnconfirmedSends"] == 1
+    assert at_work.turns() == ANSWERED
 
 
 def test_what_fails_for_good_is_put_aside_with_its_reason(world: Callable[..., World]) -> None:
@@ -211,6 +231,24 @@ def test_what_is_not_to_be_answered_is_told_and_remembered(
     assert (at_work.sender.sent, len(at_work.buffer.held_ms)) == ([], holds)
     assert at_work.turns() == [("user", QUESTION)]
     assert (at_work.status(), at_work.is_free()) == ("reply_withheld", True)
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
+@pytest.mark.parametrize("when", ["before", "after"])
+# acquire, outbox, tenant_settings, hold, publish, settle
+@pytest.mark.parametrize("number", range(6))
+def test_whatever_step_fails_what_is_withheld_is_told_and_remembered_once(
+    number: int, when: str, kills: bool, world: Callable[..., World]
+) -> None:
+    at_work = world()
+    at_work.table.hand_off(NAME, until_ms=at_work.now_ms + 600_000, now_ms=at_work.now_ms)
+    at_work.steps.fail_at = (number, when, kills)
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert at_work.bus.published, "at least once"
+    assert at_work.buffer.held_ms
+    assert at_work.turns() == [("user", QUESTION)]
+    assert (at_work.sender.sent, at_work.status(), at_work.is_free()) == ([], "reply_withheld", True)
 
 
 def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Callable[..., World]) -> None:

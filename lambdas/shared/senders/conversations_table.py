@@ -225,20 +225,18 @@ class ConversationsTable:
                 return False
         return True
 
-    def park(self, conversation: str, owner: str, *, parked: list[Json], dropped: Sequence[str]) -> bool:
-        """Wait for the next batch, without an owner; what was planned and is dropped was not begun."""
+    def park(self, conversation: str, owner: str, parked: list[Json]) -> bool:
+        """Batches wait for the next one, without an owner. False: somebody else has the conversation."""
         record = self._update(
             conversation,
             RECORD,
             "SET parked = :parked, conversationStatus = :status, reason = :reason REMOVE #owner, ownerUntil",
-            parked=_s(json.dumps(parked)),
+            parked=_s(json.dumps(parked, ensure_ascii=False)),
             status=_s("reply_parked"),
             reason=_s("newer messages"),
         )
         _only_for(owner, record)
-        drops = [{"Delete": {"TableName": self.name, "Key": self._key(conversation, _outbox(each))}}
-                 for each in dropped]  # fmt: skip
-        return self._transact("park reply", [record, *drops])
+        return self._transact("park reply", [record])
 
     def let_go(self, conversation: str, batch_id: str, *, carried_by: str) -> None:
         """Of a batch that another one was to answer, and did not."""
