@@ -100,6 +100,7 @@ def test_two_batches_of_one_conversation_are_not_worked_on_at_the_same_time(worl
 
     def meanwhile() -> None:
         at_work.assistant.while_asked = lambda: None
+        at_work.now_ms += 1_000
         at_work.deliver()
         asked.append(len(at_work.assistant.prompts))
 
