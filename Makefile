@@ -24,6 +24,8 @@ READY := $(VENV)/made-from-$(MADE_FROM)
 STAGE ?= dev
 # How many a day `make cost` reckons with.
 MESSAGES ?= 100000
+# Which lane the local stage has, if not the one in cdk.json: make demo LANE=window.
+IN_LANE = $(if $(LANE),--lane $(LANE))
 # A person sees each change and says yes; a pipeline has its reviewers before it.
 APPROVAL ?= $(if $(CI),never,any-change)
 CDK = $(BIN)/python -m infra.cli
@@ -53,7 +55,7 @@ $(READY):
 	@touch $@
 
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
-	@$(BIN)/python -m local demo $(ARGS)
+	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
 # The tests on the local stage keep a pace and measure waits: nothing else may run beside them.
 ON_THE_STAGE := tests/e2e tests/chaos
@@ -92,7 +94,7 @@ nightly: $(READY) ## all tests, with many more examples for the property tests
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
-	@$(BIN)/python -m local up
+	@$(BIN)/python -m local up $(IN_LANE)
 
 down: $(READY) ## stop the local stage
 	@$(BIN)/python -m local down

@@ -15,9 +15,12 @@ RUNBOOK = "docs/runbook.md"
 # One error is nobody's page, nor is a bad minute of little traffic: it takes a share of the webhooks, and a number.
 LEAST_REFUSED, REFUSED_PERCENT = 5, 5
 OVERDUE_MS = 60_000
+# A window's trigger may be lost: then the sweep, once a minute, sends it again.
+WINDOW_OVERDUE_MS = 120_000
 # ElastiCache's own advice for both of its limits.
 CACHE_WARNING = 0.75
 LOST_LEASES_A_SHARD = 2
+LOST_LOCKS = 5
 UNAUTHENTIC = 20
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
@@ -54,6 +57,25 @@ def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlar
 
 
 def symptoms(metrics: Metrics) -> Iterable[Watch]:
+    config = metrics.config
+    return [
+        *(_symptoms_of_main_lane(metrics) if config.has_main_lane else []),
+        *(_symptoms_of_window_lane(metrics) if config.has_window_lane else []),
+        Watch(
+            heading="Webhooks fail",
+            says=f"The API answers more than {REFUSED_PERCENT} % of the webhooks with 5xx.",
+            metric=_refused_percent(metrics),
+            above=REFUSED_PERCENT,
+        ),
+        Watch(
+            heading="Dead letters",
+            says="Batches were given up and wait to be sent again.",
+            metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
+        ),
+    ]
+
+
+def _symptoms_of_main_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest overdue",
@@ -73,36 +95,49 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
             missing=TreatMissingData.BREACHING,
         ),
         Watch(
-            heading="Webhooks fail",
-            says=f"The API answers more than {REFUSED_PERCENT} % of the webhooks with 5xx.",
-            metric=_refused_percent(metrics),
-            above=REFUSED_PERCENT,
-        ),
-        Watch(
             heading="Store failures",
             says="Valkey is away, full, or at its request limit, and has been for minutes.",
             metric=metrics.told_by_all("StoreFailures"),
             periods=3,
             out_of=5,
         ),
+    ]
+
+
+def _symptoms_of_window_lane(metrics: Metrics) -> Iterable[Watch]:
+    return [
         Watch(
-            heading="Dead letters",
-            says="Batches were given up and wait to be sent again.",
-            metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
+            heading="Oldest window overdue",
+            says="Windows have ended for more than two minutes, and their batches have not left.",
+            metric=metrics.told("OldestWindowOverdueMs", "window_processor", statistic="Maximum"),
+            above=WINDOW_OVERDUE_MS,
+            periods=2,
+            # A sweep that cannot look does not mean that all is well again.
+            missing=TreatMissingData.IGNORE,
+        ),
+        Watch(
+            heading="Window sweep silent",
+            says="For five minutes no sweep has looked for windows whose trigger was lost.",
+            metric=metrics.told("Sweeps", "window_processor"),
+            below=1,
+            periods=5,
+            missing=TreatMissingData.BREACHING,
         ),
     ]
 
 
 def causes(metrics: Metrics) -> Iterable[Watch]:
+    config = metrics.config
     return chain(
         _causes_in_runtime(metrics),
-        _causes_in_cache(metrics),
+        chain(_causes_in_main_lane(metrics), _causes_in_cache(metrics)) if config.has_main_lane else [],
+        _causes_in_window_lane(metrics) if config.has_window_lane else [],
         _causes_in_lambda(metrics),
         _causes_in_responder(metrics),
     )
 
 
-def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
+def _causes_in_main_lane(metrics: Metrics) -> Iterable[Watch]:
     shards, idle_ms = metrics.config.shards, metrics.config.timings.processor_idle_ms
     # A processor that was started stays for its idle time: twice as many starts mean that they do not stay.
     most_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
@@ -136,12 +171,43 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
             says="The watchdog does not get round to all shards in one pass.",
             metric=metrics.told("SweepsCut", "watchdog", period=FIVE_MINUTES),
         ),
+        _emission_retries(metrics, "conversation_processor"),
+    ]
+
+
+def _causes_in_window_lane(metrics: Metrics) -> Iterable[Watch]:
+    watches = [
+        _emission_retries(metrics, "window_processor", role="window_processor"),
         Watch(
-            heading="Emission retries",
-            says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
-            metric=metrics.told("Retries", "conversation_processor"),
-            periods=5,
+            heading="Window locks lost",
+            says="Window processors lose their conversation to another one, again and again.",
+            metric=metrics.told("LockLost", "window_processor", period=FIVE_MINUTES),
+            above=LOST_LOCKS,
         ),
+    ]
+    if metrics.config.has_main_lane:
+        watches.append(
+            Watch(
+                heading="Fallback in use",
+                says="Valkey could not be reached, and the window lane takes the messages meanwhile.",
+                metric=metrics.told("WindowMessages", "ingest"),
+            )
+        )
+    return watches
+
+
+def _emission_retries(metrics: Metrics, emitter: str, *, role: str = "") -> Watch:
+    return Watch(
+        heading="Emission retries",
+        role=role,
+        says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
+        metric=metrics.told("Retries", emitter),
+        periods=5,
+    )
+
+
+def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
+    return [
         Watch(
             heading="Ingest crashes",
             says="A webhook was answered 500: something nobody foresaw.",
@@ -220,14 +286,14 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says=f"Lambda holds the {name} back: its concurrency, or the account's, is used up.",
             metric=metrics.function(role, "Throttles", period=FIVE_MINUTES),
         )
-    for role in ASYNC:
+    for role in filter(metrics.functions.__contains__, ASYNC):
         yield Watch(
             heading="Starts dropped",
             role=role,
             says=f"Lambda dropped starts of the {role.replace('_', ' ')}.",
             metric=metrics.function(role, "AsyncEventsDropped", period=FIVE_MINUTES),
         )
-    for role in STARTED_BY_US:
+    for role in filter(metrics.functions.__contains__, STARTED_BY_US):
         yield Watch(
             heading="Starts wait",
             role=role,
@@ -237,11 +303,12 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             periods=3,
             out_of=5,
         )
-    yield Watch(
-        heading="Undelivered starts",
-        says="Lambda gave up starts and kept them.",
-        metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
-    )
+    if metrics.undelivered:
+        yield Watch(
+            heading="Undelivered starts",
+            says="Lambda gave up starts and kept them.",
+            metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
+        )
 
 
 def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:

@@ -17,16 +17,41 @@ from infra.responder import ResponderStack
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
-    """All stacks of a stage. The local one has neither network nor cache: Valkey runs beside it."""
+    """All stacks of a stage. The window lane needs neither network nor cache; the local stage has Valkey beside it."""
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"
     cdk.Tags.of(scope).add("product", "message-buffer")
     cdk.Tags.of(scope).add("stage", config.name)
 
-    def respond_to(buffer: BufferStack) -> ResponderStack | None:
-        if config.responder is None:
-            return None
-        return ResponderStack(
+    network = cache = None
+    if config.has_main_lane and not config.is_local:
+        network = NetworkStack(scope, f"{prefix}-Network", config=config, env=env)
+        cache = CacheStack(
+            scope,
+            f"{prefix}-Cache",
+            config=config,
+            env=env,
+            subnets=network.cache_subnets,
+            security_group=network.cache_security_group,
+        )
+        network.termination_protection = cache.termination_protection = config.termination_protection
+    buffer = BufferStack(
+        scope,
+        f"{prefix}-Buffer",
+        config=config,
+        env=env,
+        source=source,
+        layer=layer,
+        valkey=cache.access if cache else _valkey_beside(config),
+        placement=network.placement if network else None,
+    )
+    buffer.termination_protection = config.termination_protection
+    if cache:
+        for function in buffer.functions.values():
+            cache.grant_connect(function)
+    responder = None
+    if config.responder:
+        responder = ResponderStack(
             scope,
             f"{prefix}-Responder",
             config=config,
@@ -36,56 +61,23 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             layer=layer,
             buffer=buffer,
         )
-
-    if config.valkey_url is not None:
-        buffer = BufferStack(
-            scope,
-            f"{prefix}-Buffer",
+        responder.termination_protection = config.termination_protection
+    if not config.is_local:
+        metrics = Metrics(
             config=config,
-            env=env,
-            source=source,
-            layer=layer,
-            valkey=ValkeyAccess(config.valkey_url),
-            placement=None,
+            functions=buffer.functions | ({"responder": responder.function} if responder else {}),
+            api=buffer.api,
+            cache_name=cache.name if cache else None,
+            dead_letters=buffer.dead_letters,
+            undelivered=buffer.undelivered,
+            reply_dead_letters=responder.dead_letters if responder else None,
         )
-        respond_to(buffer)
-        return buffer
-    network = NetworkStack(scope, f"{prefix}-Network", config=config, env=env)
-    cache = CacheStack(
-        scope,
-        f"{prefix}-Cache",
-        config=config,
-        env=env,
-        subnets=network.cache_subnets,
-        security_group=network.cache_security_group,
-    )
-    buffer = BufferStack(
-        scope,
-        f"{prefix}-Buffer",
-        config=config,
-        env=env,
-        source=source,
-        layer=layer,
-        valkey=cache.access,
-        placement=network.placement,
-    )
-    responder = respond_to(buffer)
-    for stack in (network, cache, buffer, responder):
-        if stack:
-            stack.termination_protection = config.termination_protection
-    for function in buffer.functions.values():
-        cache.grant_connect(function)
-    metrics = Metrics(
-        config=config,
-        functions=buffer.functions | ({"responder": responder.function} if responder else {}),
-        api=buffer.api,
-        cache_name=cache.name,
-        dead_letters=buffer.dead_letters,
-        undelivered=buffer.undelivered,
-        reply_dead_letters=responder.dead_letters if responder else None,
-    )
-    OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
+        OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer
+
+
+def _valkey_beside(config: StageConfig) -> ValkeyAccess | None:
+    return ValkeyAccess(config.valkey_url) if config.valkey_url else None
 
 
 def hold_to_rules(app: cdk.App) -> None:

@@ -40,6 +40,7 @@ RULES = frozenset(
         "adaptiveK",
         "mediaSilenceMs",
         "transcriptWaitMs",
+        "windowMs",
         "stopWords",
         "flushWords",
         "controlLanguages",
@@ -73,6 +74,7 @@ class Memory(Settings):
     processor: MemoryMb = 256
     conversation_processor: MemoryMb = 256
     watchdog: MemoryMb = 256
+    window_processor: MemoryMb = 256
     admin: MemoryMb = 256
     responder: MemoryMb = 256
 
@@ -84,6 +86,7 @@ class Concurrency(Settings):
     processor: Instances | None = None
     conversation_processor: Instances | None = None
     watchdog: Instances | None = None
+    window_processor: Instances | None = None
     admin: Instances | None = None
     responder: Instances | None = None
 
@@ -185,7 +188,7 @@ class Responder(Settings):
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
-    max_reply_tokens: Annotated[int, Field(ge=1, le=100_000)] = 1_024
+    max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     # What becomes of a reply whose reader has written again.
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
@@ -206,6 +209,11 @@ class Responder(Settings):
     # For so long a batch that comes again is known; at least as long as events are archived.
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
 
+    @property
+    def needs_valkey(self) -> bool:
+        outcomes = (self.inactive_project, self.channel_not_allowed, self.handed_to_human)
+        return self.gate != "deliver" or "hold" in outcomes
+
     @model_validator(mode="after")
     def _has_a_model(self) -> Responder:
         if self.assistant != "echo" and not self.model:
@@ -224,6 +232,8 @@ class StageConfig(Settings):
     tracing: bool = False
     # `window` holds messages in DynamoDB for a fixed time: it needs neither a network nor a cache.
     lane: Literal["debounce", "window"] = "debounce"
+    # Beside `debounce`, the window lane takes messages while Valkey cannot be reached.
+    fallback: bool = True
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: LogLevel = "INFO"
     log_retention: LogRetention = "two_weeks"
@@ -246,6 +256,21 @@ class StageConfig(Settings):
     @property
     def is_local(self) -> bool:
         return self.name == LOCAL
+
+    @property
+    def has_main_lane(self) -> bool:
+        return self.lane == "debounce"
+
+    @property
+    def has_window_lane(self) -> bool:
+        return self.fallback or not self.has_main_lane
+
+    @property
+    def roles(self) -> set[str]:
+        """The functions that this stage has."""
+        main = {"processor", "conversation_processor", "watchdog"} if self.has_main_lane else set()
+        window = {"window_processor"} if self.has_window_lane else set()
+        return {"ingest", "admin"} | main | window | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
     @classmethod
@@ -271,7 +296,9 @@ class StageConfig(Settings):
                 f"a stage's name has at most {STAGE_NAME_LENGTH} lower-case letters, digits and single hyphens,"
                 " and begins with a letter"
             )
-        if self.is_local and not self.valkey_url:
+        if self.valkey_url and not self.has_main_lane:
+            raise ValueError("a stage with `lane: window` has no Valkey: leave valkeyUrl out")
+        if self.is_local and self.has_main_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
@@ -280,7 +307,8 @@ class StageConfig(Settings):
                 f"timings.executor_timeout_ms must be at least {LEAST_EXECUTOR_TIMEOUT_MS}: in less, an executor cannot"
                 " wait for a slow AWS and still put its batch back"
             )
-        if self.account and not self.is_local and len(self.network.availability_zones) != ZONES:
+        has_network = self.has_main_lane and not self.is_local
+        if self.account and has_network and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
         return self
 
@@ -288,8 +316,11 @@ class StageConfig(Settings):
     def _can_respond(self) -> StageConfig:
         if self.responder is None:
             return self
-        if self.lane == "window" and self.responder.gate != "deliver":
-            raise ValueError("responder.gate must be deliver in the window lane: only Valkey knows what is newer")
+        if not self.has_main_lane and self.responder.needs_valkey:
+            raise ValueError(
+                "without the main lane responder.gate must be deliver, and nothing of it hold: only Valkey knows what"
+                " is newer, and keeps messages back"
+            )
         if self.responder.outbox_days <= self.bus.archive_days:
             raise ValueError("responder.outbox_days must exceed bus.archive_days: replayed batches are known by it")
         return self

@@ -6,7 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
-from infra.alarms import ASYNC, OVERDUE_MS, RUNBOOK
+from infra.alarms import ASYNC, OVERDUE_MS, RUNBOOK, WINDOW_OVERDUE_MS
 from infra.metrics import MINUTE, Metrics
 
 WIDTH, HEIGHT = 24, 6
@@ -18,6 +18,7 @@ Axis = cloudwatch.YAxisProps
 
 
 def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloudwatch.Alarm]) -> cloudwatch.Dashboard:
+    config = metrics.config
     dashboard = cloudwatch.Dashboard(
         scope,
         "Dashboard",
@@ -28,10 +29,11 @@ def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloud
             [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=list(alarms), width=WIDTH, height=4)],
             *_titled("Is it working?", _health(metrics)),
             *_titled("Traffic", _traffic(metrics)),
-            *_titled("Batches", _batches(metrics)),
-            *_titled("Processors", _processors(metrics)),
+            *(_titled("Batches", _batches(metrics)) if config.has_main_lane else []),
+            *(_titled("Processors", _processors(metrics)) if config.has_main_lane else []),
+            *(_titled("Window lane", _window_lane(metrics)) if config.has_window_lane else []),
             *_titled("Functions", _functions(metrics)),
-            *_titled("Cache", _cache(metrics)),
+            *(_titled("Cache", _cache(metrics)) if config.has_main_lane else []),
             *_titled("What is paid for, by the hour", _cost(metrics)),
         ],
     )
@@ -94,38 +96,40 @@ def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[
 
 
 def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    queues = [
-        metrics.waiting_in(metrics.dead_letters, label="dead letters"),
-        metrics.waiting_in(metrics.undelivered, label="undelivered starts"),
+    queues = [metrics.waiting_in(metrics.dead_letters, label="dead letters")]
+    if metrics.undelivered:
+        queues.append(metrics.waiting_in(metrics.undelivered, label="undelivered starts"))
+    overdue, lateness = _promptness(metrics)
+    failures: list[Line] = [
+        metrics.told_by_all("StoreFailures"),
+        metrics.told("Refused", "ingest"),
+        metrics.told("Crashes", "ingest"),
     ]
+    if metrics.config.has_main_lane:
+        failures += [metrics.told("SweepFailures", "watchdog"), metrics.told("SweepsCut", "watchdog")]
     return [
-        _graph(
-            "Oldest overdue",
-            [metrics.told("OldestOverdueMs", "watchdog", statistic="Maximum")],
-            unit="ms",
-            limit=OVERDUE_MS,
-        ),
-        _graph(
-            "Lateness, after the due time",
-            [
-                *_percentiles(metrics, "LatenessMs", "processor", "claimed"),
-                *_percentiles(metrics, "EmitLatenessMs", "conversation_processor", "emitted"),
-            ],
-            unit="ms",
-        ),
+        overdue,
+        _graph("Lateness, after the due time", lateness, unit="ms"),
         _graph("Given up", queues, unit="messages in the queue"),
-        _graph(
-            "Failures",
-            [
-                metrics.told_by_all("StoreFailures"),
-                metrics.told("Refused", "ingest"),
-                metrics.told("Crashes", "ingest"),
-                metrics.told("SweepFailures", "watchdog"),
-                metrics.told("SweepsCut", "watchdog"),
-            ],
-            unit="per minute",
-        ),
+        _graph("Failures", failures, unit="per minute"),
     ]
+
+
+def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
+    """Of the lane that takes the messages as a rule."""
+    if not metrics.config.has_main_lane:
+        return _oldest_window(metrics), _percentiles(metrics, "EmitLatenessMs", "window_processor", "emitted")
+    overdue = metrics.told("OldestOverdueMs", "watchdog", statistic="Maximum")
+    lateness = [
+        *_percentiles(metrics, "LatenessMs", "processor", "claimed"),
+        *_percentiles(metrics, "EmitLatenessMs", "conversation_processor", "emitted"),
+    ]
+    return _graph("Oldest overdue", [overdue], unit="ms", limit=OVERDUE_MS), lateness
+
+
+def _oldest_window(metrics: Metrics) -> cloudwatch.GraphWidget:
+    oldest = metrics.told("OldestWindowOverdueMs", "window_processor", statistic="Maximum")
+    return _graph("Oldest window overdue", [oldest], unit="ms", limit=WINDOW_OVERDUE_MS)
 
 
 def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
@@ -215,6 +219,36 @@ def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
     ]
 
 
+def _window_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    emitter = "window_processor"
+    repaired = ["Retries", "DeadLetters", "TriggersReturned", "TriggersResent", "LockLost", "Sweeps"]
+    if metrics.config.has_main_lane:
+        taken = [metrics.told(name, "ingest") for name in ("WindowMessages", "FallbackOpened")]
+        between = [
+            metrics.told(name, "conversation_processor") for name in ("Deferred", "LeftToWindow", "JournalFailures")
+        ]
+        first = _graph("Messages in an outage, and between the lanes", [*taken, *between], unit="per minute")
+    else:
+        reasons = metrics.told_by_reason("FlushReasons", emitter)
+        first = _graph("Why windows were over", [reasons], unit="per minute", stacked=True)
+    return [
+        first,
+        _graph(
+            "Open windows",
+            [metrics.told("OpenWindows", emitter, statistic="Maximum")],
+            right=[metrics.told("OldestWindowOverdueMs", emitter, statistic="Maximum")],
+            unit="windows",
+        ),
+        _graph(
+            "Batches of windows, and their size",
+            [metrics.told("Batches", emitter)],
+            right=[metrics.told("BatchSize", emitter, statistic="Average").with_(label="messages, average")],
+            unit="per minute",
+        ),
+        _graph("Repaired in windows", [metrics.told(name, emitter) for name in repaired], unit="per minute"),
+    ]
+
+
 def _functions(metrics: Metrics) -> list[cloudwatch.IWidget]:
     def of_each(name: str, statistic: str) -> list[Line]:
         return [metrics.function(role, name, statistic=statistic) for role in metrics.functions]
@@ -275,6 +309,9 @@ def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
         function.log_group.metric_incoming_bytes(period=HOUR, statistic="Sum", label=role)
         for role, function in metrics.functions.items()
     ]
+    config, ecpus = metrics.config, list[Line]()
+    if config.has_main_lane:
+        ecpus.append(metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs"))
     widgets: list[cloudwatch.IWidget] = [
         _graph(
             "Lambda GB-seconds",
@@ -284,15 +321,15 @@ def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
             columns=3,
         ),
         _graph(
-            "Requests of the API; ECPUs",
+            "Requests of the API; ECPUs" if ecpus else "Requests of the API",
             [metrics.api.metric_count(period=HOUR, statistic="Sum").with_(label="requests")],
-            right=[metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs")],
+            right=ecpus,
             unit="requests",
             columns=3,
         ),
         _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
     ]
-    return widgets if metrics.config.network.egress != "nat" else [*widgets, _nat_traffic()]
+    return [*widgets, _nat_traffic()] if config.has_main_lane and config.network.egress == "nat" else widgets
 
 
 def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:

@@ -1,27 +1,32 @@
 """The environment of every function, in one place: what the runtime is told, and where it comes from.
 
+Of *emitters* there is one a lane: conversation_processor and window_processor. *Doors* are ingest and admin.
+
 | variable | functions | is |
 |---|---|---|
 | STAGE | all | the stage's name |
-| VALKEY_URL | all | `valkey://` or, with TLS, `valkeys://` + `[user:password@]host:port?cluster=true` |
-| VALKEY_IAM_USER, VALKEY_CACHE_NAME | all, in AWS | sign in with an IAM token of this user for this cache |
-| SHARDS | all | how many processors share the conversations |
-| START_MS | all | how long a reserved start of a processor may take |
+| LANE | doors, window_processor | `debounce`, or `window` where that lane stands alone, without Valkey |
+| VALKEY_URL | all, with Valkey | `valkey://` or, with TLS, `valkeys://` + `[user:password@]host:port?cluster=true` |
+| VALKEY_IAM_USER, VALKEY_CACHE_NAME | all, with Valkey, in AWS | sign in with a token of this user for this cache |
+| SHARDS | all, with Valkey | how many processors share the conversations |
+| START_MS | all, with Valkey | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
-| LANE | ingest, window_processor, admin | `debounce`, or `window` where that lane stands alone, without Valkey |
-| PROCESSOR_FUNCTION | all but the processor: it is AWS_LAMBDA_FUNCTION_NAME | whom to start |
-| RULES | ingest, admin | the layer of the rules that is deployed with the stage, JSON |
-| RULES_TABLE | ingest, admin | the layers that operators change |
+| PROCESSOR_FUNCTION | all with Valkey but the processor and window_processor | whom to start |
+| HOLDING_TABLE, TRIGGER_QUEUE_URL | doors, emitters, with a window lane | where it keeps messages, what ends a window |
+| RULES | doors | the layer of the rules that is deployed with the stage, JSON |
+| RULES_TABLE | doors | the layers that operators change |
 | WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
 | CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
 | REDRIVE_FUNCTION | admin | whom to hand a dead letter to |
-| EVENT_BUS_NAME | ingest, conversation_processor, admin | where amendments, batches and cancellations go |
-| MAX_EVENT_BYTES, OVERSIZE_BUCKET | conversation_processor | where batches go that are too large for the bus |
-| EXECUTOR_TIMEOUT_MS, MAX_ATTEMPTS | conversation_processor | when it gives up |
-| RESPONDER, CONVERSATIONS_TABLE, QUEUE_URL, RESPONDER_SECRET_ID, ADMIN_FUNCTION | responder | what it goes by, \
-its table, queue, keys, and whom it asks about the buffer |
-| DEAD_LETTER_QUEUE_URL | conversation_processor, admin | where it puts then what it has |
+| EVENT_BUS_NAME | doors, emitters | where amendments, batches and cancellations go |
+| MAX_EVENT_BYTES, OVERSIZE_BUCKET | emitters | where batches go that are too large for the bus |
+| EXECUTOR_TIMEOUT_MS | conversation_processor | how long one may work on a batch |
+| MAX_ATTEMPTS | emitters | when a batch is given up |
+| DEAD_LETTER_QUEUE_URL | emitters, admin, responder | where it is put then |
+| RESPONDER | responder | what it goes by, JSON: `Responder` of `infra/config.py`, and `lock_ms` |
+| CONVERSATIONS_TABLE, QUEUE_URL, RESPONDER_SECRET_ID | responder | its table, its queue, its keys |
+| ADMIN_FUNCTION | responder | whom it asks about the buffer |
 """
 
 import json
@@ -62,15 +67,35 @@ class ValkeyAccess:
         return {name: value for name, value in named.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Outlets:
+    """Where what leaves the buffer goes, on each of its ways."""
+
+    bus: events.IEventBus
+    oversize: s3.IBucket
+    dead_letters: sqs.IQueue
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Where the window lane keeps messages, and the queue whose delay ends a window."""
+
+    table: dynamodb.ITable
+    triggers: sqs.IQueue
+
+
 def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> Environment:
-    return {
-        "STAGE": config.name,
+    of_valkey = {
         "SHARDS": str(config.shards),
         "START_MS": str(config.timings.start_ms),
+        **valkey.environment(),
+    } if valkey else {}  # fmt: skip
+    return {
+        "STAGE": config.name,
         "POWERTOOLS_SERVICE_NAME": role,
         "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
         "POWERTOOLS_LOG_LEVEL": config.log_level,
-        **(valkey.environment() if valkey else {}),
+        **of_valkey,
     }
 
 
@@ -107,7 +132,8 @@ def responder_seconds(config: Responder) -> int:
 def ingest(
     *,
     config: StageConfig,
-    processor: lambda_.IFunction,
+    processor: lambda_.IFunction | None,
+    holding: Holding | None,
     webhook_secrets: secretsmanager.ISecret,
     rules_table: dynamodb.ITable,
     bus: events.IEventBus,
@@ -115,10 +141,11 @@ def ingest(
     return {
         "LANE": config.lane,
         "EVENT_BUS_NAME": bus.event_bus_name,
-        "PROCESSOR_FUNCTION": processor.function_name,
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        **_starting(processor),
+        **_holding(holding),
     }
 
 
@@ -133,46 +160,63 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
 
 
 def conversation_processor(
-    *,
-    config: StageConfig,
-    processor: lambda_.IFunction,
-    bus: events.IEventBus,
-    oversize: s3.IBucket,
-    dead_letters: sqs.IQueue,
+    *, config: StageConfig, processor: lambda_.IFunction, holding: Holding | None, outlets: Outlets
 ) -> Environment:
     return {
-        "PROCESSOR_FUNCTION": processor.function_name,
-        "EVENT_BUS_NAME": bus.event_bus_name,
-        "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),
-        "OVERSIZE_BUCKET": oversize.bucket_name,
         "EXECUTOR_TIMEOUT_MS": str(config.timings.executor_timeout_ms),
-        "MAX_ATTEMPTS": str(config.limits.max_attempts),
-        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+        **_emitting(config, outlets),
+        **_starting(processor),
+        **_holding(holding),
     }
 
 
+def window_processor(*, config: StageConfig, holding: Holding, outlets: Outlets) -> Environment:
+    return {"LANE": config.lane, **_emitting(config, outlets), **_holding(holding)}
+
+
 def watchdog(*, processor: lambda_.IFunction) -> Environment:
-    return {"PROCESSOR_FUNCTION": processor.function_name}
+    return _starting(processor)
 
 
 def admin(
     *,
     config: StageConfig,
-    processor: lambda_.IFunction,
-    conversation_processor: lambda_.IFunction,
-    bus: events.IEventBus,
-    dead_letters: sqs.IQueue,
+    processor: lambda_.IFunction | None,
+    holding: Holding | None,
+    redrive: lambda_.IFunction,
+    outlets: Outlets,
     rules_table: dynamodb.ITable,
 ) -> Environment:
     return {
         "LANE": config.lane,
-        "PROCESSOR_FUNCTION": processor.function_name,
-        "REDRIVE_FUNCTION": conversation_processor.function_name,
-        "EVENT_BUS_NAME": bus.event_bus_name,
-        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+        "REDRIVE_FUNCTION": redrive.function_name,
+        "EVENT_BUS_NAME": outlets.bus.event_bus_name,
+        "DEAD_LETTER_QUEUE_URL": outlets.dead_letters.queue_url,
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
+        **_starting(processor),
+        **_holding(holding),
     }
+
+
+def _emitting(config: StageConfig, outlets: Outlets) -> Environment:
+    return {
+        "EVENT_BUS_NAME": outlets.bus.event_bus_name,
+        "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),
+        "OVERSIZE_BUCKET": outlets.oversize.bucket_name,
+        "MAX_ATTEMPTS": str(config.limits.max_attempts),
+        "DEAD_LETTER_QUEUE_URL": outlets.dead_letters.queue_url,
+    }
+
+
+def _starting(processor: lambda_.IFunction | None) -> Environment:
+    return {"PROCESSOR_FUNCTION": processor.function_name} if processor else {}
+
+
+def _holding(holding: Holding | None) -> Environment:
+    if holding is None:
+        return {}
+    return {"HOLDING_TABLE": holding.table.table_name, "TRIGGER_QUEUE_URL": holding.triggers.queue_url}
 
 
 def _rules(config: StageConfig) -> str:

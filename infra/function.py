@@ -53,8 +53,6 @@ class Runtime:
     valkey: ValkeyAccess | None
     """`None`: these functions have nothing to do with it."""
     placement: Placement | None
-    undelivered: sqs.IQueue
-    """Takes the starts of one function by another that Lambda could not carry out."""
 
 
 class Function(lambda_.Function):
@@ -71,9 +69,13 @@ class Function(lambda_.Function):
         environment: Environment,
         name: str | None = None,
         in_a_loop: bool = False,
+        undelivered: sqs.IQueue | None = None,
         warmth: Warmth | None = None,
     ) -> None:
-        """`in_a_loop`: functions start it round and round on purpose, so Lambda's loop guard lets it."""
+        """`in_a_loop`: functions or queues start it round and round on purpose, so Lambda's loop guard lets it.
+
+        `undelivered` takes the starts of it by another function that Lambda could not carry out.
+        """
         construct_id = "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
         log_group = logs.LogGroup(
@@ -102,7 +104,7 @@ class Function(lambda_.Function):
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _snapped(warmth) else None,
             retry_attempts=ASYNC_RETRIES,
             max_event_age=ASYNC_MAX_AGE,
-            on_failure=destinations.SqsDestination(runtime.undelivered) if in_a_loop else None,
+            on_failure=destinations.SqsDestination(undelivered) if undelivered else None,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
             vpc_subnets=placement.subnets if placement else None,
@@ -115,6 +117,10 @@ class Function(lambda_.Function):
             cdk.Annotations.of(self).acknowledge_warning(
                 "@aws-cdk/aws-lambda:snapStartRequirePublish", "The entrance is a published version."
             )
+
+    def allow(self, *actions: str, on: str) -> None:
+        """Exactly this; CDK's own grants add what the runtime never calls."""
+        self.add_to_role_policy(iam.PolicyStatement(actions=list(actions), resources=[on]))
 
     def _acknowledge_findings(self, *, traced: bool) -> None:
         acknowledge(

@@ -38,9 +38,10 @@ class Metrics:
     config: StageConfig
     functions: Mapping[str, Function]
     api: Api
-    cache_name: str
+    cache_name: str | None
     dead_letters: sqs.IQueue
-    undelivered: sqs.IQueue
+    undelivered: sqs.IQueue | None
+    """`None`, as the cache, where the window lane stands alone."""
     reply_dead_letters: sqs.IQueue | None = None
     """Of a stage that has a responder."""
 
@@ -85,6 +86,7 @@ class Metrics:
 
     def cache(self, name: str, *, statistic: str, period: cdk.Duration = MINUTE) -> cloudwatch.Metric:
         """What ElastiCache says. Serverless caches are under `clusterId`; others are under `CacheClusterId`."""
+        assert self.cache_name, "asked for where there is a cache"
         return cloudwatch.Metric(
             namespace="AWS/ElastiCache",
             metric_name=name,

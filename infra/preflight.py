@@ -163,7 +163,7 @@ def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
 
 def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]:
     """Does what the functions reserve leave the account what Lambda keeps for all others?"""
-    wanted = sum(instances for _, instances in config.concurrency if instances)
+    wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
     if config.warmth.ingest == "provisioned" and config.concurrency.ingest is None:
         wanted += config.warmth.provisioned_instances
     if not wanted:
@@ -199,7 +199,7 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
     """Are the availability zones there that the stage names?"""
-    if not config.network.availability_zones:
+    if not config.has_main_lane or not config.network.availability_zones:
         return
     zones = account.client("ec2").describe_availability_zones()["AvailabilityZones"]
     names = sorted(zone["ZoneName"] for zone in zones if zone["State"] == "available")

@@ -9,7 +9,6 @@ from pathlib import Path
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
@@ -68,7 +67,6 @@ class ResponderStack(cdk.Stack):
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 valkey=None,
                 placement=None,
-                undelivered=buffer.undelivered,
             ),
             memory_mb=config.memory.responder,
             timeout=timeout,
@@ -99,15 +97,16 @@ class ResponderStack(cdk.Stack):
 
     def _let_it(self, buffer: BufferStack) -> None:
         table = [f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete", "ConditionCheck")]
-        self._allow([*table, "dynamodb:Query"], self.table.table_arn)
-        self._allow(["secretsmanager:GetSecretValue"], self.secrets.arn)
-        self._allow(["sqs:SendMessage"], self.dead_letters.queue_arn)
-        self._allow(["lambda:InvokeFunction"], buffer.admin.function_arn)
-        self._allow(["events:PutEvents"], buffer.bus.event_bus_arn)
+        allow = self.function.allow
+        allow(*table, "dynamodb:Query", on=self.table.table_arn)
+        allow("secretsmanager:GetSecretValue", on=self.secrets.arn)
+        allow("sqs:SendMessage", on=self.dead_letters.queue_arn)
+        allow("lambda:InvokeFunction", on=buffer.admin.function_arn)
+        allow("events:PutEvents", on=buffer.bus.event_bus_arn)
         # Under a name of ours, because the finding names it.
         exported = f"{buffer.stack_name}-OversizeBucketArn"
         bucket_arn = buffer.export_value(buffer.oversize.bucket_arn, name=exported)
-        self._allow(["s3:GetObject"], f"{bucket_arn}/{BATCHES}")
+        allow("s3:GetObject", on=f"{bucket_arn}/{BATCHES}")
         assert self.function.role is not None
         acknowledge(
             self.function.role,
@@ -116,19 +115,15 @@ class ResponderStack(cdk.Stack):
         )
 
     def _let_it_ask(self, model: str) -> None:
-        arns = _model_arns(self, model)
-        self._allow(["bedrock:InvokeModel"], *arns)
         assert self.function.role is not None
-        for arn in arns:
+        for arn in _model_arns(self, model):
+            self.function.allow("bedrock:InvokeModel", on=arn)
             if "*" in arn:
                 acknowledge(
                     self.function.role,
                     f"AwsSolutions-IAM5[Resource::{arn}]",
                     "An inference profile sends a request to whichever of its regions has room: the model is named.",
                 )
-
-    def _allow(self, actions: list[str], *resources: str) -> None:
-        self.function.add_to_role_policy(iam.PolicyStatement(actions=actions, resources=list(resources)))
 
     def _export(self) -> None:
         outputs = {

@@ -1,4 +1,4 @@
-"""What the buffer keeps outside of Valkey: queues, the bucket for what is too large to be sent, secrets and rules."""
+"""What the buffer keeps outside of Valkey: queues, a bucket for what is too large to be sent, tables and secrets."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_dynamodb as dynamodb
@@ -9,7 +9,8 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.config import StageConfig
-from infra.function import acknowledge, keep_identity, removal_policy
+from infra.environment import Outlets
+from infra.function import Function, acknowledge, keep_identity, removal_policy
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(14)
 # Where the conversation processor puts what is too large for an event or a letter.
@@ -80,18 +81,46 @@ class OversizeBucket(s3.Bucket):
             )
 
 
+def let_emit(function: Function, outlets: Outlets) -> None:
+    """Put batches on the bus, what is too large into the bucket, and what cannot leave aside."""
+    batches, letters = map(outlets.oversize.arn_for_objects, (BATCHES, DEAD_LETTERS))
+    function.allow("events:PutEvents", on=outlets.bus.event_bus_arn)
+    function.allow("sqs:SendMessage", on=outlets.dead_letters.queue_arn)
+    function.allow("s3:PutObject", on=batches)
+    # A dead letter that was too large for its queue is read again when it is redriven.
+    function.allow("s3:PutObject", "s3:GetObject", on=letters)
+    assert function.role is not None
+    for folder in (BATCHES, DEAD_LETTERS):
+        acknowledge(
+            function.role,
+            f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]",
+            "Objects are named after batches that are yet to come: what can be named is their folder.",
+        )
+
+
 def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
     return s3.LifecycleRule(prefix=prefix.removesuffix("*"), expiration=after)
 
 
-class RulesTable(dynamodb.Table):
-    """The rules that operators change: few, small, and read whole. Encrypted with a key of AWS."""
+class Table(dynamodb.Table):
+    """Paid by use, encrypted with a key of AWS; in AWS it can be taken back to any second of the last five weeks."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: StageConfig,
+        partition_key: str,
+        sort_key: str | None = None,
+        expires_by: str | None = None,
+    ) -> None:
         super().__init__(
             scope,
             construct_id,
-            partition_key=dynamodb.Attribute(name="scope", type=dynamodb.AttributeType.STRING),
+            partition_key=_text(partition_key),
+            sort_key=_text(sort_key) if sort_key else None,
+            time_to_live_attribute=expires_by,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=not config.is_local
@@ -102,25 +131,47 @@ class RulesTable(dynamodb.Table):
         keep_identity(self, construct_id)
 
 
-class ConversationsTable(dynamodb.Table):
+class RulesTable(Table):
+    """The rules that operators change: few, small, and read whole."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(scope, construct_id, config=config, partition_key="scope")
+
+
+class HoldingTable(Table):
+    """What the window lane holds: the messages of a conversation beside each other, and its state."""
+
+    # The sweep finds by it the windows that are still open, the oldest first.
+    OPEN = "open"
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope, construct_id, config=config, partition_key="conversation", sort_key="item", expires_by="expires_at"
+        )
+        self.add_global_secondary_index(
+            index_name=self.OPEN,
+            partition_key=_text("open"),
+            sort_key=dynamodb.Attribute(name="due_at", type=dynamodb.AttributeType.NUMBER),
+            projection_type=dynamodb.ProjectionType.KEYS_ONLY,
+        )
+
+    @property
+    def open_arn(self) -> str:
+        return f"{self.table_arn}/index/{self.OPEN}"
+
+
+def _text(name: str) -> dynamodb.Attribute:
+    return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)
+
+
+class ConversationsTable(Table):
     """The responder's records, outboxes and turns; `lambdas/shared/senders/conversations_table.py` names its items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        # Only outboxes expire.
         super().__init__(
-            scope,
-            construct_id,
-            partition_key=dynamodb.Attribute(name="id", type=dynamodb.AttributeType.STRING),
-            sort_key=dynamodb.Attribute(name="part", type=dynamodb.AttributeType.STRING),
-            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
-            # Only outboxes have it.
-            time_to_live_attribute="expiresAt",
-            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=not config.is_local
-            ),
-            deletion_protection=config.termination_protection,
-            removal_policy=removal_policy(config),
+            scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
         )
-        keep_identity(self, construct_id)
 
 
 class ResponderSecrets(secretsmanager.Secret):

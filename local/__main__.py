@@ -18,6 +18,8 @@ from local.stage import ROOT, Stage
 # A closed terminal or a `kill` ends like Ctrl-C: whatever was started is stopped on the way out.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+LANES = ("debounce", "window")
+
 
 def main() -> int:
     arguments = _parse()
@@ -26,13 +28,13 @@ def main() -> int:
     stage = Stage(arguments.home.resolve())
     try:
         if arguments.command == "up":
-            _up(stage, overrides=arguments.overrides)
+            _up(stage, overrides=_lane(arguments.lane) | arguments.overrides)
         elif arguments.command == "down":
             print(f"Stopped {stage.down(Progress())} processes.")
         elif arguments.command == "status":
             return _status(stage)
         elif arguments.command == "demo":
-            return 0 if demo.run(stage, reply=arguments.reply) else 1
+            return 0 if demo.run(stage, overrides=_lane(arguments.lane), reply=arguments.reply) else 1
         else:
             _follow(stage)
     except LocalError as error:
@@ -50,14 +52,20 @@ def _parse() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start and deploy; deploy again if it runs already")
     up.add_argument("--overrides", type=_json_object, default={}, help="JSON laid over the stage in cdk.json")
+    up.add_argument("--lane", choices=LANES, help="as the stage's `lane` in cdk.json")
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="is it up, and where")
     commands.add_parser("logs", help="follow the functions' logs")
-    show = commands.add_parser(
+    shown = commands.add_parser(
         "demo", help="five WhatsApp fragments go in, one event comes out; up and down around it if need be"
     )
-    show.add_argument("--reply", action="store_true", help="and the responder's answer to the customer")
+    shown.add_argument("--reply", action="store_true", help="and the responder's answer to the customer")
+    shown.add_argument("--lane", choices=LANES, help="of the stage that is brought up for it")
     return parser.parse_args()
+
+
+def _lane(chosen: str | None) -> dict[str, Any]:
+    return {"lane": chosen} if chosen else {}
 
 
 def _json_object(text: str) -> dict[str, Any]:

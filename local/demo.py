@@ -4,7 +4,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -39,9 +39,13 @@ class Sent:
     due_at_ms: int
 
 
-def run(stage: Stage, *, reply: bool = False, stream: TextIO = sys.stdout) -> bool:
+def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
     """Whether exactly one event came, with exactly the five messages in order; and one reply, if that is asked for."""
-    with _started(stage) as outputs, collect(outputs) as inbox, collect(outputs, pattern=REPLIES) as replies:
+    with (
+        _started(stage, overrides) as outputs,
+        collect(outputs) as inbox,
+        collect(outputs, pattern=REPLIES) as replies,
+    ):
         webhooks, view = Webhooks(outputs), View(stream)
         with Progress().step("Warm up"):
             _warm_up(webhooks, inbox)
@@ -82,14 +86,14 @@ def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
 
 
 @contextmanager
-def _started(stage: Stage) -> Iterator[Outputs]:
-    """The running stage as it is, or one that is gone again afterwards."""
+def _started(stage: Stage, overrides: Mapping[str, Any]) -> Iterator[Outputs]:
+    """The running stage as it is, or one with these overrides that is gone again afterwards."""
     with ExitStack() as afterwards:
         try:
             outputs = stage.outputs()
         except LocalError:
             afterwards.callback(_down, stage)
-            outputs = stage.up(Progress())
+            outputs = stage.up(Progress(), overrides=overrides)
         yield outputs
 
 
@@ -129,7 +133,8 @@ def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
         (conversation,) = answer.json["conversations"].values()
         due_at_ms = conversation["dueAt"]
         in_seconds = due_at_ms / 1_000 - time.time()
-        later = f", {(due_at_ms - sent[-1].due_at_ms) / 1_000:.1f} s later than before" if sent else ""
+        later_ms = due_at_ms - sent[-1].due_at_ms if sent else 0
+        later = f", {later_ms / 1_000:.1f} s later than before" if later_ms else ""
         view.line(f"  {at_seconds:5.1f} s  {text:<24}in {in_seconds:.1f} s{later}")
         sent.append(Sent(message_id, due_at_ms))
     return sent

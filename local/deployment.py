@@ -15,10 +15,8 @@ from local import emulator, processes
 from local.errors import LocalError
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "admin")
-# Of a stage that has one.
-RESPONDER = "responder"
-IN_A_LOOP = ("processor", "conversation_processor")
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin", "responder")
+IN_A_LOOP = {"processor", "conversation_processor", "window_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
 
@@ -88,7 +86,7 @@ def read_back(
     *,
     endpoint_url: str,
     region: str,
-    valkey_url: str,
+    valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
     """Finish what the emulator's CloudFormation leaves undone, and say where everything is."""
@@ -96,10 +94,10 @@ def read_back(
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
-    roles = (*ROLES, RESPONDER) if f"{_camel(RESPONDER)}Function" in deployed else ROLES
+    roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
     # The template says so already; the emulator takes it only through this call.
-    for role in IN_A_LOOP:
+    for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(
@@ -117,6 +115,8 @@ def read_back(
         DeadLetterQueueUrl=deployed["DeadLetterQueueUrl"],
         OversizeBucketName=deployed["OversizeBucketName"],
         RulesTableName=deployed["RulesTableName"],
+        HoldingTableName=deployed.get("HoldingTableName"),
+        TriggerQueueUrl=deployed.get("TriggerQueueUrl"),
     )
 
 

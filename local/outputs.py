@@ -19,13 +19,17 @@ class Outputs:
     EventBusName: str
     AwsEndpointUrl: str
     Region: str
-    ValkeyUrl: str
+    ValkeyUrl: str | None
+    """None where the window lane stands alone."""
     WebhookSecrets: dict[str, str]
     Functions: dict[str, str]
     LogGroups: dict[str, str]
     DeadLetterQueueUrl: str
     OversizeBucketName: str
     RulesTableName: str
+    HoldingTableName: str | None = None
+    """None, as the queue, where there is no window lane."""
+    TriggerQueueUrl: str | None = None
 
     def write(self, path: Path) -> None:
         # Whoever waits for the file never reads half of it.

@@ -37,6 +37,8 @@ class Instance:
     valkey_port: int
     valkey_cluster_port: int
     emulator_port: int
+    has_valkey: bool = True
+    """Not where the window lane stands alone."""
 
 
 class Stage:
@@ -51,16 +53,18 @@ class Stage:
     def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
         """Bring the stage up, or bring the running one up to date; nothing is left running if that fails."""
         with self._lock(), ExitStack() as on_failure:
+            over = overrides or {}
+            has_valkey = _lane(over) != "window"
             instance = self._running()
             secrets: Mapping[str, str] = {}
-            if instance and self.outputs_file.exists():
+            if instance and instance.has_valkey == has_valkey and self.outputs_file.exists():
                 secrets = Outputs.read(self.outputs_file).WebhookSecrets
             else:
                 self._clear(progress)
                 # What it logged stays, to be read; the next `up` clears it away.
                 on_failure.callback(self._stop_processes)
-                instance = self._start(progress)
-            outputs = self._deploy(instance, progress, overrides=overrides or {}, secrets=secrets)
+                instance = self._start(progress, has_valkey=has_valkey)
+            outputs = self._deploy(instance, progress, overrides=over, secrets=secrets)
             with progress.step("Wait for the first answer"):
                 _wait_until_answering(f"{outputs.ApiEndpoint}/webhook/generic")
             outputs.write(self.outputs_file)
@@ -94,19 +98,20 @@ class Stage:
         instance = self._recorded()
         return len(processes.belonging_to(instance.mark)) if instance else 0
 
-    def _start(self, progress: Progress) -> Instance:
+    def _start(self, progress: Progress, *, has_valkey: bool) -> Instance:
         with progress.step("Install the emulator"):
             python = emulator.ensure_installed(self._home / "emulator")
         with progress.step("Build the layer"):
             requirements = ROOT / "lambdas" / "requirements.txt"
             build_layer(requirements, platform=Platform.HOST, cache=ROOT / ".build" / "layers")
-        ports = _free_ports(3)
-        instance = Instance(uuid.uuid4().hex, *ports)
+        of_valkey, of_its_cluster, of_emulator = _free_ports(3)
+        instance = Instance(uuid.uuid4().hex, of_valkey, of_its_cluster, of_emulator, has_valkey)
         self._run.mkdir(parents=True, exist_ok=True)
         # Before anything is started: whatever happens next, `down` knows what to look for.
         self._record.write_text(json.dumps(asdict(instance)))
-        with progress.step("Start Valkey"):
-            self._start_valkey(instance)
+        if has_valkey:
+            with progress.step("Start Valkey"):
+                self._start_valkey(instance)
         with progress.step("Start the emulator"):
             emulator.start(
                 python=python,
@@ -117,8 +122,9 @@ class Stage:
             )
         with progress.step("Bootstrap"):
             self._cdk(instance).bootstrap()
-        with progress.step("Wait for Valkey"):
-            valkey.wait_until_ready(instance.valkey_port)
+        if has_valkey:
+            with progress.step("Wait for Valkey"):
+                valkey.wait_until_ready(instance.valkey_port)
         return instance
 
     def _start_valkey(self, instance: Instance) -> None:
@@ -137,8 +143,10 @@ class Stage:
         overrides: Mapping[str, Any],
         secrets: Mapping[str, str],
     ) -> Outputs:
-        valkey_url = valkey.url(instance.valkey_port)
-        context = {"stage": LOCAL, "valkeyUrl": valkey_url, "overrides": json.dumps(overrides)}
+        valkey_url = valkey.url(instance.valkey_port) if instance.has_valkey else None
+        context = {"stage": LOCAL, "overrides": json.dumps(overrides)}
+        if valkey_url:
+            context["valkeyUrl"] = valkey_url
         with progress.step("Deploy"):
             deployed = self._cdk(instance).deploy(context=context)
             return deployment.read_back(
@@ -161,8 +169,8 @@ class Stage:
         instance = self._recorded()
         if not instance or not processes.belonging_to(instance.mark):
             return None
-        both = valkey.is_alive(instance.valkey_port) and emulator.is_alive(instance.emulator_port)
-        return instance if both else None
+        has_what_it_needs = not instance.has_valkey or valkey.is_alive(instance.valkey_port)
+        return instance if has_what_it_needs and emulator.is_alive(instance.emulator_port) else None
 
     def _recorded(self) -> Instance | None:
         try:
@@ -194,6 +202,12 @@ class Stage:
             except BlockingIOError as error:
                 raise LocalError("Another `up` or `down` of this stage is at work: wait for it to finish.") from error
             yield
+
+
+def _lane(overrides: Mapping[str, Any]) -> str:
+    stage = json.loads((ROOT / "cdk.json").read_text())["context"]["stages"][LOCAL]
+    lane: str = {**stage, **overrides}.get("lane", "debounce")
+    return lane
 
 
 def _free_ports(count: int) -> list[int]:

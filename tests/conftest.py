@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -10,7 +11,7 @@ from lambdas.shared.store.connection import ConnectionSettings, connect
 from tests.support.engine import Engine, monitored
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
-from tests.support.window import WindowScene, dynamodb
+from tests.support.window import WindowScene, dynamodb, make_holding_table
 
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
@@ -79,7 +80,21 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def window_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
+    """A local stage without Valkey; its tests are in the xdist group `window-stage`."""
+    with local_stage(tmp_path_factory.mktemp("window-stage") / "home", lane="window") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Any]:
+    """DynamoDB in this process, for the tests of a module."""
+    with dynamodb() as client:
+        yield client
+
+
 @pytest.fixture
-def window() -> Iterator[WindowScene]:
-    with dynamodb():
-        yield WindowScene()
+def window(database: Any) -> WindowScene:
+    make_holding_table(database)
+    return WindowScene()

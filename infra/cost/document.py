@@ -10,7 +10,8 @@ from infra.config import StageConfig, load_stage
 from infra.cost.alternatives import polling, window_lane
 from infra.cost.chart import Series, svg
 from infra.cost.facts import HOURS, MILLION, prices, usages, used
-from infra.cost.model import EGRESSES, Line, bill, floors, total, with_egress
+from infra.cost.lines import Line, total
+from infra.cost.model import EGRESSES, bill, floors, with_egress
 from infra.cost.report import HEAD, number, rows, unit_price
 from infra.cost.traffic import Traffic, processors
 
@@ -30,6 +31,7 @@ LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("four shards", {"shards": 4, "concurrency": {"processor": 8}}),
     ("tracing", {"tracing": True}),
     ("no flow logs", {"network": {"flow_logs": False}}),
+    ("no fallback", {"fallback": False}),
     ("no archive", {"bus": {"archive_days": 0}}),
     ("logs kept for a year", {"log_retention": "one_year"}),
 ]
@@ -68,9 +70,7 @@ def picture(stages: Stages) -> str:
         name: [total(bill(with_egress(config, name), Traffic(messages_per_day=volume))) for volume in volumes]
         for name in floors(config)
     }
-    bills["window lane (not built)"] = [
-        total(window_lane(config, Traffic(messages_per_day=volume))) for volume in volumes
-    ]
+    bills["window lane"] = [total(bill(window_lane(config), Traffic(messages_per_day=volume))) for volume in volumes]
     return svg([Series(name, list(zip(volumes, amounts, strict=True))) for name, amounts in bills.items()])
 
 
@@ -80,14 +80,16 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
     gateway, minimum = price["nat_hour"] * HOURS, price["valkey_storage"] * HOURS
     endpoint = price["endpoint_hour"] * HOURS
     run = processors(traffic, shards=1, timings=config.timings)
+    nobody = Traffic(messages_per_day=0)
+    floor = total(bill(config, nobody))
     traced = config.model_copy(update={"tracing": True})
     return {
         "stage": config.name,
         "shown": f"{SHOWN:,}",
         "total": _money(total(bill(config, traffic))),
-        "floor": _money(total(bill(config, Traffic(messages_per_day=0)))),
+        "floor": _money(floor),
         "fragments": f"{traffic.fragments_per_batch:g}",
-        "network_floor": _money(_part(bill(config, Traffic(messages_per_day=0)), "network")),
+        "network_floor": _money(_part(bill(config, nobody), "network")),
         "nat_gateway": _money(gateway),
         "nat_address": _money(price["public_address"] * HOURS),
         "nat_whole": _money(gateway + price["public_address"] * HOURS),
@@ -102,9 +104,13 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "polling_lambda": _money(_lambda(polling(config)) / config.shards),
         "polling_questions": _money(_part(polling(config), "cache")),
         "awake": f"{run.seconds / 3_600 / (HOURS / 24):.1f}",
-        "metrics_most": _money(price["metric"] * (used("metrics_always") + used("metrics_with_traffic"))),
+        "metrics_most": _money(
+            price["metric"] * (used("metrics_always") + used("metrics_of_sweep") + used("metrics_with_traffic"))
+        ),
         "ecpu_message": f"{used('buffer_us') / used('simple_command_us'):.2f}",
         "queue_empty": _money(used("queue_polls") / MILLION * price["sqs_requests"]),
+        "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
+        "window_floor": _money(total(bill(window_lane(config), nobody))),
         "lane_until": f"{_lane_until(config):,.0f}",
         "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
         "statuses": f"{traffic.statuses_per_batch:g}",
@@ -120,7 +126,7 @@ def _volumes(config: StageConfig) -> str:
         here = total(bill(config, traffic))
         body.append([
             f"{volume:,}", f"{volume / traffic.fragments_per_batch:,.0f}", *map(_money, amounts),
-            _money(total(window_lane(config, traffic))), _money(here / traffic.messages * 1e6),
+            _money(total(bill(window_lane(config), traffic))), _money(here / traffic.messages * 1e6),
         ])  # fmt: skip
     return _table(heads, body, right=set(range(len(heads))))
 
@@ -156,13 +162,22 @@ def _lanes(config: StageConfig) -> str:
     body = []
     for volume in [0, *VOLUMES]:
         traffic = Traffic(messages_per_day=volume)
-        ours, lane = bill(config, traffic), window_lane(config, traffic)
+        ours, lane = bill(config, traffic), bill(window_lane(config), traffic)
         dynamodb = total(line for line in lane if line.price.startswith("dynamodb"))
+        fallback = total(ours) - total(bill(_without_fallback(config), traffic))
         body.append([
             f"{volume:,}", _money(total(ours)), _money(_part(ours, "network")), _money(_part(ours, "cache")),
-            _money(total(lane)), _money(dynamodb),
+            _money(fallback), _money(total(lane)), _money(dynamodb),
         ])  # fmt: skip
-    heads = ["messages a day", "debounce lane", "its network", "its cache", "window lane", "its DynamoDB"]
+    heads = [
+        "messages a day",
+        "debounce lane",
+        "its network",
+        "its cache",
+        "its fallback",
+        "window lane",
+        "its DynamoDB",
+    ]
     return _table(heads, body, right=set(range(len(heads))))
 
 
@@ -223,11 +238,15 @@ def _lane_until(config: StageConfig) -> float:
     while most - least > 1:
         middle = (least + most) / 2
         traffic = Traffic(messages_per_day=middle)
-        if total(window_lane(config, traffic)) < total(bill(one_nat, traffic)):
+        if total(bill(window_lane(config), traffic)) < total(bill(one_nat, traffic)):
             least = middle
         else:
             most = middle
     return float(f"{least:.2g}")
+
+
+def _without_fallback(config: StageConfig) -> StageConfig:
+    return config.model_copy(update={"fallback": False})
 
 
 def _lambda(lines: Iterable[Line]) -> float:

@@ -1,11 +1,12 @@
 """The monthly bill of a stage, line by line."""
 
-from collections.abc import Iterable
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
-from infra.config import ZONES, LogRetention, StageConfig
-from infra.cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, prices, used
+from infra.config import ZONES, StageConfig
+from infra.cost import window
+from infra.cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
+from infra.cost.lines import Line, billed_seconds, log_lines, total
 from infra.cost.traffic import Traffic, processors
 
 PASSES = HOURS * 60 * 2
@@ -15,16 +16,6 @@ RULES_CHECK_SECONDS = 5
 REPORT_SECONDS = 30
 FLOW_RECORD_SECONDS = 600
 
-RETENTION_DAYS: dict[LogRetention, int] = {
-    "one_day": 1,
-    "one_week": 7,
-    "two_weeks": 14,
-    "one_month": 30,
-    "three_months": 90,
-    "six_months": 180,
-    "one_year": 365,
-    "ten_years": 3_653,
-}
 EGRESSES: dict[str, dict[str, Any]] = {
     "1 NAT gateway": {"egress": "nat", "nat_gateways": 1},
     "2 NAT gateways": {"egress": "nat", "nat_gateways": 2},
@@ -32,40 +23,29 @@ EGRESSES: dict[str, dict[str, Any]] = {
 }
 
 
-class Line(NamedTuple):
-    part: str
-    component: str
-    price: str
-    quantity: float
-    formula: str
-
-    @property
-    def monthly(self) -> float:
-        return self.quantity * prices()[self.price].price
-
-
-def total(lines: Iterable[Line]) -> float:
-    return sum(line.monthly for line in lines)
-
-
 def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Every line of a month. What costs nothing in this stage is left out."""
     lines = [
         *_api(config, traffic),
-        *_functions(config, traffic),
-        *_cache(config, traffic),
-        *_network(config, traffic),
+        *_ingest(config, traffic),
         *_delivery(config, traffic),
-        *_secrets(traffic),
-        *_rules(traffic),
-        *_logs(config, traffic),
+        *_secrets(config, traffic),
+        *_rules(config, traffic),
         *_watching(config, traffic),
     ]
+    if config.has_main_lane:
+        lines += [*_main_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
+        if config.has_window_lane:
+            lines += window.as_fallback(config, traffic)
+    else:
+        lines += window.alone(config, traffic)
     return [line for line in lines if line.quantity]
 
 
 def floors(config: StageConfig) -> dict[str, float]:
-    """The bill of a month in which nobody writes, by how the functions reach AWS."""
+    """The bill of a month in which nobody writes, by how the functions reach AWS; none where they are in no network."""
+    if not config.has_main_lane:
+        return {}
     nobody = Traffic(messages_per_day=0)
     return {name: total(bill(with_egress(config, name), nobody)) for name in EGRESSES}
 
@@ -82,7 +62,9 @@ def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
     lines = [
         Line("api", f"API Gateway ({kind.upper()})", f"api_{kind}", millions, "messages and statuses, a request each"),
         Line("api", "Answers to the internet", "internet_out", answers, "requests x answer"),
-    ]
+        *log_lines(config, traffic.webhooks * used("access_log_bytes") / GB, part="api",
+                   component="Logs: the API's accesses", formula="requests x line"),
+    ]  # fmt: skip
     if kind == "rest":
         lines += [
             Line("api", "WAF: web ACL", "waf_acl", 1, "one"),
@@ -92,14 +74,13 @@ def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
     return lines
 
 
-def _functions(config: StageConfig, traffic: Traffic) -> list[Line]:
+def _main_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
     run = processors(traffic, shards=config.shards, timings=config.timings)
     memory = config.memory
     run_seconds = run.seconds + run.starts * used("cold_start_ms") / 1_000
     pass_seconds = PASSES * config.shards * used("sweep_ms") / 1_000
     executor_seconds = traffic.batches * billed_seconds("executor_ms")
     return [
-        *_ingest(config, traffic),
         Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION, "starts of a run"),
         Line("processor", "Lambda: processor, duration", "lambda_arm", run_seconds * memory.processor / 1_024,
              "active seconds x (1 - exp(-batches a second x (wait + idle time))), each shard"),
@@ -112,17 +93,20 @@ def _functions(config: StageConfig, traffic: Traffic) -> list[Line]:
              "passes x shards x billed time"),
         Line("watchdog", "SQS: watchdog's echo", "sqs_requests", (used("queue_polls") + PASSES / 2 * 3) / MILLION,
              "polls, and each minute: send, receive, delete"),
+        *_main_lane_logs(config, traffic),
     ]  # fmt: skip
 
 
 def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
     gb, warmth = config.memory.ingest / 1_024, config.warmth.ingest
     duration = "lambda_provisioned_duration_arm" if warmth == "provisioned" else "lambda_arm"
-    gb_seconds = traffic.webhooks * gb * billed_seconds("ingest_ms")
+    gb_seconds = traffic.webhooks * gb * billed_seconds(_ingest_ms(config))
+    logged = traffic.webhooks * (used("ingest_log_bytes") + used("platform_log_bytes")) / GB
     lines = [
         Line("ingest", "Lambda: ingest, requests", "lambda_requests", traffic.webhooks / MILLION,
              "messages and statuses"),
         Line("ingest", "Lambda: ingest, duration", duration, gb_seconds, "requests x billed time"),
+        *log_lines(config, logged, part="ingest", component="Logs: ingest", formula="requests x lines"),
     ]  # fmt: skip
     if warmth == "provisioned":
         kept = config.warmth.provisioned_instances * SECONDS * gb
@@ -134,6 +118,10 @@ def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
             Line("ingest", "Lambda: ingest, restored", "lambda_snapshot_restored", restored, "cold starts x memory"),
         ]
     return lines
+
+
+def _ingest_ms(config: StageConfig) -> str:
+    return "ingest_ms" if config.has_main_lane else "window_ingest_ms"
 
 
 def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
@@ -177,7 +165,9 @@ def ecpu(time_us: str, moved_bytes: float = 0) -> float:
 def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
     run = processors(traffic, shards=config.shards, timings=config.timings)
     call = used("sdk_call_bytes")
-    to_aws = traffic.batches * (2 * call + traffic.event_bytes) + (2 * run.starts + _secret_calls(traffic)) * call
+    to_aws = (
+        traffic.batches * (2 * call + traffic.event_bytes) + (2 * run.starts + _secret_calls(config, traffic)) * call
+    )
     to_cache = traffic.messages * (used("buffer_call_bytes") + 2 * traffic.payload_bytes)
     to_cache += traffic.batches * used("take_call_bytes")
     crossing = to_cache
@@ -204,7 +194,7 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
         running = 1 + run.seconds / SECONDS + _instances(traffic, traffic.webhooks, "ingest_ms")
         running += _instances(traffic, traffic.batches, "executor_ms")
         written = running * used("flows") * used("flow_record_bytes") * SECONDS / FLOW_RECORD_SECONDS / GB
-        lines += _log_lines(
+        lines += log_lines(
             config, written, part="network", component="Flow logs", formula="running functions x flows in ten minutes"
         )
     return lines
@@ -226,33 +216,34 @@ def _delivery(config: StageConfig, traffic: Traffic) -> list[Line]:
     ]  # fmt: skip
 
 
-def _secrets(traffic: Traffic) -> list[Line]:
-    calls = _secret_calls(traffic)
+def _secrets(config: StageConfig, traffic: Traffic) -> list[Line]:
+    calls = _secret_calls(config, traffic)
+    keys = used("keys") if config.has_main_lane else used("keys_of_window_lane")
     return [
         Line("secrets", "Secrets Manager: secret", "secret", used("secrets"), "the webhook secrets"),
         Line("secrets", "Secrets Manager: reads", "secret_calls", calls / MILLION,
              "each running ingest, once a minute"),
-        Line("secrets", "KMS: keys", "kms_key", used("keys"), "of the stage's own"),
+        Line("secrets", "KMS: keys", "kms_key", keys, "of the stage's own"),
         Line("secrets", "KMS: requests", "kms_requests", calls / MILLION, "one for each read of the secret"),
     ]  # fmt: skip
 
 
-def _secret_calls(traffic: Traffic) -> float:
-    return _once_in(60, traffic)
+def _secret_calls(config: StageConfig, traffic: Traffic) -> float:
+    return _once_in(60, config, traffic)
 
 
-def _rules(traffic: Traffic) -> list[Line]:
+def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
     whole = ceil(used("rules_bytes") / 4_096)
-    read = _once_in(RULES_CHECK_SECONDS, traffic) + traffic.webhooks * used("cold_share") * whole
+    read = _once_in(RULES_CHECK_SECONDS, config, traffic) + traffic.webhooks * used("cold_share") * whole
     return [
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
              "each running ingest, its version every 5 s; each cold start, all by 4 KB"),
     ]  # fmt: skip
 
 
-def _once_in(seconds: float, traffic: Traffic) -> float:
+def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
     """How often the running instances of ingest do what each does once in so many seconds, if it has work."""
-    instances = 1 + _instances(traffic, traffic.webhooks, "ingest_ms")
+    instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
     return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 
 
@@ -261,13 +252,11 @@ def _instances(traffic: Traffic, invocations: float, time_ms: str) -> float:
     return invocations / traffic.active_seconds * billed_seconds(time_ms) * traffic.peak
 
 
-def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:
+def _main_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
     run = processors(traffic, shards=config.shards, timings=config.timings)
     platform = used("platform_log_bytes")
     sweep = used("sweep_log_bytes") * (1 + config.shards) / 2
     written = {
-        "api": ("the API's accesses", traffic.webhooks * used("access_log_bytes"), "requests x line"),
-        "ingest": ("ingest", traffic.webhooks * (used("ingest_log_bytes") + platform), "requests x lines"),
         "processor": ("processor", traffic.batches * used("claim_log_bytes")
                       + run.starts * (used("run_log_bytes") + platform)
                       + run.seconds / REPORT_SECONDS * used("report_log_bytes"), "claims, runs, and each 30 s"),
@@ -277,32 +266,32 @@ def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:
     }  # fmt: skip
     lines: list[Line] = []
     for part, (what, size, formula) in written.items():
-        lines += _log_lines(config, size / GB, part=part, component=f"Logs: {what}", formula=formula)
+        lines += log_lines(config, size / GB, part=part, component=f"Logs: {what}", formula=formula)
     return lines
 
 
-def _log_lines(config: StageConfig, gb: float, *, part: str, component: str, formula: str) -> list[Line]:
-    kept = gb * used("logs_compressed") * RETENTION_DAYS[config.log_retention] / DAYS
-    return [
-        Line(part, component, "logs_written", gb, formula),
-        Line(part, f"{component}, kept", "logs_kept", kept, "compressed, for the stage's retention"),
-    ]
-
-
 def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
-    metrics = used("metrics_always") + used("metrics_with_traffic") * traffic.busy_hours
+    always, with_traffic, alarms = _watched(config)
+    metrics = always + with_traffic * traffic.busy_hours
     lines = [
         Line("watching", "Metrics of our own", "metric", metrics, "sent always, and in hours with traffic"),
-        Line("watching", "Alarms", "alarm", used("alarm_metrics"), "of the stage"),
+        Line("watching", "Alarms", "alarm", alarms, "of the stage"),
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "of the stage"),
     ]
     if config.tracing:
-        invocations = traffic.webhooks + traffic.batches + PASSES
+        invocations = traffic.webhooks + traffic.batches + PASSES * config.has_main_lane
+        invocations += window.SWEEPS * config.has_window_lane
         # X-Ray takes one a second and a twentieth of the rest.
         sampled = min(invocations, SECONDS + 0.05 * invocations)
         lines.append(Line("watching", "X-Ray: traces", "traces", sampled / MILLION, "one a second and 5 % of the rest"))
     return lines
 
 
-def billed_seconds(time_ms: str) -> float:
-    return (used(time_ms) + used("cold_share") * used("cold_start_ms")) / 1_000
+def _watched(config: StageConfig) -> tuple[float, float, float]:
+    """Metrics that are always sent, those that are sent with traffic, and those that alarms look at."""
+    if not config.has_main_lane:
+        always, with_traffic = used("metrics_of_sweep"), used("metrics_of_window_lane")
+        return always, with_traffic, used("alarm_metrics_of_window_lane")
+    swept = used("metrics_of_sweep") if config.has_window_lane else 0
+    alarms = used("alarm_metrics_with_fallback") if config.has_window_lane else used("alarm_metrics")
+    return used("metrics_always") + swept, used("metrics_with_traffic"), alarms

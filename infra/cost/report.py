@@ -4,7 +4,8 @@ from typing import Any
 
 from infra.config import StageConfig
 from infra.cost.facts import REGION, prices
-from infra.cost.model import Line, bill, floors, total
+from infra.cost.lines import Line, total
+from infra.cost.model import bill, floors
 from infra.cost.traffic import Traffic
 
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
@@ -53,6 +54,7 @@ def as_text(config: StageConfig, traffic: Traffic) -> str:
     ]
     floor = total(bill(config, Traffic(messages_per_day=0)))
     empty = ", ".join(f"{amount:.2f} with {name}" for name, amount in floors(config).items())
+    by_egress = f" ({empty})" if empty else ""
     million = f" ({total(lines) / traffic.messages * 1e6:.2f} a million)" if traffic.messages else ""
     return "\n".join(
         [
@@ -60,7 +62,7 @@ def as_text(config: StageConfig, traffic: Traffic) -> str:
             "",
             *table,
             "",
-            f"Total: ${total(lines):.2f} a month{million}. With no messages: ${floor:.2f} ({empty}).",
+            f"Total: ${total(lines):.2f} a month{million}. With no messages: ${floor:.2f}{by_egress}.",
             "Free tiers are not subtracted. What was assumed: docs/cost.md.",
         ]
     )

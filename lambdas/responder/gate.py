@@ -17,8 +17,9 @@ from lambdas.responder.event import Batch
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
 POLICIES = (DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE)
-# Each is kept on the record until a later batch has been answered.
+# Each is kept on the record, beside the newest turns, until a later batch has been answered.
 MOST_PARKED = 5
+MOST_PARKED_BYTES = 12_288
 
 
 class Parked(NamedTuple):

@@ -1,9 +1,10 @@
 """What was said, and how much of it an assistant is told and a record keeps."""
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Of the record, which has at most 400 KB with everything that is in it.
+# As JSON. An item has at most 400 KB, and the record has more in it than turns.
 MOST_RECENT_BYTES = 98_304
 # As many as one transaction can roll over, with room for what else it writes.
 MOST_RECENT_TURNS = 60
@@ -12,6 +13,8 @@ MOST_TURN_BYTES = 32_768
 CUT = " […]"
 # On the careful side: a token of English has about four bytes, one of other scripts fewer.
 BYTES_PER_TOKEN = 3
+
+CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}
 
 USER, ASSISTANT = "user", "assistant"
 
@@ -30,15 +33,16 @@ class Kept(NamedTuple):
 
 
 def shortened(text: str, most_bytes: int = MOST_TURN_BYTES) -> str:
-    encoded = text.encode("utf-8", "replace")
+    # JSON makes six bytes of a control; half a surrogate pair, which an AI may answer with, has none at all.
+    encoded = text.translate(CONTROLS).encode("utf-8", "replace")
     if len(encoded) <= most_bytes:
-        return text
+        return encoded.decode()
     return encoded[: most_bytes - len(CUT.encode())].decode("utf-8", "ignore") + CUT
 
 
 def kept(turns: Sequence[Turn]) -> Kept:
     """Down to half as soon as it is too much, so that not every turn rolls one over."""
-    sizes = [len(turn.text.encode("utf-8", "replace")) for turn in turns]
+    sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MOST_RECENT_BYTES and len(turns) <= MOST_RECENT_TURNS:
         return Kept(list(turns), [])
     first = 0

@@ -17,7 +17,7 @@ from lambdas.responder.channels.base import SECONDS as CHANNEL_SECONDS
 from lambdas.responder.channels.base import Channel, split
 from lambdas.responder.errors import Busy, OwnerLost, Refused, Unconfirmed
 from lambdas.responder.event import Batch, Objects, read_batch
-from lambdas.responder.gate import Gate, Parked
+from lambdas.responder.gate import MOST_PARKED_BYTES, Gate, Parked
 from lambdas.responder.history import ASSISTANT, USER, Turn
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.config import ResponderOptions
@@ -225,10 +225,10 @@ class Responder:
     def _answer(self, work: _Work) -> Later | None:
         if work.outbox and work.outbox.carried_by:
             return self._wait(work, "another batch answers this one, too")
-        channel = self._outlets.channel(work.batch.conversation)
-        reason = self._why_not(work, channel)
-        if channel is None or reason:
-            self._withhold(work, reason)
+        reason = self._why_not(work)
+        channel = None if reason else self._outlets.channel(work.batch.conversation)
+        if channel is None:
+            self._withhold(work, reason or "channel_not_allowed")
             return None
         if self._gate.queues() and work.older and work.delivery.receives < self._options.max_attempts:
             return self._wait(work, "an earlier reply goes first")
@@ -242,16 +242,14 @@ class Responder:
         self._settle(work, said)
         return None
 
-    def _why_not(self, work: _Work, channel: Channel | None) -> str:
-        options, settings, platform = self._options, work.settings, work.batch.conversation.platform
+    def _why_not(self, work: _Work) -> str:
+        settings, platform = work.settings, work.batch.conversation.platform
         if work.record.hand_off_until_ms > self._clock():
             return "handed_to_human"
         if settings.get("projectStatus", "active") != "active":
             return "inactive_project"
-        allowed = settings.get("allowedChannels") or options.allowed_channels
-        if channel is None or (allowed and platform not in allowed):
-            return "channel_not_allowed"
-        return ""
+        allowed = settings.get("allowedChannels") or self._options.allowed_channels
+        return "channel_not_allowed" if allowed and platform not in allowed else ""
 
     def _plan(self, work: _Work, channel: Channel) -> None:
         """Ask, and write down what is going to be sent."""
@@ -339,7 +337,8 @@ class Responder:
 
     def _park(self, work: _Work, *, said: str) -> Later:
         batch = work.batch
-        own = Parked(batch.batch_id, batch.generation, history.shortened(batch.text), history.shortened(said))
+        text, said = (history.shortened(each, MOST_PARKED_BYTES) for each in (batch.text, said))
+        own = Parked(batch.batch_id, batch.generation, text, said)
         # What is planned stays: if nothing newer comes, it is what will be said.
         if not self._table.park(work.name, work.owner, [*work.record.parked, own._asdict()]):
             raise OwnerLost("the conversation is somebody else's")

@@ -62,13 +62,12 @@ class WindowLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        now_ms = self._arrival()
-        known = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=now_ms)
+        known = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
         if known:
             return o.Duplicate(None, 0, start_processor=False)
         # Known and still held: whoever put it may have failed to open its window.
         messages = 1 if known is None else 0
-        due_at_ms, count = self._wait(conversation, now_ms, timing, messages)
+        due_at_ms, count = self._wait(conversation, timing, messages)
         outcome = o.Buffered if messages else o.Duplicate
         return outcome(due_at_ms, count, start_processor=False)
 
@@ -78,8 +77,9 @@ class WindowLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < COARSE_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, now_ms: int, timing: Timing, messages: int) -> tuple[int, int]:
+    def _wait(self, conversation: str, timing: Timing, messages: int) -> tuple[int, int]:
         """(when it is due, how many wait)"""
+        now_ms = self._clock()
         window_ms = min(timing.window_ms, timing.max_wait_ms)
         wait_ms = max(0 if timing.flush_reason else window_ms, self._least_window_ms)
         due_at_ms = now_ms + wait_ms

@@ -38,7 +38,7 @@ def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """A stage of its own: its replies would be in the way of those who count events."""
     responder = {
         "assistant": "openai", "model": "a-model", "assistant_url": f"{ai.url}/v1", "assistant_seconds": 20,
-        "channel": "fake", "gate_wait_seconds": WAIT_SECONDS,
+        "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS, "handed_to_human": "hold",
     }  # fmt: skip
     ai.answer = said("Hello.")
     with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder) as stage:

@@ -18,6 +18,13 @@ DOMAIN = {"name": "in.example.com", "certificate_arn": "arn:aws:acm:us-east-1:11
 CONSUMERS = ["444455556666", "777788889999"]
 KINDS = ["http", "rest"]
 PROCESSOR = "message-buffer-prod-processor"
+EMISSION = {
+    ("events:PutEvents", "<Bus>"),
+    ("sqs:SendMessage", "<DeadLetters>"),
+    ("s3:PutObject", "<Oversize>/batches/*"),
+    ("s3:PutObject", "<Oversize>/dead-letters/*"),
+    ("s3:GetObject", "<Oversize>/dead-letters/*"),
+}
 
 Properties = dict[str, Any]
 Synthesize = Callable[..., Mapping[str, Template]]
@@ -230,6 +237,21 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
     }
 
 
+def held(*actions: str) -> set[tuple[str, str]]:
+    return {("sqs:SendMessage", "<Triggers>"), *((f"dynamodb:{action}", "<Holding>") for action in actions)}
+
+
+def own(template: Template, role: str) -> set[tuple[str, str]]:
+    """Without what is granted where it is set up: connecting to the cache, telling of lost starts, polling a queue."""
+    polling = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"}
+    return {
+        (action, resource)
+        for action, resource in allowed(template, role)
+        if action != "elasticache:Connect" and resource not in {"<Undelivered>", "<WatchdogEcho>"}
+        if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
+    }
+
+
 @pytest.mark.parametrize(
     ("role", "expected"),
     [
@@ -241,6 +263,7 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:GetItem", "<Rules>"),
                 ("dynamodb:Scan", "<Rules>"),
                 ("events:PutEvents", "<Bus>"),
+                *held("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
             },
         ),
         ("processor", {("lambda:InvokeFunction", PROCESSOR), ("lambda:InvokeFunction", "<ConversationProcessor>")}),
@@ -248,11 +271,18 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
             "conversation_processor",
             {
                 ("lambda:InvokeFunction", PROCESSOR),
-                ("events:PutEvents", "<Bus>"),
-                ("sqs:SendMessage", "<DeadLetters>"),
-                ("s3:PutObject", "<Oversize>/batches/*"),
-                ("s3:PutObject", "<Oversize>/dead-letters/*"),
-                ("s3:GetObject", "<Oversize>/dead-letters/*"),
+                *EMISSION,
+                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
+            },
+        ),
+        (
+            "window_processor",
+            {
+                *EMISSION,
+                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+                ("dynamodb:Query", "<Holding>/index/open"),
+                # To give a trigger back, and to keep it while it works.
+                ("sqs:ChangeMessageVisibility", "<Triggers>"),
             },
         ),
         ("watchdog", {("lambda:InvokeFunction", PROCESSOR)}),
@@ -270,6 +300,8 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Scan", "<Rules>"),
                 ("dynamodb:PutItem", "<Rules>"),
                 ("dynamodb:DeleteItem", "<Rules>"),
+                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+                ("dynamodb:Query", "<Holding>/index/open"),
             },
         ),
     ],
@@ -277,20 +309,27 @@ def allowed(template: Template, role: str) -> set[tuple[str, str]]:
 def test_a_function_may_do_what_it_does_and_nothing_else(
     role: str, expected: set[tuple[str, str]], synthesize: Synthesize
 ) -> None:
-    # Connecting to the cache, reporting what was not delivered and polling a queue are granted where they are set up.
-    elsewhere = ("<Undelivered>", "<WatchdogEcho>")
-    found = allowed(synthesize("prod")["Buffer"], role)
-    own = {each for each in found if each[0] != "elasticache:Connect" and each[1] not in elsewhere}
-    assert own == expected
+    assert own(synthesize("prod")["Buffer"], role) == expected
 
 
+@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin"])
+def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synthesize) -> None:
+    found = own(synthesize("prod", fallback=False)["Buffer"], role)
+    assert not {resource for _, resource in found} & {"<Holding>", "<Holding>/index/open", "<Triggers>"}
+
+
+def test_alone_the_window_lane_emits_what_operators_send_again(synthesize: Synthesize) -> None:
+    found = own(synthesize("prod", lane="window")["Buffer"], "admin")
+    assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {"<WindowProcessor>"}
+
+
+@pytest.mark.parametrize("name", ["Rules", "Holding"])
 @pytest.mark.parametrize(("stage", "kept"), [("local", False), ("dev", False), ("prod", True)])
-def test_rules_can_be_taken_back_and_where_a_stage_keeps_things_are_kept(
-    stage: str, kept: bool, synthesize: Synthesize
+def test_tables_can_be_taken_back_and_where_a_stage_keeps_things_are_kept(
+    name: str, stage: str, kept: bool, synthesize: Synthesize
 ) -> None:
-    ((_, table),) = synthesize(stage)["Buffer"].find_resources("AWS::DynamoDB::Table").items()
+    table = synthesize(stage)["Buffer"].find_resources("AWS::DynamoDB::Table")[name]
     properties = table["Properties"]
-    assert properties["KeySchema"] == [{"AttributeName": "scope", "KeyType": "HASH"}]
     assert properties["BillingMode"] == "PAY_PER_REQUEST"
     recovers = properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"]
     assert recovers == (stage != "local")

@@ -88,6 +88,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"alarms": {"emails": ["on call"]}}, "alarms.emails: "),
         ({"account": "123456789012"}, "a stage with an account names two network.availability_zones"),
+        ({"lane": "both"}, "lane: should be 'debounce' or 'window'"),
         ({"valkey_url": "valkey://x:1"}, "only the local stage takes valkeyUrl"),
     ],
 )
@@ -120,6 +121,31 @@ def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
 def test_the_local_stage_asks_for_the_address_of_valkey() -> None:
     with pytest.raises(ConfigError, match="valkeyUrl"):
         load_stage(STAGES, stage="local")
+
+
+def test_the_window_lane_asks_for_no_valkey_and_takes_none() -> None:
+    assert load_stage(STAGES, stage="local", overrides='{"lane": "window"}').valkey_url is None
+    with pytest.raises(ConfigError, match="has no Valkey: leave valkeyUrl out"):
+        load_stage(STAGES, stage="local", valkey_url="valkey://h:1", overrides='{"lane": "window"}')
+
+
+def test_the_window_lane_needs_no_zones_even_with_an_account() -> None:
+    assert load_stage({"dev": {"account": "123456789012", "lane": "window"}}, stage="dev").account
+
+
+@pytest.mark.parametrize(
+    ("settings", "lanes"),
+    [
+        ({}, (True, True)),
+        ({"fallback": False}, (True, False)),
+        ({"lane": "window"}, (False, True)),
+        # A lane that stands alone is no fallback: the setting says nothing of it.
+        ({"lane": "window", "fallback": False}, (False, True)),
+    ],
+)
+def test_a_stage_has_the_main_lane_the_window_lane_or_both(settings: dict[str, Any], lanes: tuple[bool, bool]) -> None:
+    config = load_stage({"dev": settings}, stage="dev")
+    assert (config.has_main_lane, config.has_window_lane) == lanes
 
 
 def test_overrides_change_only_what_they_name() -> None:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from infra.config import LogRetention, StageConfig, Timings, load_stage
 from infra.cost import document
 from infra.cost.__main__ import main
-from infra.cost.alternatives import polling, window_lane
+from infra.cost.alternatives import polling
 from infra.cost.chart import HEIGHT, WIDTH
 from infra.cost.facts import HERE, Price, prices, usages, used
-from infra.cost.model import RETENTION_DAYS, Line, bill, ecpus, floors, stored_gb, total
+from infra.cost.lines import RETENTION_DAYS, Line, total
+from infra.cost.model import bill, ecpus, floors, stored_gb
 from infra.cost.traffic import Traffic, processors
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +136,9 @@ def test_a_call_costs_the_higher_of_its_time_and_its_kilobytes() -> None:
         ({"warmth": {"ingest": "snap_start"}}, "Lambda: ingest, snapshot", 1.98),
         ({}, "Secrets Manager: secret", 0.40),
         ({}, "Dashboard", 3.00),
-        ({"tracing": True}, "X-Ray: traces", 0.44),
+        # Two passes of the watchdog a minute, and one sweep.
+        ({"tracing": True, "fallback": False}, "X-Ray: traces", 0.44),
+        ({"tracing": True}, "X-Ray: traces", 0.66),
     ],
 )
 def test_what_a_setting_costs_without_traffic(settings: dict[str, Any], component: str, monthly: float) -> None:
@@ -176,7 +179,7 @@ def test_a_snapshot_of_each_day_is_kept() -> None:
 
 
 def test_metrics_are_paid_for_in_the_hours_in_which_they_are_sent() -> None:
-    always, with_traffic = used("metrics_always"), used("metrics_with_traffic")
+    always, with_traffic = used("metrics_always") + used("metrics_of_sweep"), used("metrics_with_traffic")
     assert lines(PLAIN, NOBODY)["Metrics of our own"].quantity == always
     crowd = lines(PLAIN, Traffic(messages_per_day=1e6, active_hours=6))
     assert crowd["Metrics of our own"].quantity == pytest.approx(always + with_traffic / 4)
@@ -199,13 +202,35 @@ def test_every_retention_of_a_stage_is_known() -> None:
     assert set(RETENTION_DAYS) == set(LogRetention.__args__)  # type: ignore[attr-defined] # Literal's values
 
 
-def test_the_lane_without_valkey_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
+def test_the_window_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
     traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
-    lane = {line.component: line for line in window_lane(PLAIN, traffic)}
-    # Put, trigger and delete of 1,000 messages, and 250 triggers deleted.
-    assert lane["DynamoDB: writes"].monthly == pytest.approx(3_250 * DAYS / 1e6 * 0.625)
-    assert lane["DynamoDB: reads"].monthly == pytest.approx(250 * DAYS / 1e6 * 0.125)
-    assert not {"network", "cache", "processor", "watchdog"} & {line.part for line in lane.values()}
+    lane = lines(changed(lane="window"), traffic)
+    # Put, noted and buried; a batch: locked, frozen, closed, into the index and out of it.
+    assert lane["DynamoDB: messages, written"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 0.625)
+    assert lane["DynamoDB: windows, written"].monthly == pytest.approx(5 * 250 * DAYS / 1e6 * 0.625)
+    assert lane["DynamoDB: windows, read"].monthly == pytest.approx(250 * DAYS / 1e6 * 0.125)
+    assert lane["SQS: triggers"].monthly == pytest.approx(3 * 250 * DAYS / 1e6 * 0.40)
+    assert not {"network", "cache", "processor", "executor", "watchdog"} & {line.part for line in lane.values()}
+    assert floors(changed(lane="window")) == {}
+
+
+def test_a_large_message_is_written_by_the_kilobyte() -> None:
+    # 5 KB and what is beside it: six, put and buried; and noted.
+    traffic = Traffic(messages_per_day=1_000, text_bytes=5_000)
+    lane = lines(changed(lane="window"), traffic)
+    assert lane["DynamoDB: messages, written"].quantity == pytest.approx(13_000 * DAYS / 1e6)
+
+
+def test_a_fallback_costs_a_write_and_a_read_a_batch_and_a_sweep_a_minute() -> None:
+    traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
+    beside, without = lines(PLAIN, traffic), lines(changed(fallback=False), traffic)
+    assert beside["DynamoDB: journal, written"].quantity == pytest.approx(250 * DAYS / 1e6)
+    assert beside["DynamoDB: fallback, read"].quantity == pytest.approx(250 * DAYS / 1e6)
+    # Eight slices, half a read each.
+    assert beside["DynamoDB: sweep, reads"].quantity == pytest.approx(43_800 * 4 / 1e6)
+    assert beside["Lambda: sweep, requests"].quantity == pytest.approx(0.0438)
+    assert not [name for name in without if "sweep" in name or "journal" in name]
+    assert without["Alarms"].quantity < beside["Alarms"].quantity
 
 
 TRAFFIC = st.builds(
@@ -221,6 +246,8 @@ TRAFFIC = st.builds(
 )
 STAGE = st.builds(
     changed,
+    lane=st.sampled_from(["debounce", "window"]),
+    fallback=st.booleans(),
     shards=st.integers(1, 256),
     tracing=st.booleans(),
     api=st.fixed_dictionaries({"kind": st.sampled_from(["http", "rest"])}),
@@ -235,7 +262,6 @@ STAGE = st.builds(
 def test_more_messages_never_cost_less(config: StageConfig, traffic: Traffic, more: float) -> None:
     later = traffic.model_copy(update={"messages_per_day": traffic.messages_per_day + more})
     assert total(bill(config, traffic)) <= total(bill(config, later)) * (1 + 1e-12)
-    assert total(window_lane(config, traffic)) <= total(window_lane(config, later)) * (1 + 1e-12)
 
 
 @given(STAGE, TRAFFIC)
@@ -265,7 +291,7 @@ def test_every_price_is_used_in_some_bill() -> None:
         )
         for kind, warmth, egress in [("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints")]
     ]  # fmt: skip
-    paid = {line.price for config in configs for line in [*bill(config, crowd), *window_lane(config, crowd)]}
+    paid = {line.price for config in configs for line in bill(config, crowd)}
     # Not ours: the document compares with it.
     assert paid | {"redis_storage"} == set(prices())
 
@@ -314,6 +340,12 @@ def test_the_table_names_the_total_and_the_floor(capsys: pytest.CaptureFixture[s
     written = capsys.readouterr().out
     floor = total(bill(_prod(), NOBODY))
     assert f"Total: ${floor:.2f} a month. With no messages: ${floor:.2f}" in written
+
+
+def test_a_stage_with_the_window_lane_has_one_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "prod", "--overrides", '{"lane": "window"}', "--messages-per-day", "0"]) == 0
+    floor = total(bill(changed(**{**_prod().model_dump(), "name": "prod", "lane": "window"}), NOBODY))
+    assert f"With no messages: ${floor:.2f}.\n" in capsys.readouterr().out
 
 
 def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

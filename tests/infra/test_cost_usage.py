@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aws_cdk as cdk
+import boto3
 import pytest
 from aws_cdk.assertions import Template
 
@@ -26,11 +27,13 @@ from lambdas.shared.batch import DETAIL_TYPE
 from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.rule_book import CHECK_MS, RuleBook
 from lambdas.shared.senders.event_bus import entry_bytes
+from lambdas.shared.senders.holding_table import MESSAGE, SLICES, WINDOW
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.telemetry import Telemetry
 from lambdas.watchdog.service import Watchdog
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
+from tests.support.window import TABLE, WINDOW_MS, WindowScene
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -39,9 +42,11 @@ ROOT = Path(__file__).parents[2]
 SECRET = "s3cret"
 TEXT = "I have a question about order #12345, it has not come by now"
 CONVERSATION = "default/whatsapp/106540352242922/16505551234"
+MESSAGE_ID = "wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{:02}"
 
 # service -> metric -> how many values of its dimension are usual
 ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
+SWEEP = {"window_processor": {"Sweeps": 1, "TriggersResent": 1, "OpenWindows": 1, "OldestWindowOverdueMs": 1}}
 WITH_TRAFFIC = {
     # WhatsApp's statuses are the one kind that always comes.
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1, "ProcessorStarts": 1},
@@ -51,6 +56,10 @@ WITH_TRAFFIC = {
     },
     "watchdog": {"ProcessorStarts": 1},
 }  # fmt: skip
+WINDOW_LANE = {
+    "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
+    "window_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
+}
 # Edits, deletions, reactions, typing and control words: not told where a stage's platforms or rules know none.
 WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed"}
 # Of the optional responder, whose AI costs more than all of this.
@@ -63,6 +72,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
+    "WindowMessages", "FallbackOpened", "Deferred", "LeftToWindow", "JournalFailures", "TriggersReturned", "LockLost",
 }  # fmt: skip
 
 
@@ -109,7 +119,7 @@ class Scene:
     def emit(self, *, messages: int) -> int:
         """The bytes of the event that so many messages become."""
         for n in range(messages):
-            self.receive(f"wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{n:02}")
+            self.receive(MESSAGE_ID.format(n))
             self.engine.clock.advance(2_000)
         self.engine.clock.advance(5_000)
         assert self.engine.claim() == [CONVERSATION]
@@ -189,6 +199,72 @@ def test_an_event_is_as_large_as_the_model_says(scene: Scene, messages: int) -> 
     assert scene.emit(messages=messages) == pytest.approx(modelled, rel=0.02)
 
 
+def test_a_message_and_a_batch_of_the_window_lane_ask_for_what_the_model_says(window: WindowScene) -> None:
+    for n in range(4):
+        window.send(MESSAGE_ID.format(n), conversation=CONVERSATION)
+    put, noted = "put_item", "update_item"
+    assert window.wire.made == [put, noted, "send_message", *[put, noted] * 3]
+    window.wire.made.clear()
+    window.clock.advance(WINDOW_MS)
+    window.run()
+    lock = freeze = close = "update_item"
+    assert window.wire.made == [lock, "query", freeze, "put_events", "batch_write_item", close]
+
+
+def test_what_the_window_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
+    rows = {}
+    for messages in (1, 5):
+        conversation = f"{CONVERSATION}{messages}"
+        for n in range(messages):
+            window.send(MESSAGE_ID.format(n), conversation=conversation)
+        held = _item(conversation, MESSAGE + MESSAGE_ID.format(0))
+        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("window_item_bytes"), rel=0.1)
+        window.clock.advance(WINDOW_MS)
+        with window.wire.at(
+            "put_events",
+            lambda: rows.update({messages: _bytes(_item(conversation, WINDOW))}),  # noqa: B023 - used at once
+        ):
+            window.run()
+    a_name = (rows[5] - rows[1]) / 4
+    assert a_name == pytest.approx(used("window_name_bytes"), rel=0.1)
+    assert rows[1] - a_name == pytest.approx(used("window_row_bytes"), rel=0.1)
+
+
+def _item(conversation: str, item: str) -> dict[str, Any]:
+    key = {"conversation": {"S": conversation}, "item": {"S": item}}
+    found: dict[str, Any] = boto3.client("dynamodb").get_item(TableName=TABLE, Key=key)["Item"]
+    return found
+
+
+def _bytes(item: Mapping[str, Any]) -> int:
+    """As DynamoDB reckons: names and values; of a number half its digits and one, of lists and maps three and more."""
+    return sum(len(name) + _value_bytes(value) for name, value in item.items())
+
+
+def _value_bytes(value: Mapping[str, Any]) -> int:
+    ((kind, content),) = value.items()
+    match kind:
+        case "N":
+            return len(content) // 2 + 1
+        case "L":
+            return 3 + sum(1 + _value_bytes(each) for each in content)
+        case "M":
+            return 3 + len(content) + _bytes(content)
+        case _:
+            return len(content)
+
+
+def test_a_sweep_of_the_window_lane_writes_and_asks_as_much_as_the_model_says(
+    scene: Scene, window: WindowScene
+) -> None:
+    window.telemetry = scene.telemetry  # type: ignore[assignment] # what is written is looked at, not what was told
+    scene.written()
+    window.new_processor().sweep()
+    assert scene.written() == pytest.approx(used("window_sweep_log_bytes"), rel=0.1)
+    assert window.wire.made == ["query"] * SLICES
+    assert used("window_slices") == SLICES
+
+
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
     emitted = {
         call.args[0].value
@@ -200,10 +276,10 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
-    known = {name for metrics in [*ALWAYS.values(), *WITH_TRAFFIC.values()] for name in metrics}
-    assert emitted == known | WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG, (
-        "put the metric where it belongs in this file"
-    )
+    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, WINDOW_LANE)
+    known = {name for services in priced for metrics in services.values() for name in metrics}
+    unpriced = WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG
+    assert emitted == known | unpriced, "put the metric where it belongs in this file"
 
 
 def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> None:
@@ -213,16 +289,25 @@ def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> N
 def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_always") == _count(ALWAYS)
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
+    assert used("metrics_of_sweep") == _count(SWEEP)
+    assert used("metrics_of_window_lane") == _count(WINDOW_LANE)
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
     """If this fails, write what is found into infra/cost/usage.toml and run `python -m infra.cost --document docs`."""
-    prod = _resources(stage_config("prod"), tmp_path / "nat")
-    by_endpoints = _resources(stage_config("prod", network={"egress": "endpoints"}), tmp_path / "endpoints")
+
+    def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:
+        return _resources(stage_config("prod", **overrides), tmp_path / "-".join(["prod", *overrides]))
+
+    prod, without, alone = resources(), resources(fallback=False), resources(lane="window")
+    by_endpoints = resources(network={"egress": "endpoints"})
     found = {
-        "alarm_metrics": sum(_metrics_of(alarm) for alarm in prod.get("AWS::CloudWatch::Alarm", [])),
+        "alarm_metrics": _alarm_metrics(without),
+        "alarm_metrics_with_fallback": _alarm_metrics(prod),
+        "alarm_metrics_of_window_lane": _alarm_metrics(alone),
         "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
         "keys": len(prod.get("AWS::KMS::Key", [])),
+        "keys_of_window_lane": len(alone.get("AWS::KMS::Key", [])),
         "secrets": len(prod.get("AWS::SecretsManager::Secret", [])),
         "endpoint_services": sum(
             endpoint.get("VpcEndpointType") == "Interface" for endpoint in by_endpoints["AWS::EC2::VPCEndpoint"]
@@ -254,6 +339,10 @@ def _resources(config: StageConfig, folder: Path) -> Mapping[str, list[dict[str,
             for resource in Template.from_stack(stack).to_json().get("Resources", {}).values():
                 found.setdefault(resource["Type"], []).append(resource.get("Properties", {}))
     return found
+
+
+def _alarm_metrics(resources: Mapping[str, list[dict[str, Any]]]) -> int:
+    return sum(_metrics_of(alarm) for alarm in resources.get("AWS::CloudWatch::Alarm", []))
 
 
 def _metrics_of(alarm: Mapping[str, Any]) -> int:

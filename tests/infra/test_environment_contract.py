@@ -27,6 +27,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "local": ("local", {}),
     "dev": ("dev", {}),
     "prod": ("prod", {}),
+    "without a fallback": ("prod", {"fallback": False}),
     "REST": ("dev", {"api": {"kind": "rest"}}),
     "without NAT": ("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
     "snapshots": ("dev", {"warmth": {"ingest": "snap_start"}}),
@@ -37,18 +38,30 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "responder": ("dev", {"responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]}}),
 }
+# Where the window lane stands alone.
+WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "window lane": ("prod", {"lane": "window"}),
+    "local window lane": ("local", {"lane": "window"}),
+}
 READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "ingest": config.read_ingest,
     "processor": config.read_processor,
     "conversation_processor": config.read_conversation_processor,
     "watchdog": config.read_watchdog,
     "admin": config.read_admin,
+    "window_processor": config.read_window_processor,
 }
 RESPONDERS = ["local", "responder"]
 # What all functions are told, whether they need it or not.
-COMMON = {"STAGE", "SHARDS", "START_MS", "LANE"} | {
-    f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")
-}
+COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
+# Each variant with each function that it has.
+TOLD = [
+    (variant, role)
+    for variant in VARIANTS
+    for role in READERS
+    if (variant, role) != ("without a fallback", "window_processor")
+]
+ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "window_processor", "admin")]
 # What Lambda itself adds.
 RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1"}
 
@@ -56,7 +69,7 @@ RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1
 @pytest.fixture(scope="session")
 def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Callable[[str], dict[str, dict[str, Any]]]:
     def of(variant: str) -> dict[str, dict[str, Any]]:
-        stage, overrides = VARIANTS[variant]
+        stage, overrides = {**VARIANTS, **WITHOUT_VALKEY}[variant]
         found = synthesize(stage, **overrides)["Buffer"].find_resources("AWS::Lambda::Function").values()
         return {each["Properties"]["Handler"].split(".")[1]: each["Properties"] for each in found}
 
@@ -79,8 +92,7 @@ def _filled_in(value: Any) -> str:
     return "6379" if "Port" in str(argument) else re.sub(r"[^A-Za-z0-9]", "-", str(name))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("role", READERS)
+@pytest.mark.parametrize(("variant", "role"), TOLD)
 def test_what_a_function_is_told_is_what_it_reads(
     variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
@@ -89,8 +101,25 @@ def test_what_a_function_is_told_is_what_it_reads(
     assert settings.valkey.connection.url.startswith("valkey://" if variant == "local" else "valkeys://")
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("role", READERS)
+@pytest.mark.parametrize(("variant", "role"), ALONE)
+def test_without_valkey_a_function_is_told_where_messages_are_held_instead(
+    variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
+) -> None:
+    settings = READERS[role](environment(functions(variant)[role]))
+    assert settings.valkey is None
+    assert settings.holding.table
+
+
+@pytest.mark.parametrize(("variant", "told"), [("prod", True), ("without a fallback", False)])
+@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin"])
+def test_beside_a_fallback_functions_know_where_it_holds_messages(
+    variant: str, told: bool, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
+) -> None:
+    settings = READERS[role](environment(functions(variant)[role]))
+    assert (settings.holding is not None) == told
+
+
+@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE)
 def test_a_function_reads_all_that_it_is_told(
     variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:

@@ -16,8 +16,9 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "admin"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
 RESPONDER: dict[str, Any] = {"responder": {}}
+ALONE = {"lane": "window"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
 HTTP, REST = {"kind": "http"}, {"kind": "rest"}
@@ -118,7 +119,8 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    for alarm in _alarms(synthesize("prod", api=REST, **RESPONDER)["Operability"]).values():
+    every_lane = [synthesize("prod", api=REST, **RESPONDER), synthesize("prod", **ALONE)]
+    for alarm in (alarm for stacks in every_lane for alarm in _alarms(stacks["Operability"]).values()):
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
         pointed_at.add(match[2])
@@ -136,10 +138,11 @@ def test_the_runbook_links_to_nothing_that_is_not_there() -> None:
         assert file or anchor in anchors, anchor
 
 
+@pytest.mark.parametrize("overrides", [RESPONDER, ALONE])
 def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
-    synthesize: Callable[..., Mapping[str, Template]],
+    overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    template = synthesize("prod", **RESPONDER)["Operability"]
+    template = synthesize("prod", **overrides)["Operability"]
     emitted = set(_emitted())
     looked_at = set(_looked_at(template, namespace="MessageBuffer/prod"))
     assert looked_at
@@ -154,6 +157,24 @@ def test_the_runbook_explains_every_metric_that_the_functions_emit() -> None:
 def test_a_lost_lease_is_what_the_processor_calls_lost(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     alarm = _alarms(synthesize("prod")["Operability"])["lease-flapping-lost"]
     assert {"Name": "reason", "Value": Exit.LOST.value} in _metric(alarm)["Dimensions"]
+
+
+def test_a_fallback_in_use_is_a_ticket_and_in_the_window_lane_no_alarm(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    alarm = _alarms(synthesize("prod")["Operability"])["fallback-in-use"]
+    assert alarm["AlarmDescription"].startswith("[ticket]")
+    assert (_metric(alarm)["MetricName"], alarm["Threshold"]) == ("WindowMessages", 0)
+    assert "fallback-in-use" not in _alarms(synthesize("prod", **ALONE)["Operability"])
+
+
+def test_batches_that_cannot_be_put_on_the_bus_are_told_of_in_either_lane(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    both, alone = (_alarms(synthesize("prod", **lane)["Operability"]) for lane in ({}, ALONE))
+    names = {"emission-retries", "emission-retries-window-processor"}
+    assert names <= both.keys()
+    assert names & alone.keys() == {"emission-retries-window-processor"}
 
 
 @pytest.mark.parametrize(
@@ -176,20 +197,25 @@ def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[...
     assert alarm["EvaluationPeriods"] * _metric(alarm)["Period"] == 180
 
 
+@pytest.mark.parametrize(("name", "above_ms"), [("oldest-overdue", 60_000), ("oldest-window-overdue", 120_000)])
 def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(
-    synthesize: Callable[..., Mapping[str, Template]],
+    name: str, above_ms: int, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    alarm = _alarms(synthesize("prod")["Operability"])["oldest-overdue"]
-    assert (_metric(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", 60_000)
+    alarm = _alarms(synthesize("prod")["Operability"])[name]
+    assert alarm["AlarmDescription"].startswith("[page]")
+    assert (_metric(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", above_ms)
     assert alarm["TreatMissingData"] == "ignore"
 
 
-def test_of_all_alarms_only_the_watchdogs_takes_silence_for_trouble(
+def test_of_all_alarms_only_those_of_what_comes_every_minute_take_silence_for_trouble(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
     alarms = _alarms(synthesize("prod")["Operability"])
     silent = {name: alarm["TreatMissingData"] for name, alarm in alarms.items()}
-    assert [name for name, missing in silent.items() if missing == "breaching"] == ["watchdog-silent"]
+    assert [name for name, missing in silent.items() if missing == "breaching"] == [
+        "watchdog-silent",
+        "window-sweep-silent",
+    ]
     assert set(silent.values()) == {"breaching", "ignore", "notBreaching"}
 
 
@@ -233,7 +259,7 @@ def test_every_function_is_watched_for_errors_and_throttles(
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
         assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
-    for role in ROLES - {"ingest", "admin"}:
+    for role in ROLES - {"ingest", "window_processor", "admin"}:
         dropped = _metric(alarms[f"starts-dropped-{role.replace('_', '-')}"])
         assert dropped["MetricName"] == "AsyncEventsDropped"
 
@@ -247,13 +273,13 @@ def test_undelivered_starts_are_watched_where_they_are_kept(
     assert len(_widget(template, "Given up")["metrics"]) == 2
 
 
-@pytest.mark.parametrize("api", [HTTP, REST])
+@pytest.mark.parametrize("overrides", [{"api": HTTP}, {"api": REST}, {"fallback": False}, ALONE])
 def test_no_widgets_of_the_dashboard_overlap_and_every_row_is_full(
-    api: dict[str, str], synthesize: Callable[..., Mapping[str, Template]]
+    overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
     cells = [
         (each["x"] + column, each["y"] + row)
-        for each in _widgets(synthesize("prod", api=api)["Operability"])
+        for each in _widgets(synthesize("prod", **overrides)["Operability"])
         for column in range(each["width"])
         for row in range(each["height"])
     ]

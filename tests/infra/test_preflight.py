@@ -267,6 +267,14 @@ def test_instances_provisioned_without_a_reservation_count_too(stage_config: Cal
     assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
 
 
+def test_the_window_lane_reserves_only_for_functions_that_it_has_and_needs_no_zones(
+    prod: StageConfig,
+) -> None:
+    config = prod.model_copy(update={"lane": "window"})
+    (sentence,) = in_account(config, BOOTSTRAPPED, limits(199, 199), NOTHING_DEPLOYED)
+    assert "reserves 100 concurrent executions, but 99 are left to reserve" in sentence
+
+
 def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: StageConfig) -> None:
     answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, zones("us-east-1a", "us-east-1c")]
     (sentence,) = in_account(prod, *answers)

@@ -121,7 +121,8 @@ def test_its_secret_is_made_empty(template: Template) -> None:
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"outbox_days": 30}, "bus": {"archive_days": 30}}, "outbox_days must exceed bus.archive_days"),
-        ({"responder": {}, "lane": "window"}, "gate must be deliver in the window lane"),
+        ({"responder": {}, "lane": "window"}, "gate must be deliver, and nothing of it hold"),
+        ({"responder": {"gate": "deliver"}, "lane": "window"}, "nothing of it hold"),
     ],
 )
 def test_a_responder_that_cannot_be_is_refused_in_a_sentence(

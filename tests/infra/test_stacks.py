@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "admin"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
 # The emulator's CloudFormation does not know these.
 NOT_IN_THE_EMULATOR = {
     "AWS::EC2::NatGateway",
@@ -89,7 +89,7 @@ def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Sta
 def test_only_functions_that_start_each_other_in_a_loop_may(stage: str, synthesize: Callable[..., Stacks]) -> None:
     functions = _functions(synthesize(stage)["Buffer"])
     allowed = {role for role, function in functions.items() if function["RecursiveLoop"] == "Allow"}
-    assert allowed == {"processor", "conversation_processor"}
+    assert allowed == {"processor", "conversation_processor", "window_processor"}
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -105,8 +105,18 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
     common |= {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
     if stage != "local":
         common |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
+    holding = {"HOLDING_TABLE", "TRIGGER_QUEUE_URL"}
+    emitting = {"EVENT_BUS_NAME", "MAX_EVENT_BYTES", "OVERSIZE_BUCKET", "MAX_ATTEMPTS", "DEAD_LETTER_QUEUE_URL"}
     own = {
-        "ingest": {"EVENT_BUS_NAME", "PROCESSOR_FUNCTION", "RULES", "RULES_TABLE", "WEBHOOK_SECRET_ID", "LANE"},
+        "ingest": {
+            "LANE",
+            "EVENT_BUS_NAME",
+            "PROCESSOR_FUNCTION",
+            "RULES",
+            "RULES_TABLE",
+            "WEBHOOK_SECRET_ID",
+            *holding,
+        },
         "processor": {
             "CONVERSATION_PROCESSOR_FUNCTION",
             "LEASE_MS",
@@ -114,15 +124,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_IDLE_MS",
             "PROCESSOR_HANDOVER_MS",
         },
-        "conversation_processor": {
-            "PROCESSOR_FUNCTION",
-            "EVENT_BUS_NAME",
-            "MAX_EVENT_BYTES",
-            "OVERSIZE_BUCKET",
-            "EXECUTOR_TIMEOUT_MS",
-            "MAX_ATTEMPTS",
-            "DEAD_LETTER_QUEUE_URL",
-        },
+        "conversation_processor": {"PROCESSOR_FUNCTION", "EXECUTOR_TIMEOUT_MS", *emitting, *holding},
+        "window_processor": {"LANE", *emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION"},
         "admin": {
             "LANE",
@@ -132,6 +135,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "DEAD_LETTER_QUEUE_URL",
             "RULES",
             "RULES_TABLE",
+            *holding,
         },
     }
     for role, function in _functions(synthesize(stage)["Buffer"]).items():
@@ -159,7 +163,8 @@ def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[
         for role, function in _functions(synthesize("prod")["Buffer"]).items()
     }
     assert reserved == {
-        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2, "admin": None,
+        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2, "window_processor": None,
+        "admin": None,
     }  # fmt: skip
     assert not any("ReservedConcurrentExecutions" in each for each in _functions(synthesize("dev")["Buffer"]).values())
 
@@ -253,7 +258,7 @@ def test_a_function_writes_to_its_own_log_group_only(stage: str, synthesize: Cal
 
 def test_the_watchdog_comes_twice_a_minute(synthesize: Callable[..., Stacks]) -> None:
     buffer = synthesize("prod")["Buffer"]
-    (rule,) = _resources(buffer, "AWS::Events::Rule")
+    (rule,) = [each for each in _resources(buffer, "AWS::Events::Rule") if len(each["Targets"]) == 2]
     assert rule["ScheduleExpression"] == "rate(1 minute)"
     targets = {target["Arn"]["Fn::GetAtt"][0].rstrip("0123456789ABCDEF") for target in rule["Targets"]}
     assert targets == {"Watchdog", "WatchdogEcho"}
@@ -261,7 +266,9 @@ def test_the_watchdog_comes_twice_a_minute(synthesize: Callable[..., Stacks]) ->
     (echo,) = [queue for queue in _resources(buffer, "AWS::SQS::Queue") if queue.get("DelaySeconds")]
     assert echo["DelaySeconds"] == 30
     assert echo["VisibilityTimeout"] >= 6 * watchdog["Timeout"]
-    buffer.resource_count_is("AWS::Lambda::EventSourceMapping", 1)
+    ((echo_name, _),) = buffer.find_resources("AWS::SQS::Queue", {"Properties": {"DelaySeconds": 30}}).items()
+    polled = [each["EventSourceArn"]["Fn::GetAtt"][0] for each in _resources(buffer, "AWS::Lambda::EventSourceMapping")]
+    assert polled.count(echo_name) == 1
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -290,6 +297,7 @@ def test_prod_keeps_its_data_when_a_stack_goes(synthesize: Callable[..., Stacks]
     stacks = synthesize("prod")
     kept = {
         "Buffer": [
+            "AWS::DynamoDB::Table",
             "AWS::S3::Bucket",
             "AWS::SQS::Queue",
             "AWS::SecretsManager::Secret",
@@ -321,12 +329,13 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
 
     This is the only place where logical ids are asserted; whatever else is renamed is merely replaced.
     """
-    queues = {"DeadLetters", "Undelivered", "WatchdogEcho"}
-    logs = {"IngestLogs", "ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "AdminLogs", "ApiAccess"}
+    queues = {"DeadLetters", "Undelivered", "WatchdogEcho", "Triggers"}
+    functions = ("Ingest", "Processor", "ConversationProcessor", "Watchdog", "WindowProcessor", "Admin")
+    logs = {"ApiAccess", *(f"{name}Logs" for name in functions)}
     retained = {
         "Network": {"FlowLogs"},
         "Cache": {"Cache", "User", "Users", "Key"},
-        "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "WebhookSecrets", *queues, *logs},
+        "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "Holding", "WebhookSecrets", *queues, *logs},
     }
     # Others hold on to these: platforms to the API's address, stacks to what they import.
     known = {"Network": {"Vpc", "FunctionsSecurityGroup", "CacheSecurityGroup"}, "Cache": set(), "Buffer": {"Api"}}

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
-import boto3
 from moto import mock_aws
 
 from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.rules import Rules
 from lambdas.shared.senders import aws
-from lambdas.shared.senders.holding_table import HoldingTable
+from lambdas.shared.senders.holding_table import OPEN_INDEX, HoldingTable
 from lambdas.shared.senders.triggers import LONGEST_DELAY_MS, Trigger
 from lambdas.shared.store.outcomes import Buffered, Duplicate
 from lambdas.shared.window import WindowLane
@@ -51,11 +51,14 @@ class Wire:
         self.before: Callable[[str], None] = lambda _request: None
         self.after: Callable[[str], None] = lambda _request: None
         self.made: list[str] = []
+        # A heartbeat makes requests beside the work, and moto takes one at a time.
+        self._making = Lock()
 
     def call(self, request: str, make: Callable[[], Any]) -> Any:
         self.before(request)
         self.made.append(request)
-        answer = make()
+        with self._making:
+            answer = make()
         self.after(request)
         return answer
 
@@ -74,6 +77,20 @@ class Wire:
         with patch.object(self, "after" if after else "before", look):
             yield
         assert done, f"there was no {request} number {nth}; there were {self.made}"
+
+    @contextmanager
+    def at_step(self, step: int, action: Callable[[], object], *, after: bool = False) -> Iterator[None]:
+        """Once, around the request that is made as this one from now on, counted from 1; if there is one."""
+        seen = 0
+
+        def look(_name: str) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == step:
+                action()
+
+        with patch.object(self, "after" if after else "before", look):
+            yield
 
 
 class _Client:
@@ -221,37 +238,36 @@ class WindowScene:
 
 @contextmanager
 def dynamodb() -> Iterator[Any]:
-    """A DynamoDB with the holding table, as `infra/storage.py` makes it."""
+    """A DynamoDB of our own in this process: its client."""
     signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with patch.dict(os.environ, signed), mock_aws():
         aws._made.cache_clear()
-        client = boto3.client("dynamodb")
-        client.create_table(
-            TableName=TABLE,
-            KeySchema=[
-                {"AttributeName": "conversation", "KeyType": "HASH"},
-                {"AttributeName": "item", "KeyType": "RANGE"},
-            ],
-            AttributeDefinitions=[
-                {"AttributeName": "conversation", "AttributeType": "S"},
-                {"AttributeName": "item", "AttributeType": "S"},
-                {"AttributeName": "open", "AttributeType": "S"},
-                {"AttributeName": "due_at", "AttributeType": "N"},
-            ],
-            GlobalSecondaryIndexes=[
-                {
-                    "IndexName": "open",
-                    "KeySchema": [
-                        {"AttributeName": "open", "KeyType": "HASH"},
-                        {"AttributeName": "due_at", "KeyType": "RANGE"},
-                    ],
-                    "Projection": {"ProjectionType": "KEYS_ONLY"},
-                }
-            ],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        yield client
+        yield aws.client("dynamodb")
     aws._made.cache_clear()
+
+
+def make_holding_table(client: Any) -> None:
+    """Empty, and as `infra/storage.py` makes it."""
+    if TABLE in client.list_tables()["TableNames"]:
+        client.delete_table(TableName=TABLE)
+    names = {"conversation": "S", "item": "S", "open": "S", "due_at": "N"}
+    client.create_table(
+        TableName=TABLE,
+        KeySchema=_keys("conversation", "item"),
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind in names.items()],
+        GlobalSecondaryIndexes=[
+            {
+                "IndexName": OPEN_INDEX,
+                "KeySchema": _keys("open", "due_at"),
+                "Projection": {"ProjectionType": "KEYS_ONLY"},
+            }
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
+def _keys(partition: str, sort: str) -> list[dict[str, str]]:
+    return [{"AttributeName": partition, "KeyType": "HASH"}, {"AttributeName": sort, "KeyType": "RANGE"}]
 
 
 def failing(code: str = "ThrottlingException") -> Callable[[], None]:

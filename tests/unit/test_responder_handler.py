@@ -14,6 +14,7 @@ from lambdas.responder.credentials import LIFE_MS, CredentialStore
 from lambdas.responder.desk import Desk
 from lambdas.responder.errors import Busy, MalformedEvent
 from lambdas.responder.event import read_batch
+from lambdas.responder.gate import MOST_PARKED, MOST_PARKED_BYTES
 from lambdas.responder.history import MOST_TURN_BYTES, Turn, alternating, kept, shortened, within_budget
 from lambdas.responder.service import Delivery, Later
 from lambdas.shared.conversation import ConversationId
@@ -190,12 +191,19 @@ def test_models_are_told_turns_that_alternate_and_begin_with_the_user() -> None:
     assert [(turn.role, turn.text) for turn in alternating(spoken)] == [("user", "b\nc")]
 
 
+def test_what_cannot_be_written_does_not_get_into_the_history() -> None:
+    assert shortened("a\x00\x1b\nb\ud83d") == "a\nb?"
+
+
 def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
-    huge = [turn._replace(text=shortened("ß" * 200_000)) for turn in turns(*["t"] * 60)]
-    assert all(len(turn.text.encode()) <= MOST_TURN_BYTES for turn in huge)
-    found = kept(huge)
-    assert found.rolled + found.recent == huge
-    assert sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent) < 200_000
+    for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
+        huge = [turn._replace(text=shortened(text)) for turn in turns(*["t"] * 60)]
+        assert all(len(turn.text.encode()) <= MOST_TURN_BYTES for turn in huge)
+        found = kept(huge)
+        assert found.rolled + found.recent == huge
+        recent = sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent)
+        parked = len(json.dumps([shortened(text, MOST_PARKED_BYTES)] * 2 * MOST_PARKED, ensure_ascii=False).encode())
+        assert recent + parked < 350_000
 
 
 # -- operators -------------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""The window lane on DynamoDB and SQS: for a stage without Valkey, and for when Valkey cannot be reached."""
+
+import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk.aws_lambda_event_sources import SqsEventSource
+from constructs import Construct
+
+from infra import environment
+from infra.environment import Holding, Outlets
+from infra.function import Function, Runtime
+from infra.storage import HoldingTable, Queue, let_emit
+
+TIMEOUT = cdk.Duration.seconds(30)
+SWEEP_RATE = cdk.Duration.minutes(1)
+TRIGGERS_AT_ONCE = 5
+
+# What each function asks of the table.
+ACTIONS = {
+    "ingest": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
+    "admin": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+    "conversation_processor": ("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
+    "window_processor": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+}
+READ_THE_INDEX = {"admin", "window_processor"}
+
+
+class WindowLane:
+    def __init__(self, scope: Construct, *, runtime: Runtime, outlets: Outlets) -> None:
+        config = runtime.config
+        self._table = HoldingTable(scope, "Holding", config=config)
+        triggers = Queue(
+            scope,
+            "Triggers",
+            config=config,
+            # Whoever finds the conversation taken gives the trigger back for some seconds: it must not rest for longer.
+            visibility=TIMEOUT,
+            no_dead_letters_because="A trigger holds no message, and the sweep sends it again; what cannot be emitted "
+            "becomes a dead letter with its messages.",
+        )
+        self.holding = Holding(self._table, triggers)
+        self.processor = Function(
+            scope,
+            "window_processor",
+            runtime=runtime,
+            memory_mb=config.memory.window_processor,
+            timeout=TIMEOUT,
+            environment=environment.window_processor(config=config, holding=self.holding, outlets=outlets),
+            # What came during a window gets the next one: a conversation in which people go on is a chain without end.
+            in_a_loop=True,
+        )
+        let_emit(self.processor, outlets)
+        self.let_hold(self.processor, "window_processor")
+        self.processor.add_event_source(
+            SqsEventSource(triggers, batch_size=TRIGGERS_AT_ONCE, report_batch_item_failures=True)
+        )
+        events.Rule(
+            scope,
+            "SweepEveryMinute",
+            schedule=events.Schedule.rate(SWEEP_RATE),
+            targets=[
+                targets.LambdaFunction(
+                    self.processor,
+                    event=events.RuleTargetInput.from_object({"sweep": True}),
+                    retry_attempts=0,
+                    max_event_age=SWEEP_RATE,
+                )
+            ],
+        )
+
+    def let_hold(self, function: Function, role: str) -> None:
+        """Read and write what is held, and end windows."""
+        function.allow(*(f"dynamodb:{action}" for action in ACTIONS[role]), on=self._table.table_arn)
+        if role in READ_THE_INDEX:
+            function.allow("dynamodb:Query", on=self._table.open_arn)
+        function.allow("sqs:SendMessage", on=self.holding.triggers.queue_arn)

@@ -1,0 +1,129 @@
+"""The window lane in the templates: what a stage gains by it, and all that one with nothing else goes without."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from aws_cdk.assertions import Template
+
+from infra.config import StageConfig
+
+# One process synthesizes for all of these.
+pytestmark = pytest.mark.xdist_group("synth")
+
+OF_THE_WINDOW_LANE = {"ingest", "window_processor", "admin"}
+NETWORK_OR_CACHE = ("AWS::EC2::", "AWS::ElastiCache::")
+
+Stacks = Mapping[str, Template]
+
+
+def resources(stacks: Stacks) -> list[dict[str, Any]]:
+    return [resource for stack in stacks.values() for resource in stack.to_json()["Resources"].values()]
+
+
+def functions(stacks: Stacks) -> dict[str, dict[str, Any]]:
+    found = [each["Properties"] for each in stacks["Buffer"].find_resources("AWS::Lambda::Function").values()]
+    return {each["Handler"].split(".")[1]: each for each in found}
+
+
+def holds_messages(stacks: Stacks) -> bool:
+    return "Holding" in stacks["Buffer"].to_json()["Resources"]
+
+
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize(stage, lane="window", tracing=True)
+    assert set(stacks) == {"Buffer", "Operability"}
+    kinds = {resource["Type"] for resource in resources(stacks)}
+    assert not [kind for kind in kinds if kind.startswith(NETWORK_OR_CACHE)]
+    assert set(functions(stacks)) == OF_THE_WINDOW_LANE
+    for function in functions(stacks).values():
+        assert "VpcConfig" not in function
+        assert not [name for name in function["Environment"]["Variables"] if "VALKEY" in name or "PROCESSOR" in name]
+
+
+@pytest.mark.parametrize("overrides", [{}, {"fallback": False}, {"lane": "window"}])
+def test_a_stages_configuration_names_the_functions_that_it_has(
+    overrides: dict[str, Any], synthesize: Callable[..., Stacks], stage_config: Callable[..., StageConfig]
+) -> None:
+    assert stage_config("prod", **overrides).roles == functions(synthesize("prod", **overrides)).keys()
+
+
+def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize("local", lane="window")
+    assert set(stacks) == {"Buffer"}
+    assert set(functions(stacks)) == OF_THE_WINDOW_LANE
+
+
+def test_as_a_fallback_it_stands_beside_the_main_lane_in_its_network(synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize("prod")
+    assert set(functions(stacks)) == OF_THE_WINDOW_LANE | {"processor", "conversation_processor", "watchdog"}
+    assert functions(stacks)["window_processor"]["VpcConfig"]
+    assert holds_messages(stacks)
+
+
+def test_without_a_fallback_nothing_of_it_is_there(synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize("prod", fallback=False)
+    assert "window_processor" not in functions(stacks)
+    assert not holds_messages(stacks)
+    assert "Triggers" not in stacks["Buffer"].to_json()["Resources"]
+    alarms = [each["Properties"]["AlarmName"] for each in resources(stacks) if each["Type"] == "AWS::CloudWatch::Alarm"]
+    assert alarms
+    assert not [name for name in alarms if "window" in name or "fallback" in name]
+
+
+def test_the_table_keeps_a_conversation_together_and_finds_open_windows_by_their_end(
+    synthesize: Callable[..., Stacks],
+) -> None:
+    table = synthesize("prod")["Buffer"].find_resources("AWS::DynamoDB::Table")["Holding"]["Properties"]
+    assert keys(table) == [("conversation", "HASH"), ("item", "RANGE")]
+    (index,) = table["GlobalSecondaryIndexes"]
+    assert index["IndexName"] == "open"
+    assert keys(index) == [("open", "HASH"), ("due_at", "RANGE")]
+    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
+    types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
+    assert types == {"conversation": "S", "item": "S", "open": "S", "due_at": "N"}
+    assert table["TimeToLiveSpecification"] == {"AttributeName": "expires_at", "Enabled": True}
+
+
+def keys(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(each["AttributeName"], each["KeyType"]) for each in table["KeySchema"]]
+
+
+def test_a_trigger_is_not_seen_twice_while_it_is_worked_on_and_waits_as_long_as_it_may(
+    synthesize: Callable[..., Stacks],
+) -> None:
+    stacks = synthesize("prod")
+    triggers = stacks["Buffer"].find_resources("AWS::SQS::Queue")["Triggers"]["Properties"]
+    # Lambda polls no queue whose messages come back before the function's time is over.
+    assert triggers["VisibilityTimeout"] == functions(stacks)["window_processor"]["Timeout"] == 30
+    assert triggers["MessageRetentionPeriod"] == 14 * 86_400
+    assert "RedrivePolicy" not in triggers, "no number of attempts ends a window"
+    (mapping,) = [
+        each["Properties"]
+        for each in resources(stacks)
+        if each["Type"] == "AWS::Lambda::EventSourceMapping"
+        and each["Properties"]["EventSourceArn"] == {"Fn::GetAtt": ["Triggers", "Arn"]}
+    ]
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert mapping["BatchSize"] == 5
+
+
+@pytest.mark.parametrize("overrides", [{}, {"lane": "window"}])
+def test_lost_triggers_are_looked_for_every_minute(
+    overrides: dict[str, Any], synthesize: Callable[..., Stacks]
+) -> None:
+    rules = synthesize("prod", **overrides)["Buffer"].find_resources("AWS::Events::Rule")
+    (sweep,) = [each["Properties"] for name, each in rules.items() if "Input" in each["Properties"]["Targets"][0]]
+    assert sweep["ScheduleExpression"] == "rate(1 minute)"
+    (target,) = sweep["Targets"]
+    assert target["Input"] == '{"sweep":true}'
+    assert target["Arn"]["Fn::GetAtt"][0].startswith("WindowProcessor")
+    assert target["RetryPolicy"]["MaximumRetryAttempts"] == 0
+
+
+def test_alone_its_alarms_and_graphs_ask_for_nothing_that_is_not_there(synthesize: Callable[..., Stacks]) -> None:
+    operability = str(synthesize("prod", lane="window")["Operability"].to_json())
+    for gone in ("AWS/ElastiCache", "watchdog", "conversation_processor", "Undelivered", "NATGateway"):
+        assert gone not in operability
+    assert "OldestWindowOverdueMs" in operability

@@ -1,0 +1,494 @@
+"""The window lane: what a message waits for, what leaves, and what is left."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.message import MAX_ID_BYTES
+from lambdas.shared.rules import Rules
+from lambdas.shared.senders.holding_table import MAX_NAME_BYTES, Frozen, name_of
+from lambdas.shared.store import outcomes as o
+from lambdas.shared.window import GRACE_MS, REMEMBER_MS
+from lambdas.window_processor import service
+from lambdas.window_processor.service import LONGEST_REST_MS, MAX_MESSAGES
+from tests.support.engine import payload
+from tests.support.window import (
+    AMPLE,
+    CONVERSATION,
+    MAX_ATTEMPTS,
+    RULES,
+    WINDOW_MS,
+    WindowScene,
+)
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
+OTHER = "default/generic/shop/ben"
+
+
+# -- what a message waits for ------------------------------------------------------------------------
+
+
+def test_messages_of_a_window_are_one_batch_in_order_of_arrival(window: WindowScene) -> None:
+    for message_id in ("m3", "m1", "m2"):
+        window.send(message_id)
+    window.pass_time(WINDOW_MS - 1)
+    assert window.batches() == []
+    window.pass_time(1)
+    assert window.batches() == [["m3", "m1", "m2"]]
+    assert window.is_at_rest()
+
+
+def test_the_event_is_the_one_of_every_lane_and_says_which(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(4_000)
+    window.send("m2")
+    window.pass_time(6_000)
+    (event,) = window.events()
+    jsonschema.Draft4Validator(SCHEMA).validate(event)
+    assert (event["lane"], event["flushReason"], event["generation"]) == ("window", "window", 2)
+    assert event["metadata"]["waitMs"] == WINDOW_MS
+    assert event["metadata"]["lastMessageAt"] - event["metadata"]["firstMessageAt"] == 4_000
+
+
+def test_silence_does_not_end_a_window_nor_does_a_message_prolong_it(window: WindowScene) -> None:
+    first = window.send("m1")
+    window.pass_time(9_000)
+    second = window.send("m2")
+    assert second.due_at_ms == first.due_at_ms
+    window.pass_time(1_000)
+    assert window.batches() == [["m1", "m2"]]
+
+
+def test_a_window_is_never_longer_than_the_longest_wait(window: WindowScene) -> None:
+    outcome = window.send("m1", rules=Rules(max_wait_ms=4_000, window_ms=10_000))
+    assert outcome.due_at_ms == window.clock() + 4_000
+
+
+def test_as_many_as_make_a_batch_end_the_window(window: WindowScene) -> None:
+    rules = Rules(max_messages=3, window_ms=WINDOW_MS)
+    for message_id in ("m1", "m2", "m3"):
+        window.send(message_id, rules=rules)
+    window.run()
+    assert window.batches() == [["m1", "m2", "m3"]]
+    assert window.events()[0]["flushReason"] == "max_messages"
+
+
+def test_who_has_priority_does_not_wait(window: WindowScene) -> None:
+    window.send("m1", rules=Rules(priority="vip", window_ms=WINDOW_MS))
+    window.run()
+    assert window.batches() == [["m1"]]
+    assert window.events()[0]["flushReason"] == "priority"
+
+
+def test_only_who_opens_a_window_sends_a_trigger(window: WindowScene) -> None:
+    for n in range(5):
+        window.send(f"m{n}")
+    window.send("m0", conversation=OTHER)
+    assert [each.trigger.conversation for each in window.triggers.waiting] == [CONVERSATION, OTHER]
+
+
+def test_conversations_have_windows_of_their_own(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(5_000)
+    window.send("m1", conversation=OTHER)
+    window.pass_time(5_000)
+    assert (window.batches(), window.batches(OTHER)) == ([["m1"]], [])
+    window.pass_time(5_000)
+    assert window.batches(OTHER) == [["m1"]]
+
+
+def test_after_a_window_the_next_message_opens_another(window: WindowScene) -> None:
+    for n in range(3):
+        window.send(f"m{n}")
+        window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m0"], ["m1"], ["m2"]]
+    generations = [event["generation"] for event in window.events()]
+    assert generations == sorted(set(generations))
+
+
+def test_a_window_longer_than_the_queue_delays_is_kept_too(window: WindowScene) -> None:
+    window.lane.hold_buffer(CONVERSATION, hold_ms=3_600_000)
+    window.send("m1")
+    window.pass_time(3_599_000, step_ms=60_000)
+    assert window.batches() == []
+    window.pass_time(1_000)
+    assert window.batches() == [["m1"]]
+
+
+# -- what comes twice --------------------------------------------------------------------------------
+
+
+def test_a_repeated_delivery_counts_once_while_it_waits_and_for_a_day_after(window: WindowScene) -> None:
+    assert isinstance(window.send("m1"), o.Buffered)
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(WINDOW_MS)
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+    assert window.is_at_rest()
+
+
+def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(window: WindowScene) -> None:
+    window.send("m1", text="what a customer wrote")
+    window.pass_time(WINDOW_MS)
+    left = window.table._client.scan(TableName="holding")["Items"]
+    assert "what a customer wrote" not in str(left)
+    assert {int(item["expires_at"]["N"]) for item in left} == {(window.clock() + REMEMBER_MS) // 1_000}
+
+
+def test_nothing_that_holds_a_message_can_expire(window: WindowScene) -> None:
+    window.send("m0")
+    window.pass_time(WINDOW_MS)
+    window.send("m1")
+    items = window.table._client.scan(TableName="holding")["Items"]
+    assert [item["item"]["S"] for item in items if "expires_at" in item] == ["m#m0"]
+
+
+def test_the_first_delivery_that_failed_half_way_is_made_good_by_the_second(window: WindowScene) -> None:
+    with window.wire.at("update_item", _fail), pytest.raises(SendFailed):
+        window.send("m1")
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
+def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowScene) -> None:
+    long_id = "x" * MAX_ID_BYTES
+    assert len(name_of(long_id)) <= MAX_NAME_BYTES
+    window.send(long_id)
+    assert isinstance(window.send(long_id), o.Duplicate)
+    assert isinstance(window.send(long_id[:-1] + "y"), o.Buffered)
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [[long_id, long_id[:-1] + "y"]]
+
+
+# -- sizes -------------------------------------------------------------------------------------------
+
+
+def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: WindowScene) -> None:
+    for n in range(30):
+        window.send(f"m{n:02}", text="x" * 60_000)
+    queries = window.wire.made.count("query")
+    window.pass_time(WINDOW_MS)
+    assert window.wire.made.count("query") - queries > 1
+    (event,) = window.events()
+    content = json.loads(window.objects.kept[event["messagesRef"]["key"]])
+    assert [message["id"] for message in content["messages"]] == [f"m{n:02}" for n in range(30)]
+
+
+def test_more_than_one_batch_holds_goes_out_in_several_at_once(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
+    ids = [f"m{n:04}" for n in range(40)]
+    for message_id in ids:
+        window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
+    window.pass_time(WINDOW_MS)
+    window.pass_time(1_000)
+    assert window.batches() == [ids[:30], ids[30:]]
+    assert [event["flushReason"] for event in window.events()] == ["window", "max_messages"]
+    assert window.is_at_rest()
+
+
+def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    for message_id in ("m1", "m2", "m3"):
+        window.send(message_id)
+    window.pass_time(WINDOW_MS + 5_000)
+    assert window.batches() == [["m1", "m2"], ["m3"]]
+
+
+def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_BYTES", 300)
+    for n in range(3):
+        window.send(f"m{n}", text="x" * 200)
+    window.pass_time(WINDOW_MS + 5_000)
+    assert window.batches() == [["m0"], ["m1"], ["m2"]]
+
+
+def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS)
+    now_ms = window.clock()
+    window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
+    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
+    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
+    assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
+    assert window.table.window(CONVERSATION).frozen == frozen
+
+
+# -- when it fails -----------------------------------------------------------------------------------
+
+
+def _fail() -> None:
+    raise SendFailed("ThrottlingException")
+
+
+def test_without_a_trigger_the_request_fails_and_its_redelivery_opens_the_window(window: WindowScene) -> None:
+    with window.wire.at("send_message", _fail), pytest.raises(SendFailed):
+        window.send("m1")
+    assert not window.table.window(CONVERSATION).is_open
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
+def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_sends_it(window: WindowScene) -> None:
+    def second() -> None:
+        window.send("m2")
+        raise SendFailed("ThrottlingException")
+
+    with window.wire.at("send_message", second), pytest.raises(SendFailed):
+        window.send("m1")
+    assert window.triggers.waiting == []
+    window.pass_time(WINDOW_MS + GRACE_MS + 60_000, sweep=True)
+    assert window.batches() == [["m1", "m2"]]
+    assert window.telemetry.counts["TriggersResent"] == 1
+
+
+def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: WindowScene) -> None:
+    window.send("m1")
+    window.triggers.waiting.clear()
+    window.clock.advance(WINDOW_MS + GRACE_MS + 1)
+    window.send("m2")
+    window.run()
+    assert window.batches() == [["m1", "m2"]]
+
+
+def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS + GRACE_MS)
+    window.processor.sweep()
+    assert window.telemetry.counts["TriggersResent"] == 0
+    assert window.telemetry.counts["OpenWindows"] == 1
+    assert window.telemetry.counts["OldestWindowOverdueMs"] == GRACE_MS
+
+
+def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 2
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    window.send("m2")
+    window.pass_time(30_000)
+    assert window.batches() == [["m1"], ["m2"]]
+    assert [event["attempt"] for event in window.events()] == [3, 1]
+    assert window.telemetry.counts["Retries"] == 2
+
+
+def test_retries_come_later_and_later(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    assert not window.bus.published
+    window.pass_time(14_000)
+    assert not window.bus.published
+    window.pass_time(2_000)
+    assert window.batches() == [["m1"]]
+
+
+def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_messages(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 99
+    window.send("m1")
+    window.pass_time(120_000)
+    (body,) = window.letters.bodies
+    letter = json.loads(body)
+    assert (letter["lane"], letter["attempt"], letter["conversationId"]) == ("window", MAX_ATTEMPTS, CONVERSATION)
+    assert window.is_at_rest()
+    window.bus.failures = []
+    window.send("m2")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m2"]]
+
+
+def test_the_dead_letter_is_redriven_as_a_batch_of_this_lane(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 99
+    window.send("m1")
+    window.pass_time(120_000)
+    window.bus.failures = []
+    letter = json.loads(window.letters.bodies[0])
+    emission = window.processor._emission
+    assert emission.redrive(letter, AMPLE) == letter["batchId"]
+    assert window.events()[0]["lane"] == "window"
+
+
+def test_a_message_that_cannot_be_read_is_a_dead_letter_and_stops_nobody(window: WindowScene) -> None:
+    window.lane.buffer_message(CONVERSATION, "m1", payload=b'"m1"\nnot JSON', timing=RULES.timing)
+    window.pass_time(WINDOW_MS)
+    assert json.loads(window.letters.bodies[0])["reason"].startswith("unreadable")
+    window.send("m2")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m2"]]
+
+
+def test_a_trigger_for_nothing_is_done(window: WindowScene) -> None:
+    window.triggers.send(CONVERSATION, delay_ms=0)
+    assert window.run() == 1
+    assert window.triggers.waiting == []
+
+
+def test_a_trigger_that_comes_early_rests_until_the_window_is_over(window: WindowScene) -> None:
+    window.send("m1")
+    window.triggers.send(CONVERSATION, delay_ms=0)
+    window.run()
+    assert window.batches() == []
+    assert [each.visible_at_ms for each in window.triggers.waiting] == [window.clock() + WINDOW_MS] * 2
+
+
+def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS)
+    until_ms = window.clock() + 20_000
+    assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
+    window.run()
+    (waiting,) = window.triggers.waiting
+    assert waiting.visible_at_ms == window.clock() + LONGEST_REST_MS
+    assert window.telemetry.counts["TriggersReturned"] == 1
+    window.pass_time(25_000)
+    assert window.batches() == [["m1"]]
+
+
+# -- what operators, control words and changes do ----------------------------------------------------
+
+
+def test_a_flush_ends_the_window(window: WindowScene) -> None:
+    window.send("m1")
+    flushed = window.lane.flush_buffer(CONVERSATION)
+    assert isinstance(flushed, o.Flushed)
+    assert flushed.count == 1
+    window.run()
+    assert window.batches() == [["m1"]]
+    assert window.events()[0]["flushReason"] == "flush"
+    assert window.lane.flush_buffer(CONVERSATION) == o.Empty()
+
+
+def test_a_flush_word_ends_the_window_but_not_a_hold(window: WindowScene) -> None:
+    flush = RULES.timing._replace(flush_reason="flush")
+    assert window.lane.retime_buffer(CONVERSATION, timing=flush) == o.Empty()
+    window.send("m1")
+    assert isinstance(window.lane.retime_buffer(CONVERSATION, timing=RULES.timing), o.Unmoved)
+    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert isinstance(window.lane.retime_buffer(CONVERSATION, timing=flush), o.Unmoved)
+    window.lane.resume_buffer(CONVERSATION)
+    window.run()
+    assert window.batches() == [["m1"]]
+
+
+def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_resumed_or_over(window: WindowScene) -> None:
+    window.send("m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    window.pass_time(30_000)
+    window.send("m2")
+    window.pass_time(20_000)
+    assert window.batches() == []
+    assert isinstance(window.lane.resume_buffer(CONVERSATION), o.Resumed)
+    window.run()
+    assert window.batches() == [["m1", "m2"]]
+    assert isinstance(window.lane.resume_buffer(CONVERSATION), o.NotHeld)
+    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    window.send("m3")
+    window.pass_time(59_000)
+    assert len(window.batches()) == 1
+    window.pass_time(1_000)
+    assert window.batches()[1:] == [["m3"]]
+
+
+def test_a_longer_hold_goes_on(window: WindowScene) -> None:
+    first = window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert window.lane.hold_buffer(CONVERSATION, hold_ms=1_000) == first
+
+
+def test_a_stop_drops_what_waits_and_is_told_once(window: WindowScene) -> None:
+    window.send("m1")
+    window.send("m2")
+    generation = window.table.window(CONVERSATION).generation
+    cancelled = window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
+    assert cancelled == o.Cancelled(generation + 1, buffered=2, frozen=0, leaving=False)
+    window.send("m3")
+    assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.AlreadyCancelled)
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(2 * WINDOW_MS)
+    assert window.batches() == [["m3"]]
+    assert window.is_at_rest()
+
+
+def test_a_stop_drops_a_batch_that_waits_for_its_next_attempt(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    cancelled = window.lane.cancel_buffer(CONVERSATION)
+    assert isinstance(cancelled, o.Cancelled)
+    assert (cancelled.buffered, cancelled.frozen) == (0, 1)
+    window.pass_time(60_000, sweep=True)
+    assert window.batches() == []
+    assert window.is_at_rest()
+
+
+def test_an_edit_changes_what_waits_and_says_where_the_rest_is(window: WindowScene) -> None:
+    window.send("m1")
+    window.send("m2")
+    assert window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "better")) == o.Edited(0, 1)
+    window.pass_time(WINDOW_MS)
+    (event,) = window.events()
+    assert event["text"] == "better\ntext of m2"
+    assert window.lane.edit_message(CONVERSATION, "m1", payload=b"") == o.Absent(True, event["batchId"])
+    assert window.lane.edit_message(CONVERSATION, "never", payload=b"") == o.Absent(False, None)
+
+
+def test_a_deleted_message_does_not_come_out_nor_back(window: WindowScene) -> None:
+    window.send("m1")
+    window.send("m2")
+    assert window.lane.delete_message(CONVERSATION, "m1") == o.Deleted(remaining=1)
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m2"]]
+    assert window.lane.find_message(CONVERSATION, "m1") == o.Absent(True, None)
+
+
+def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: WindowScene) -> None:
+    window.send("m1")
+    window.lane.delete_message(CONVERSATION, "m1")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == []
+    assert window.is_at_rest()
+
+
+def test_a_message_of_a_frozen_batch_is_neither_edited_nor_deleted(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "too late"))
+    deleted = window.lane.delete_message(CONVERSATION, "m1")
+    window.pass_time(10_000)
+    (event,) = window.events()
+    assert edited == deleted == o.Frozen(event["batchId"])
+    assert event["text"] == "text of m1"
+
+
+def test_typing_does_not_move_a_window(window: WindowScene) -> None:
+    assert window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=30_000) == o.Empty()
+    outcome = window.send("m1")
+    assert window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=30_000) == o.Unmoved(
+        outcome.due_at_ms or 0
+    )
+
+
+def test_what_an_operator_sees_of_a_conversation(window: WindowScene) -> None:
+    assert window.lane.peek_conversation(CONVERSATION).state == "IDLE"
+    window.send("m1")
+    seen = window.lane.peek_conversation(CONVERSATION, limit=5)
+    assert (seen.state, seen.count, seen.due_at_ms) == ("PENDING", 1, window.clock() + WINDOW_MS)
+    assert seen.payloads == [payload("m1")]
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    window.pass_time(WINDOW_MS)
+    window.send("m2")
+    seen = window.lane.peek_conversation(CONVERSATION)
+    assert (seen.state, seen.count, seen.frozen, seen.payloads) == ("INFLIGHT", 1, 1, [])
+    assert [each.conversation for each in window.lane.open_windows(limit=10)] == [CONVERSATION]

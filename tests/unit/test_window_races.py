@@ -1,0 +1,358 @@
+"""The window lane at every step: what comes, fails or dies there, and what its consumers see in the end.
+
+A processor's run, request by request: lock, read, freeze, emit, bury, close.
+"""
+
+from collections.abc import Callable
+from threading import enumerate as enumerate_threads
+from typing import Any
+
+import pytest
+
+from lambdas.shared.errors import SendFailed, StoreUnavailable
+from lambdas.shared.senders.triggers import Trigger
+from lambdas.shared.store import outcomes as o
+from lambdas.window_processor.service import LOCK_MS
+from tests.support.engine import payload
+from tests.support.window import AMPLE, CONVERSATION, VISIBILITY_MS, WINDOW_MS, Killed, WindowScene, failing, killed
+
+STEPS = ["update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
+EVERY_STEP = [(step, after) for step in range(1, len(STEPS) + 1) for after in (False, True)]
+NAMES = ["lock", "read", "freeze", "emit", "bury", "close"]
+at_every_step = pytest.mark.parametrize(
+    ("step", "after"),
+    EVERY_STEP,
+    ids=[f"{'after' if after else 'before'}-{NAMES[step - 1]}" for step, after in EVERY_STEP],
+)
+ENOUGH_MS = 300_000
+
+
+def due(window: WindowScene, *message_ids: str) -> None:
+    """A window that is over, with these messages in it."""
+    for message_id in message_ids:
+        window.send(message_id)
+    window.clock.advance(WINDOW_MS)
+
+
+def settle(window: WindowScene) -> None:
+    window.pass_time(ENOUGH_MS, step_ms=5_000, sweep=True)
+    assert window.is_at_rest()
+    assert window.triggers.waiting == []
+
+
+def test_these_are_the_steps(window: WindowScene) -> None:
+    due(window, "m1")
+    window.wire.made.clear()
+    window.run()
+    assert window.wire.made == STEPS
+
+
+@at_every_step
+def test_p1_a_message_that_comes_at_any_step_is_in_exactly_one_batch(
+    window: WindowScene, step: int, after: bool
+) -> None:
+    due(window, "m1", "m2")
+    with window.wire.at_step(step, lambda: window.send("m3"), after=after):
+        window.run()
+    settle(window)
+    batches = window.batches()
+    assert [each for batch in batches for each in batch] == ["m1", "m2", "m3"]
+    # Read before it came: it waits for a window of its own, which somebody has to end.
+    assert len(batches) == (1 if (step, after) < (2, True) else 2)
+
+
+@at_every_step
+def test_p7_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene, step: int, after: bool) -> None:
+    due(window, "m1", "m2")
+    with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
+        window.run()
+    window.pass_time(LOCK_MS + VISIBILITY_MS, step_ms=1_000)
+    assert window.batches() == [["m1", "m2"]]
+    settle(window)
+    assert window.batches() == [["m1", "m2"]]
+    # The same event may come twice, if nobody could say that it was out.
+    assert len(window.events()) == (2 if (step, after) in {(4, True), (5, False)} else 1)
+
+
+@at_every_step
+def test_p2_a_message_that_comes_after_a_death_is_not_in_the_batch_that_was_frozen(
+    window: WindowScene, step: int, after: bool
+) -> None:
+    due(window, "m1")
+    with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
+        window.run()
+    window.send("m2")
+    settle(window)
+    frozen_by_then = (step, after) >= (3, True)
+    assert window.batches() == ([["m1"], ["m2"]] if frozen_by_then else [["m1", "m2"]])
+
+
+@at_every_step
+def test_a_request_that_fails_or_whose_answer_is_lost_is_tried_again(
+    window: WindowScene, step: int, after: bool
+) -> None:
+    due(window, "m1", "m2")
+    with window.wire.at_step(step, failing("ProvisionedThroughputExceededException"), after=after):
+        window.run()
+    settle(window)
+    assert window.batches() == [["m1", "m2"]]
+
+
+@at_every_step
+def test_a_processor_that_sleeps_through_its_lock_changes_nothing_any_more(
+    window: WindowScene, step: int, after: bool
+) -> None:
+    """It wakes up when another one has done its work, and a new window is open."""
+    due(window, "m1")
+
+    def sleep() -> None:
+        window.clock.advance(LOCK_MS + VISIBILITY_MS + 1)
+        window.run(window.new_processor())
+        window.send("m2")
+
+    with window.wire.at_step(step, sleep, after=after):
+        window.run()
+    settle(window)
+    assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
+
+
+@at_every_step
+def test_a_second_trigger_at_any_step_finds_the_lock_and_comes_back(
+    window: WindowScene, step: int, after: bool
+) -> None:
+    due(window, "m1")
+
+    def second() -> None:
+        window.triggers.send(CONVERSATION, delay_ms=0)
+        window.run(window.new_processor())
+
+    with window.wire.at_step(step, second, after=after):
+        window.run()
+    settle(window)
+    assert window.batches() == [["m1"]]
+    assert len(window.events()) == 1
+
+
+@at_every_step
+def test_the_queue_delivers_again_while_the_first_delivery_is_at_work(
+    window: WindowScene, step: int, after: bool
+) -> None:
+    due(window, "m1")
+
+    def again() -> None:
+        for each in window.triggers.waiting:
+            each.visible_at_ms = window.clock()
+        window.run(window.new_processor())
+
+    with window.wire.at_step(step, again, after=after):
+        window.run()
+    settle(window)
+    assert window.batches() == [["m1"]]
+    assert len(window.events()) == 1
+
+
+@at_every_step
+def test_the_same_webhook_again_at_any_step_changes_nothing(window: WindowScene, step: int, after: bool) -> None:
+    due(window, "m1")
+    with window.wire.at_step(step, lambda: window.send("m1"), after=after):
+        window.run()
+    settle(window)
+    assert window.batches() == [["m1"]]
+
+
+@at_every_step
+@pytest.mark.parametrize("change", ["edit", "delete", "cancel", "hold"])
+def test_a_change_at_any_step_is_made_or_refused_but_never_half(
+    window: WindowScene, step: int, after: bool, change: str
+) -> None:
+    due(window, "m1", "m2")
+    outcomes: list[Any] = []
+    changes: dict[str, Callable[[], Any]] = {
+        "edit": lambda: window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited")),
+        "delete": lambda: window.lane.delete_message(CONVERSATION, "m1"),
+        "cancel": lambda: window.lane.cancel_buffer(CONVERSATION),
+        "hold": lambda: window.lane.hold_buffer(CONVERSATION, hold_ms=60_000),
+    }
+
+    def try_to_change() -> None:
+        try:
+            outcomes.append(changes[change]())
+        except StoreUnavailable as error:  # somebody is at it: the platform sends it again
+            outcomes.append(error)
+
+    with window.wire.at_step(step, try_to_change, after=after):
+        window.run()
+    settle(window)
+    (outcome,) = outcomes
+    came = [each for batch in window.batches() for each in batch]
+    texts = [message["text"] for event in window.events() for message in event["messages"]]
+    match outcome:
+        case o.Edited():
+            assert "edited" in texts
+            assert came == ["m1", "m2"]
+        case o.Deleted():
+            assert came == ["m2"]
+        case o.Cancelled() if outcome.buffered + outcome.frozen:
+            assert came == []
+        case _:
+            assert came == ["m1", "m2"]
+            assert "edited" not in texts
+    assert all(texts.count(text) == 1 for text in texts)
+
+
+INGEST_STEPS = ["put_item", "update_item", "send_message"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("action", [killed, failing()])
+def test_p1_ingest_that_dies_or_fails_at_any_step_is_made_good_by_the_platform(
+    window: WindowScene, step: int, after: bool, action: Callable[[], None]
+) -> None:
+    with window.wire.at_step(step, action, after=after), pytest.raises((Killed, SendFailed)):
+        window.send("m1")
+    window.clock.advance(3_000)
+    window.send("m2")
+    window.send("m1")
+    settle(window)
+    batches = window.batches()
+    assert sorted(each for batch in batches for each in batch) == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_two_webhooks_at_once_open_one_window(window: WindowScene, step: int) -> None:
+    with window.wire.at_step(step, lambda: window.send("m2")):
+        window.send("m1")
+    assert len(window.triggers.waiting) == 1
+    settle(window)
+    assert sorted(each for batch in window.batches() for each in batch) == ["m1", "m2"]
+
+
+def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens_the_next(window: WindowScene) -> None:
+    due(window, "m1")
+    with window.wire.at("update_item", lambda: window.run(window.new_processor())):
+        window.send("m2")
+    settle(window)
+    assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
+
+
+def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
+    """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
+    due(window, "m1")
+    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + LOCK_MS)
+    window.clock.advance(LOCK_MS + 1)
+    window.run()
+    assert window.batches() == [["m1"]]
+
+
+def test_a_row_of_a_closed_window_that_is_removed_takes_nothing_along(window: WindowScene) -> None:
+    due(window, "m1")
+    window.run()
+    (row,) = [item for item in window.table._client.scan(TableName="holding")["Items"] if item["item"]["S"] == "!"]
+    assert "expires_at" in row
+    window.table._client.delete_item(TableName="holding", Key={name: row[name] for name in ("conversation", "item")})
+    window.send("m2")
+    settle(window)
+    assert window.batches() == [["m1"], ["m2"]]
+
+
+def test_an_open_window_is_no_longer_about_to_expire(window: WindowScene) -> None:
+    due(window, "m1")
+    window.run()
+    window.send("m2")
+    rows = window.table._client.scan(TableName="holding")["Items"]
+    assert [item for item in rows if item["item"]["S"] == "!" and "expires_at" in item] == []
+
+
+def test_what_the_service_leaves_unprocessed_is_buried_by_asking_again(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_undone = Unprocessed(window, monkeypatch, answers=3)
+    due(window, "m1", "m2", "m3")
+    window.run()
+    assert left_undone.answers == 0
+    assert window.batches() == [["m1", "m2", "m3"]]
+    assert window.is_at_rest()
+
+
+def test_what_stays_unprocessed_is_buried_by_the_retry_and_not_emitted_again(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Unprocessed(window, monkeypatch, answers=6)
+    due(window, "m1", "m2", "m3")
+    window.run()
+    assert not window.is_at_rest()
+    settle(window)
+    assert len(window.events()) == 1
+    assert window.telemetry.counts["Retries"] == 1
+
+
+class Unprocessed:
+    """DynamoDB does one of several writes, and leaves the others to be asked for again."""
+
+    def __init__(self, window: WindowScene, monkeypatch: pytest.MonkeyPatch, *, answers: int) -> None:
+        self.answers = answers
+        client = window.table._client._client
+        write = client.batch_write_item
+
+        def batch_write_item(*, RequestItems: dict[str, list[Any]]) -> dict[str, Any]:  # noqa: N803 - the service's
+            ((name, requests),) = RequestItems.items()
+            if not self.answers or len(requests) < 2:
+                return dict(write(RequestItems=RequestItems))
+            self.answers -= 1
+            write(RequestItems={name: requests[:1]})
+            return {"UnprocessedItems": {name: requests[1:] + requests[:1]}}
+
+        monkeypatch.setattr(client, "batch_write_item", batch_write_item)
+        monkeypatch.setattr("lambdas.shared.senders.holding_table.time.sleep", lambda _: None)
+
+
+# -- the heartbeat -----------------------------------------------------------------------------------
+
+
+def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
+    processor = window.new_processor(beat_seconds=0.005)
+    due(window, "m1")
+
+    def work_long() -> None:
+        beats = window.wire.made.count("change_message_visibility")
+        window.clock.advance(LOCK_MS - 1)
+        while window.wire.made.count("change_message_visibility") < beats + 2:
+            pass
+        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + LOCK_MS
+        assert window.triggers.waiting[0].visible_at_ms == window.clock() + LOCK_MS
+
+    with window.wire.at("put_events", work_long):
+        window.run(processor)
+    assert window.batches() == [["m1"]]
+    assert window.is_at_rest()
+
+
+@pytest.mark.parametrize("fails", ["update_item", "change_message_visibility"])
+def test_work_whose_heartbeat_fails_is_not_called_done(window: WindowScene, fails: str) -> None:
+    """Before the batch is named and emitted it stops; afterwards it does not close what may be another's."""
+    processor = window.new_processor(beat_seconds=0.005)
+    due(window, "m1")
+    (waiting,) = window.triggers.waiting
+    broken = False
+
+    def fail(request: str) -> None:
+        if broken and request == fails:
+            raise SendFailed("ServiceUnavailable")
+
+    def break_it() -> None:
+        nonlocal broken
+        broken = True
+        (beating,) = [each for each in enumerate_threads() if each.name == "heartbeat"]
+        beating.join(10)
+        broken = False
+
+    with window.wire.at("query", break_it, after=True):
+        before = window.wire.before
+        window.wire.before = fail
+        done = processor.process(Trigger(CONVERSATION, waiting.trigger.receipt), AMPLE)
+        window.wire.before = before
+    assert not done
+    assert window.events() == []
+    settle(window)
+    assert window.batches() == [["m1"]]
