@@ -188,7 +188,7 @@ def operate(running: LocalStage, *command: str) -> None:
 
 def history(running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]) -> Json:
     capsys.readouterr()
-    operate(running, "conversation", "history", customer.name, "--messages")
+    operate(running, "conversation", "history", customer.name, "--messages", "--older", "5")
     found: Json = json.loads(capsys.readouterr().out)
     return found
 
