@@ -4,8 +4,10 @@ import json
 import logging
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from lambdas.responder.assistants.base import Assistant, Prompt
@@ -30,6 +32,7 @@ SECONDS = 0.4
 TURNS = [Turn("user", "Hey", 1, "b-1"), Turn("assistant", "Hello!", 2, "b-1"), Turn("user", "Where is it?", 3, "b-2")]
 PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS)
 SECRET = "s3cret-t0ken"
+SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 
 
 @pytest.fixture
@@ -193,6 +196,7 @@ def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_fai
     ((kind, detail),) = bus.published
     assert kind == "messages.reply.sent"
     assert json.loads(detail)["text"] == TEXT
+    jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
     bus.failures = [SendFailed("put event: Throttling")]
     with pytest.raises(Unconfirmed):
         Fake(bus).send(READERS["whatsapp"], TEXT)

@@ -1,13 +1,17 @@
 """Every step of a reply, failing before and after it was done, by an error or by the end of the process."""
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from lambdas.responder.errors import Refused
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
+SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 QUESTION = "Where is it?"
 ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
@@ -228,7 +232,8 @@ def test_what_is_not_to_be_answered_is_told_and_remembered(
     at_work.emit("b-1", 1)
     at_work.run()
     ((kind, detail),) = at_work.bus.published
-    assert (kind, reason in detail) == ("messages.reply.withheld", True)
+    assert (kind, json.loads(detail)["reason"]) == ("messages.reply.withheld", reason)
+    jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
     assert (at_work.sender.sent, len(at_work.buffer.held_ms)) == ([], holds)
     assert at_work.turns() == [("user", QUESTION)]
     assert (at_work.status(), at_work.is_free()) == ("reply_withheld", True)
