@@ -73,7 +73,22 @@ def hold(stage: Stage, given: Namespace) -> None:
     _print(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.")
 
 
+def hand_off(stage: Stage, given: Namespace) -> None:
+    result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
+    _print(given, result, f"Yours until {moment(result['handedOffUntil'])}, or until it is resumed.")
+
+
+def history(stage: Stage, given: Namespace) -> None:
+    result = stage.ask_responder("history", conversation=given.conversation, texts=given.messages, limit=given.older)
+    columns = ("at", "role", "batchId", *(("text",) if given.messages else ()))
+    head = pairs({name: result[name] for name in ("status", "handedOffUntil", "older")})
+    _print(given, result, f"{head}\n\n{table(result['turns'], columns)}")
+
+
 def resume(stage: Stage, given: Namespace) -> None:
+    if stage.responder_function() is not None:
+        # First, or what comes out now would be withheld.
+        stage.ask_responder("handback", conversation=given.conversation)
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
     _print(given, result, "Nothing waits." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")

@@ -4,7 +4,7 @@ import json
 from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
 from lambdas.shared.cancelled import DETAIL_TYPE, cancelled_event
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.conversation import parse_conversation_id
@@ -109,6 +109,11 @@ class Conversations:
         if isinstance(outcome, o.NotHeld):
             raise NotFound("This conversation is not on hold.")
         return {"dueAt": outcome.due_at_ms}
+
+    def gate(self, request: AskGate) -> Json:
+        """For consumers: has its author written again since that batch? What comes in a moment later is not seen."""
+        current = self._store.peek_conversation(_name(request)).generation
+        return {"current": current, "newer": current > request.generation}
 
     def _start_if(self, outcome: o.Recovered | o.Flushed | o.OnHold | o.Resumed | o.NotHeld, shard: int) -> None:
         if outcome.start_processor:

@@ -29,6 +29,11 @@ class HoldConversation(OfConversation):
     hold_ms: Annotated[int, Field(ge=1, le=86_400_000, alias="holdMs")]
 
 
+class AskGate(OfConversation):
+    generation: Annotated[int, Field(ge=1)]
+    """Of the batch that is about to be answered."""
+
+
 class OfScope(Request):
     scope: Name
 
