@@ -171,7 +171,7 @@ def conversation_processor(
 
 
 def window_processor(*, config: StageConfig, holding: Holding, outlets: Outlets) -> Environment:
-    return {"LANE": config.lane, **_emitting(config, outlets), **_holding(holding)}
+    return {**_emitting(config, outlets), **_holding(holding)}
 
 
 def watchdog(*, processor: lambda_.IFunction) -> Environment:

@@ -1,5 +1,7 @@
 """The window lane on DynamoDB and SQS: for a stage without Valkey, and for when Valkey cannot be reached."""
 
+from dataclasses import replace
+
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
@@ -42,7 +44,8 @@ class WindowLane:
         self.processor = Function(
             scope,
             "window_processor",
-            runtime=runtime,
+            # It asks the table alone, whatever Valkey has: it needs neither the cache nor its network.
+            runtime=replace(runtime, valkey=None, placement=None),
             memory_mb=config.memory.window_processor,
             timeout=TIMEOUT,
             environment=environment.window_processor(config=config, holding=self.holding, outlets=outlets),

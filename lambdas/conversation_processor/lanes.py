@@ -1,10 +1,11 @@
 """What the window lane has to do with a batch of the main lane.
 
-While Valkey cannot be reached, messages are held there, and for a day after that one may be in both lanes: Valkey took
-it without answering, or its platform sent it again. Whoever says so first in the holding table answers for it.
+While Valkey cannot be reached, messages are held there, and one may be in both lanes: Valkey took it without
+answering, or its platform sent it again. Whoever says so first in the holding table emits it. This lane says so for
+all of a batch before it looks: from then on the window lane freezes none of these messages, and those it has frozen
+by then are dropped here, at every attempt alike.
 """
 
-import json
 from hashlib import blake2s
 from typing import Protocol
 
@@ -14,11 +15,12 @@ from lambdas.shared.senders.holding_table import MAIN_LANE, HoldingTable, name_o
 from lambdas.shared.store.outcomes import Taken
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.window import REMEMBER_MS
+from lambdas.shared.wire import id_of
 
-# How old may be what an instance knows of a fallback. A message is not emitted by the window lane for longer than that.
-ASK_EVERY_MS = 2_000
 # So often a batch waits for the window lane to emit what it holds of the same conversation.
 MOST_WAITS = 5
+# So often it waits for a table that does not answer. An outage of the table is not to be one of the main lane.
+MOST_FAILURES = 2
 
 
 class WindowFirst(Exception):
@@ -44,58 +46,50 @@ class OtherLane:
         self._telemetry = telemetry
         self._most_waits = most_waits
         self._clock = clock
-        self._asked_at_ms = 0
-        self._until_ms = 0
 
     def left_to_emit(self, conversation: str, taken: Taken) -> list[bytes]:
         """Of the batch's messages those that are the main lane's: the same at every attempt. Raises WindowFirst."""
         names = [_name(payload) for payload in taken.payloads]
         try:
-            ours = self._journaled(conversation, taken, names)
+            theirs = self._theirs(conversation, taken, names)
         except SendFailed as error:
-            # An outage of this table is not to be one of the main lane.
+            if taken.attempt <= min(MOST_FAILURES, self._most_waits):
+                raise
             self._telemetry.count("JournalFailures")
             self._telemetry.warn("window lane not asked", conversation=conversation, reason=str(error))
             return taken.payloads
-        if left := len(names) - len(ours):
-            self._telemetry.count("LeftToWindow", left)
-            self._telemetry.info("left to the window lane", conversation=conversation, batch=taken.batch_id, count=left)
-        return [payload for name, payload in zip(names, taken.payloads, strict=True) if name in ours]
+        if theirs:
+            self._telemetry.count("LeftToWindow", len(theirs))
+            self._telemetry.info(
+                "left to the window lane", conversation=conversation, batch=taken.batch_id, count=len(theirs)
+            )
+        return [payload for name, payload in zip(names, taken.payloads, strict=True) if name not in theirs]
 
-    def _journaled(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
-        if taken.attempt > 1 and (before := self._table.journaled(conversation, taken.batch_id)) is not None:
-            return before
-        ours = self._ours(conversation, names, attempt=taken.attempt) if self._was_used() else names
-        expires_at_ms = self._clock() + REMEMBER_MS
-        return self._table.journal(conversation, taken.batch_id, ours, expires_at_ms=expires_at_ms)
+    def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
+        if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:
+            self._let_window_go_first(conversation)
+        self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBER_MS)
+        if not self._table.window(conversation).generation:
+            return set()  # it has not been in the window lane lately, and who reads it from now on sees the journal
+        # What was frozen before is theirs, and nothing of this batch is from now on.
+        frozen = self._table.fence(conversation).frozen
+        leaving = set(frozen.names) if frozen else set()
+        found = self._table.find(conversation, list(dict.fromkeys(names)))
+        return {name for name, went in found.items() if name in leaving or not self._is_ours(conversation, name, went)}
 
-    def _was_used(self) -> bool:
-        now_ms = self._clock()
-        if not 0 <= now_ms - self._asked_at_ms < ASK_EVERY_MS:
-            self._until_ms = self._table.fallback_until()
-            self._asked_at_ms = now_ms
-        return now_ms < self._until_ms
+    def _let_window_go_first(self, conversation: str) -> None:
+        if self._table.hasten(conversation, due_at_ms=self._clock(), reason="main_lane"):
+            self._triggers.send(conversation, delay_ms=0)
+        self._telemetry.count("Deferred")
+        raise WindowFirst
 
-    def _ours(self, conversation: str, names: list[str], *, attempt: int) -> list[str]:
-        # What is held is emitted first, so that it is known here which of these messages went out with it.
-        if attempt <= self._most_waits and self._table.window(conversation).is_open:
-            if self._table.hasten(conversation, due_at_ms=self._clock(), reason="main_lane"):
-                self._triggers.send(conversation, delay_ms=0)
-            self._telemetry.count("Deferred")
-            raise WindowFirst
-        found = self._table.find(conversation, names)
-        return [name for name in names if self._is_ours(conversation, name, found.get(name))]
-
-    def _is_ours(self, conversation: str, name: str, went: str | None) -> bool:
-        if went is None or went == MAIN_LANE:
-            return True
-        # Held there, and nobody has said whose it is; or it was left to us just now.
-        return not went and not self._table.claim_for_window(conversation, name)
+    def _is_ours(self, conversation: str, name: str, went: str) -> bool:
+        if went:
+            return went == MAIN_LANE
+        return self._table.leave_to_main(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
 
 
 def _name(payload: bytes) -> str:
-    try:
-        return name_of(json.loads(payload.partition(b"\n")[0]))
-    except (ValueError, AttributeError):
-        # No message can be read from it: it becomes a dead letter, which says so.
-        return f"unreadable:{blake2s(payload).hexdigest()}"
+    message_id = id_of(payload)
+    # One that cannot be read becomes a dead letter, which says so.
+    return f"unreadable:{blake2s(payload).hexdigest()}" if message_id is None else name_of(message_id)

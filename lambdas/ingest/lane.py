@@ -10,12 +10,7 @@ from lambdas.shared.senders.holding_table import HoldingTable
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.timing import Timing
-from lambdas.shared.window import REMEMBER_MS
 
-# How often the table is told again that the window lane stands in.
-TELL_EVERY_MS = 60_000
-# How old may be what an instance knows of the others' troubles.
-ASK_EVERY_MS = 2_000
 # A message that Valkey took without answering is on its way there for so long; before, nobody emits it here.
 LEAST_WINDOW_MS = 5_000
 
@@ -60,11 +55,7 @@ class LaneWithFallback:
         self._window = window
         self._table = table
         self._telemetry = telemetry
-        self._clock = clock
         self._breaker = Breaker(clock=clock)
-        self._told_at_ms = 0
-        self._asked_at_ms = 0
-        self._until_ms = 0
 
     def shard_of(self, conversation: str) -> int:
         return self._main.shard_of(conversation)
@@ -77,8 +68,6 @@ class LaneWithFallback:
         )
         if outcome is not None:
             return outcome
-        # Whoever emits for the main lane has to know before anything is held here.
-        self._tell()
         taken = self._window.buffer_message(conversation, message_id, payload=payload, timing=timing)
         self._telemetry.count("WindowMessages")
         return taken
@@ -87,23 +76,16 @@ class LaneWithFallback:
         """In both lanes. Without the main one it fails, so that the platform sends it again: what waits there comes
         out otherwise."""
         in_window = None
-        if self._breaker.is_open or self._window_is_used():
+        if self._window_was_used(conversation):
             in_window = self._window.cancel_buffer(conversation, cancel_id=cancel_id)
         outcome = self._tried(lambda: self._main.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: what waits in the main lane cannot be reached")
-        if isinstance(outcome, o.Cancelled) and isinstance(in_window, o.Cancelled):
-            return o.Cancelled(
-                outcome.generation,
-                outcome.buffered + in_window.buffered,
-                outcome.frozen + in_window.frozen,
-                outcome.leaving or in_window.leaving,
-            )
-        return outcome
+        return outcome if in_window is None else o.cancelled_in_both(outcome, in_window)
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         outcome = self._tried(lambda: self._main.retime_buffer(conversation, timing=timing))
-        if timing.flush_reason and (outcome is None or self._window_is_used()):
+        if timing.flush_reason and self._window_was_used(conversation):
             in_window = self._window.retime_buffer(conversation, timing=timing)
             return in_window if outcome is None or isinstance(outcome, o.Empty) else outcome
         return outcome or o.Empty()
@@ -118,24 +100,24 @@ class LaneWithFallback:
         def edit(lane: Lane) -> o.Edited | o.Frozen | o.Absent:
             return lane.edit_message(conversation, message_id, payload=payload)
 
-        return self._where_it_is(edit)
+        return self._where_it_is(conversation, edit)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         def delete(lane: Lane) -> o.Deleted | o.Frozen | o.Absent:
             return lane.delete_message(conversation, message_id)
 
-        return self._where_it_is(delete)
+        return self._where_it_is(conversation, delete)
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
         def find(lane: Lane) -> o.Waiting | o.Frozen | o.Absent:
             return lane.find_message(conversation, message_id)
 
-        return self._where_it_is(find)
+        return self._where_it_is(conversation, find)
 
-    def _where_it_is(self, change: Callable[[Lane], T]) -> T:
-        """In the window lane too, if that is or was used: a message may be in both."""
+    def _where_it_is(self, conversation: str, change: Callable[[Lane], T]) -> T:
+        """In the window lane too, if the conversation was there: a message may be in both."""
         in_main = self._tried(lambda: change(self._main))
-        if in_main is not None and not self._window_is_used():
+        if in_main is not None and not self._window_was_used(conversation):
             return in_main
         in_window = change(self._window)
         # Whichever says more than that it never heard of the message.
@@ -159,17 +141,6 @@ class LaneWithFallback:
         self._breaker.succeeded()
         return result
 
-    def _tell(self) -> None:
-        now_ms = self._clock()
-        if not 0 <= now_ms - self._told_at_ms < TELL_EVERY_MS:
-            # For as long as a message may still lie in Valkey, or come again.
-            self._until_ms = now_ms + REMEMBER_MS
-            self._table.tell_fallback(until_ms=self._until_ms)
-            self._told_at_ms = now_ms
-
-    def _window_is_used(self) -> bool:
-        now_ms = self._clock()
-        if not 0 <= now_ms - self._asked_at_ms < ASK_EVERY_MS:
-            self._until_ms = self._table.fallback_until()
-            self._asked_at_ms = now_ms
-        return now_ms < self._until_ms
+    def _window_was_used(self, conversation: str) -> bool:
+        """Within the last day, or not long before that."""
+        return self._table.window(conversation).generation > 0

@@ -61,8 +61,6 @@ class ConversationProcessorSettings(NamedTuple):
 
 
 class WindowProcessorSettings(NamedTuple):
-    valkey: ValkeySettings | None
-    """`None` where the window lane stands alone."""
     holding: HoldingSettings
     event_bus: str
     max_event_bytes: int
@@ -227,7 +225,6 @@ def read_conversation_processor(environ: Mapping[str, str] | None = None) -> Con
 def read_window_processor(environ: Mapping[str, str] | None = None) -> WindowProcessorSettings:
     env = _environment(environ)
     return WindowProcessorSettings(
-        valkey=None if env.is_window_lane() else env.valkey(),
         holding=env.holding(),
         event_bus=env.text("EVENT_BUS_NAME"),
         max_event_bytes=env.whole("MAX_EVENT_BYTES", at_least=1_024),

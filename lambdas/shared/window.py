@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import SendFailed, StoreUnavailable
-from lambdas.shared.senders.holding_table import DROPPED, ELSEWHERE, HoldingTable, Window, name_of
+from lambdas.shared.senders.holding_table import DROPPED, ELSEWHERE, MAIN_LANE, HoldingTable, Window, name_of
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.timing import Timing
 
@@ -178,10 +178,13 @@ class WindowLane:
             contents = self._table.read(conversation)
             if cancel_id is not None and name_of(cancel_id) in contents.gone:
                 return o.AlreadyCancelled(window.generation, lane="window")
-            dropped = [each.name for each in contents.held]
+            # What the debounce lane has taken is out, or dropped there.
+            taken = [each.name for each in contents.held if each.name in contents.journaled]
+            dropped = [each.name for each in contents.held if each.name not in contents.journaled]
             frozen = set(window.frozen.names) if window.frozen else set()
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBER_MS
+            self._table.bury(conversation, taken, batch_id=MAIN_LANE, expires_at_ms=expires_at_ms)
             self._table.bury(conversation, [*dropped, *marks], batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
@@ -236,6 +239,9 @@ class WindowLane:
         frozen = contents.window.frozen
         if frozen and name in frozen.names:
             return o.Frozen(frozen.batch_id)
+        if name in contents.journaled:
+            # It is the debounce lane's, and out, or about to be.
+            return o.Absent(known=True, batch_id=None)
         for position, each in enumerate(contents.held):
             if each.name == name:
                 return o.Waiting(position)

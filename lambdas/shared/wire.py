@@ -30,6 +30,16 @@ def id_line(message_id: str) -> bytes:
     return _id_to_json(mend_id(message_id)).encode() + b"\n"
 
 
+def id_of(wire: bytes) -> str | None:
+    """None: it cannot be read."""
+    try:
+        message_id = json.loads(wire.partition(b"\n")[0])
+        message_id.encode()
+    except (ValueError, RecursionError, AttributeError):
+        return None
+    return str(message_id)
+
+
 def decode_fields(wire: bytes) -> dict[str, Any]:
     """The fields of a message by their wire names, `id` among them; what they hold is not looked at."""
     head, line_end, tail = wire.partition(b"\n")

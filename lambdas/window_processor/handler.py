@@ -10,16 +10,12 @@ from typing import Any, NamedTuple
 from lambdas.shared import config
 from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
 from lambdas.shared.errors import InvalidInput
-from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.dead_letters import DeadLetterQueue
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.holding_table import HoldingTable
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.triggers import TriggerQueue, read_trigger
-from lambdas.shared.store.opening import Opener, open_store
-from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
-from lambdas.window_processor.ownership import Ownership
 from lambdas.window_processor.service import WindowProcessor
 
 
@@ -32,7 +28,6 @@ class _Parts(NamedTuple):
 @cache
 def _parts() -> _Parts:
     settings, telemetry = config.read_window_processor(), Telemetry()
-    table = HoldingTable(settings.holding.table)
     outlets = Outlets(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
@@ -40,20 +35,12 @@ def _parts() -> _Parts:
     )
     emission = Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
     processor = WindowProcessor(
-        table=table,
+        table=HoldingTable(settings.holding.table),
         triggers=TriggerQueue(settings.holding.queue_url),
         emission=emission,
-        ownership=Ownership(table, _main(settings, telemetry), telemetry),
         telemetry=telemetry,
     )
     return _Parts(processor, emission, telemetry)
-
-
-def _main(settings: config.WindowProcessorSettings, telemetry: Telemetry) -> Store | None:
-    if settings.valkey is None:
-        return None
-    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
-    return open_store(settings.valkey, opener)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:

@@ -25,7 +25,6 @@ from lambdas.shared.senders.triggers import Trigger
 from lambdas.shared.store.outcomes import Taken
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.window import GRACE_MS, REMEMBER_MS
-from lambdas.window_processor.ownership import Ownership
 
 # As long as the queue hides a trigger that was received; both are prolonged while work goes on.
 LOCK_MS = 30_000
@@ -67,7 +66,6 @@ class WindowProcessor:
         table: HoldingTable,
         triggers: Triggers,
         emission: Emission,
-        ownership: Ownership,
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
@@ -76,7 +74,6 @@ class WindowProcessor:
         self._table = table
         self._triggers = triggers
         self._emission = emission
-        self._ownership = ownership
         self._telemetry = telemetry
         self._clock = clock
         self._random = random
@@ -161,7 +158,7 @@ class WindowProcessor:
             contents = self._table.read(locked.conversation)
             if locked.window.frozen is not None:
                 return _again(locked.window.frozen, contents)
-            held = self._ownership.ours(locked.conversation, contents)
+            held = self._ours(locked.conversation, contents)
             if not held:
                 self._telemetry.info("nothing held", conversation=locked.conversation)
                 self._close(locked, generation=contents.window.generation, left=False)
@@ -171,6 +168,13 @@ class WindowProcessor:
             if self._table.freeze(locked.conversation, locked.owner, frozen, changes=contents.window.changes):
                 return _Batch(frozen, [each.body for each in fit], left=len(fit) < len(held))
         raise LockLost("the window could not be frozen: it is somebody else's, or its messages keep being edited")
+
+    def _ours(self, conversation: str, contents: Contents) -> list[Held]:
+        """All that is held but for what the debounce lane has too, and has said so first."""
+        theirs = [each.name for each in contents.held if each.name in contents.journaled]
+        for name in theirs:
+            self._table.leave_to_main(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+        return [each for each in contents.held if each.name not in contents.journaled]
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
         conversation, owner, window = locked

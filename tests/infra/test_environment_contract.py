@@ -54,14 +54,13 @@ READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
 RESPONDERS = ["local", "responder"]
 # What all functions are told, whether they need it or not.
 COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
-# Each variant with each function that it has.
-TOLD = [
-    (variant, role)
-    for variant in VARIANTS
-    for role in READERS
-    if (variant, role) != ("without a fallback", "window_processor")
+# Each variant with each function of the main lane, and of the lane without it.
+TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "window_processor"]
+ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
+# The same function everywhere: it knows no Valkey.
+WINDOW_PROCESSORS = [
+    (variant, "window_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
 ]
-ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "window_processor", "admin")]
 # What Lambda itself adds.
 RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1"}
 
@@ -119,7 +118,7 @@ def test_beside_a_fallback_functions_know_where_it_holds_messages(
     assert (settings.holding is not None) == told
 
 
-@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE)
+@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + WINDOW_PROCESSORS)
 def test_a_function_reads_all_that_it_is_told(
     variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
+# It knows no Valkey, and so needs no network.
+IN_THE_NETWORK = ROLES - {"window_processor"}
 # The emulator's CloudFormation does not know these.
 NOT_IN_THE_EMULATOR = {
     "AWS::EC2::NatGateway",
@@ -80,7 +82,7 @@ def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Sta
         assert function["Handler"] == f"lambdas.{role}.handler.handler"
         assert (function["Runtime"], function["Architectures"]) == ("python3.13", ["arm64"])
         assert function["LoggingConfig"]["LogGroup"]
-        assert ("VpcConfig" in function) == (stage != "local")
+        assert ("VpcConfig" in function) == (stage != "local" and role in IN_THE_NETWORK)
     code = [str(function["Code"]) for function in functions.values()]
     assert len(set(code)) == 1, "one asset for all"
 
@@ -101,10 +103,10 @@ def test_lambda_neither_retries_nor_hoards_async_events(stage: str, synthesize: 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    common = {"STAGE", "SHARDS", "START_MS", "VALKEY_URL"}
-    common |= {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
+    common = {"STAGE", *(f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL"))}
+    valkey = {"SHARDS", "START_MS", "VALKEY_URL"}
     if stage != "local":
-        common |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
+        valkey |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     holding = {"HOLDING_TABLE", "TRIGGER_QUEUE_URL"}
     emitting = {"EVENT_BUS_NAME", "MAX_EVENT_BYTES", "OVERSIZE_BUCKET", "MAX_ATTEMPTS", "DEAD_LETTER_QUEUE_URL"}
     own = {
@@ -125,7 +127,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_HANDOVER_MS",
         },
         "conversation_processor": {"PROCESSOR_FUNCTION", "EXECUTOR_TIMEOUT_MS", *emitting, *holding},
-        "window_processor": {"LANE", *emitting, *holding},
+        "window_processor": {*emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION"},
         "admin": {
             "LANE",
@@ -139,7 +141,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
         },
     }
     for role, function in _functions(synthesize(stage)["Buffer"]).items():
-        assert set(function["Environment"]["Variables"]) == common | own[role]
+        of_valkey = valkey if role in IN_THE_NETWORK else set()
+        assert set(function["Environment"]["Variables"]) == common | of_valkey | own[role]
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -235,7 +238,7 @@ def test_a_functions_own_code_may_not_touch_the_network(stage: str, synthesize: 
     allowed, denied = (
         [statement for statement in of_network if statement["Effect"] == effect] for effect in ("Allow", "Deny")
     )
-    assert len(allowed) == len(denied) == len(ROLES)
+    assert len(allowed) == len(denied) == len(IN_THE_NETWORK)
     for allow, deny in zip(allowed, denied, strict=True):
         assert set(_several(deny["Action"])) >= set(_several(allow["Action"]))
         assert deny["Condition"] == {"Null": {"lambda:SourceFunctionArn": "false"}}

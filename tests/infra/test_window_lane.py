@@ -55,10 +55,13 @@ def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stac
     assert set(functions(stacks)) == OF_THE_WINDOW_LANE
 
 
-def test_as_a_fallback_it_stands_beside_the_main_lane_in_its_network(synthesize: Callable[..., Stacks]) -> None:
+def test_as_a_fallback_it_stands_beside_the_main_lane_and_outside_its_network(
+    synthesize: Callable[..., Stacks],
+) -> None:
     stacks = synthesize("prod")
     assert set(functions(stacks)) == OF_THE_WINDOW_LANE | {"processor", "conversation_processor", "watchdog"}
-    assert functions(stacks)["window_processor"]["VpcConfig"]
+    placed = {role for role, function in functions(stacks).items() if "VpcConfig" in function}
+    assert placed == set(functions(stacks)) - {"window_processor"}
     assert holds_messages(stacks)
 
 

@@ -25,7 +25,6 @@ from lambdas.shared.senders.holding_table import OPEN_INDEX, HoldingTable
 from lambdas.shared.senders.triggers import LONGEST_DELAY_MS, Trigger
 from lambdas.shared.store.outcomes import Buffered, Duplicate
 from lambdas.shared.window import WindowLane
-from lambdas.window_processor.ownership import MainLane, Ownership
 from lambdas.window_processor.service import WindowProcessor
 from tests.support.engine import ManualClock, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
@@ -166,25 +165,24 @@ class WiredBus(FakeBus):
 
 
 class WindowScene:
-    def __init__(self, clock: ManualClock | None = None, *, main: MainLane | None = None) -> None:
+    def __init__(self, clock: ManualClock | None = None) -> None:
         self.clock, self.wire = clock or ManualClock(), Wire()
         self.table = WiredTable(self.wire)
         self.triggers = Triggers(self.clock, self.wire)
         self.bus, self.objects, self.letters = WiredBus(self.wire), FakeObjects(), FakeQueue()
         self.telemetry = RecordedTelemetry()
         self.lane = self.new_lane()
-        self.processor = self.new_processor(main)
+        self.processor = self.new_processor()
 
     def new_lane(self, **options: Any) -> WindowLane:
         return WindowLane(self.table, self.triggers, clock=self.clock, sleep=lambda _: None, **options)
 
-    def new_processor(self, main: MainLane | None = None, **options: Any) -> WindowProcessor:
+    def new_processor(self, **options: Any) -> WindowProcessor:
         outlets = Outlets(self.bus, self.objects, self.letters)
         return WindowProcessor(
             table=self.table,
             triggers=self.triggers,
             emission=Emission(outlets, self.telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
-            ownership=Ownership(self.table, main, self.telemetry, clock=self.clock),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,

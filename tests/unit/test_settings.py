@@ -42,18 +42,14 @@ ADMIN = COMMON | {
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
 HOLDING = {"HOLDING_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}
-WINDOW_PROCESSOR = (
-    COMMON
-    | HOLDING
-    | {
-        "LANE": "debounce",
-        "EVENT_BUS_NAME": "b",
-        "MAX_EVENT_BYTES": "262144",
-        "OVERSIZE_BUCKET": "o",
-        "MAX_ATTEMPTS": "5",
-        "DEAD_LETTER_QUEUE_URL": "https://q",
-    }
-)
+WINDOW_PROCESSOR = HOLDING | {
+    "STAGE": "test",
+    "EVENT_BUS_NAME": "b",
+    "MAX_EVENT_BYTES": "262144",
+    "OVERSIZE_BUCKET": "o",
+    "MAX_ATTEMPTS": "5",
+    "DEAD_LETTER_QUEUE_URL": "https://q",
+}
 OF_THE_MAIN_LANE = {*COMMON, "PROCESSOR_FUNCTION"} - {"STAGE"}
 
 
@@ -71,7 +67,6 @@ READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_window_processor, WINDOW_PROCESSOR),
     (config.read_ingest, without_a_cache(INGEST)),
     (config.read_admin, without_a_cache(ADMIN)),
-    (config.read_window_processor, without_a_cache(WINDOW_PROCESSOR)),
     (config.read_ingest, INGEST | HOLDING),
     (config.read_admin, ADMIN | HOLDING),
     (config.read_conversation_processor, CONVERSATION_PROCESSOR | HOLDING),
@@ -101,14 +96,12 @@ def test_a_lane_without_a_cache_asks_for_none() -> None:
     for settings in (ingest, admin):
         assert (settings.valkey, settings.processor_function) == (None, None)
         assert settings.holding == ("h", "https://t")
-    assert config.read_window_processor(without_a_cache(WINDOW_PROCESSOR)).valkey is None
 
 
-def test_the_window_lane_beside_the_main_lane_is_told_where_both_are() -> None:
+def test_beside_the_main_lane_its_functions_are_told_where_the_window_lane_is() -> None:
     executor = config.read_conversation_processor(CONVERSATION_PROCESSOR | HOLDING)
     for settings in (config.read_ingest(INGEST | HOLDING), config.read_admin(ADMIN | HOLDING), executor):
         assert settings.holding == ("h", "https://t")
-    assert config.read_window_processor(WINDOW_PROCESSOR).valkey == config.read_ingest(INGEST).valkey
 
 
 def test_without_a_fallback_nothing_is_held() -> None:

@@ -2,10 +2,9 @@
 
     conversation   item          attributes
     <id>           !             the conversation's window: see `Window`
-    <id>           m#<name>      a held message: arrived_at, body, by ("window": this lane answers for it)
+    <id>           m#<name>      a held message: arrived_at, body
     <id>           m#<name>      what is left of one: batch_id (its batch, or one of ELSEWHERE), expires_at
-    <id>           b#<batch id>  a batch of the debounce lane: names, expires_at
-    !fallback      !             until_at: the window lane stands in, or did lately
+    <id>           b#<batch id>  a batch that the debounce lane has taken: names, expires_at
 
 A message's name is its id. What has `expires_at` may be forgotten then; nothing that holds a message has it.
 The index `open` holds the windows that are open, in slices, by when they are due.
@@ -22,7 +21,6 @@ from lambdas.shared.errors import SendFailed
 from lambdas.shared.senders import aws
 
 WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
-FALLBACK = "!fallback"
 OPEN_INDEX = "open"
 # An index key takes a thousand writes a second, and every window is opened and closed.
 SLICES = 8
@@ -61,7 +59,7 @@ class Window(NamedTuple):
     generation: int = 0
     """Grows with each delivery."""
     changes: int = 0
-    """Grows when a held message is edited or removed."""
+    """Grows when a held message is edited or removed, or the debounce lane has taken a batch: read again."""
     waiting: int = 0
     """So many messages wait."""
     window_ms: int = 0
@@ -78,8 +76,6 @@ class Held(NamedTuple):
     name: str
     arrived_at_ms: int
     body: bytes
-    by_window: bool
-    """This lane answers for it, whatever the debounce lane has of it."""
 
 
 class Contents(NamedTuple):
@@ -91,7 +87,7 @@ class Contents(NamedTuple):
     gone: dict[str, str]
     """Name -> the batch it went into, or one of ELSEWHERE."""
     journaled: frozenset[str]
-    """Names of messages that the debounce lane emitted."""
+    """Names of messages that the debounce lane has taken."""
 
 
 def name_of(message_id: str) -> str:
@@ -112,25 +108,14 @@ class HoldingTable:
         before = self._put_new(item, "hold message")
         return None if before is None else _text(before, "batch_id")
 
-    def claim_for_window(self, conversation: str, name: str) -> bool:
-        """From now on this lane answers for it. False: it is not held."""
-        return self._updated(
-            conversation,
-            MESSAGE + name,
-            "claim message",
-            do="SET #by = :window",
-            only_if="attribute_exists(#body)",
-            values={"window": _s("window")},
-        )
-
     def leave_to_main(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """The debounce lane answers for it. False: this one does already."""
+        """The debounce lane emits it. False: this one has, or it was dropped."""
         return self._updated(
             conversation,
             MESSAGE + name,
             "leave message",
             do="SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
-            only_if="attribute_exists(#body) AND attribute_not_exists(#by)",
+            only_if="attribute_exists(#body) OR #batch_id = :main",
             values={"main": _s(MAIN_LANE), "expires": _seconds(expires_at_ms)},
         )
 
@@ -227,7 +212,7 @@ class HoldingTable:
             elif kind.startswith(JOURNAL):
                 journaled |= _names(item)
             elif "body" in item:
-                held.append(Held(name, _number(item, "arrived_at"), item["body"]["B"], "by" in item))
+                held.append(Held(name, _number(item, "arrived_at"), item["body"]["B"]))
             else:
                 gone[name] = _text(item, "batch_id")
         held.sort(key=lambda each: (each.arrived_at_ms, each.name))
@@ -429,26 +414,24 @@ class HoldingTable:
 
     # -- between the lanes -------------------------------------------------------------------------------------
 
-    def journal(self, conversation: str, batch_id: str, names: Sequence[str], *, expires_at_ms: int) -> set[str]:
-        """The messages with which the debounce lane emits this batch: those of the first who says so."""
+    def journal(self, conversation: str, batch_id: str, names: Sequence[str], *, expires_at_ms: int) -> None:
+        """The debounce lane has taken this batch."""
         item = {
             **_key(conversation, JOURNAL + batch_id),
             "names": {"L": [_s(name) for name in names]},
             "expires_at": _seconds(expires_at_ms),
         }
-        before = self._put_new(item, "journal batch")
-        return set(names) if before is None else _names(before)
+        with aws.errors_as_ours("journal batch"):
+            self._client.put_item(TableName=self._table, Item=item)
 
-    def journaled(self, conversation: str, batch_id: str) -> set[str] | None:
-        item = self._get(conversation, JOURNAL + batch_id, "read journal")
-        return _names(item) if item else None
-
-    def tell_fallback(self, *, until_ms: int) -> None:
-        self._updated(FALLBACK, WINDOW, "tell of fallback", do="SET #until_at = :until", values={"until": _n(until_ms)})
-
-    def fallback_until(self) -> int:
-        """Until when whoever emits looks whether the window lane has messages of a conversation too."""
-        return _number(self._get(FALLBACK, WINDOW, "read fallback"), "until_at")
+    def fence(self, conversation: str) -> Window:
+        """Who has read the conversation before freezes nothing of it. Answers the window as it is now."""
+        change = _expressions({"one": _n(1)}, UpdateExpression="ADD #changes :one")
+        with aws.errors_as_ours("fence window"):
+            answer = self._client.update_item(
+                TableName=self._table, **_key_of(conversation, WINDOW), **change, ReturnValues="ALL_NEW"
+            )
+        return _window(answer["Attributes"])
 
     # -- how a request is made ---------------------------------------------------------------------------------
 

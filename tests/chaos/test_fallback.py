@@ -1,0 +1,145 @@
+"""Valkey cannot be reached for a while: webhooks are answered, and every message comes out once, without hands."""
+
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import psutil
+import pytest
+
+from bufferctl.events import Arrival
+from tests.support.judge import Talk, ids_of, judge_schema
+from tests.support.local_stage import LocalStage
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("stage"),
+    pytest.mark.usefixtures("watchdog"),
+]
+
+TALKS = 20
+PAUSE_SECONDS = 1.5
+BEFORE_SECONDS, OUTAGE_SECONDS, AFTER_SECONDS = 4.0, 20.0, 4.0
+SLOWEST_SECONDS = 3.0
+DRAIN_SECONDS = 60.0
+
+Outage = Callable[[LocalStage], AbstractContextManager[None]]
+
+
+@contextmanager
+def swallowing(stage: LocalStage) -> Iterator[None]:
+    """Connections are taken and requests swallowed; what its senders gave up long ago it does when it is back."""
+    server = valkey_of(stage)
+    server.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def killed(stage: LocalStage) -> Iterator[None]:
+    """kill -9. It comes back with what it had acknowledged, as a cache does whose replica takes over."""
+    valkey_of(stage).kill()
+    with stage.stage.without_valkey():
+        yield
+
+
+def valkey_of(stage: LocalStage) -> psutil.Process:
+    return psutil.Process(int(stage.valkey.info("server")["process_id"]))
+
+
+class Writers:
+    """People who write on, each in a conversation of its own, whatever happens."""
+
+    def __init__(self, talks: list[Talk]) -> None:
+        self.slowest_seconds, self.refused = 0.0, 0
+        self._talks = talks
+        self._done = threading.Event()
+
+    def _write(self, talk: Talk, offset_seconds: float) -> None:
+        self._done.wait(offset_seconds)
+        while not self._done.is_set():
+            body = talk.body()
+            while not self._is_taken(talk, body["id"]):
+                self.refused += 1
+            self._done.wait(PAUSE_SECONDS)
+
+    def _is_taken(self, talk: Talk, message_id: str) -> bool:
+        began = time.monotonic()
+        answer = talk.say(message_id)
+        self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+        return answer.status == 200
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        threads = [
+            threading.Thread(target=self._write, args=(talk, PAUSE_SECONDS * number / len(self._talks)), daemon=True)
+            for number, talk in enumerate(self._talks)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            for thread in threads:
+                thread.join()
+
+
+def judge_lanes(talks: list[Talk]) -> dict[str, list[Arrival]]:
+    """Each accepted message in one batch, whichever lane it took; in order within a lane. Answers what each emitted."""
+    emitted: dict[str, list[Arrival]] = defaultdict(list)
+    for talk in talks:
+        talk.wait_all(timeout_seconds=DRAIN_SECONDS)
+        known: dict[str, Arrival] = {}
+        for arrival in talk.arrivals():
+            judge_schema(arrival)
+            first = known.setdefault(arrival.batch["batchId"], arrival)
+            assert first.batch["messages"] == arrival.batch["messages"], "a batch came again with another content"
+        came = [message_id for arrival in known.values() for message_id in ids_of(arrival)]
+        assert sorted(came) == sorted(talk.ids), "each message in one batch"
+        by_lane: dict[str, list[str]] = defaultdict(list)
+        for arrival in known.values():
+            by_lane[arrival.batch["lane"]] += ids_of(arrival)
+            emitted[arrival.batch["lane"]].append(arrival)
+        for lane, ids in by_lane.items():
+            assert ids == [each for each in talk.ids if each in ids], f"in order in the {lane} lane"
+    return emitted
+
+
+@pytest.mark.parametrize("outage", [swallowing, killed])
+def test_valkey_is_away_for_twenty_seconds_under_traffic(stage: LocalStage, outage: Outage) -> None:
+    talks = [Talk(stage) for _ in range(TALKS)]
+    writers = Writers(talks)
+    stage.warm_up()
+    with writers.at_work():
+        time.sleep(BEFORE_SECONDS)
+        with outage(stage):
+            time.sleep(OUTAGE_SECONDS)
+        time.sleep(AFTER_SECONDS)
+    emitted = judge_lanes(talks)
+    assert emitted.keys() == {"debounce", "window"}
+    assert writers.slowest_seconds < SLOWEST_SECONDS
+
+
+@pytest.mark.parametrize("outage", [swallowing, killed])
+def test_a_message_that_comes_again_across_an_outage_comes_out_once(stage: LocalStage, outage: Outage) -> None:
+    talk = Talk(stage)
+    talk.insist("before")
+    talk.wait_all()
+    talk.insist("as it begins")
+    with outage(stage):
+        for message_id in ("before", "as it begins", "in it"):
+            talk.insist(message_id)
+        time.sleep(1)
+        talk.insist("in it")
+    time.sleep(9)
+    for message_id in ("before", "as it begins", "in it", "after"):
+        talk.insist(message_id)
+    time.sleep(5)
+    judge_lanes([talk])

@@ -1,0 +1,303 @@
+"""Both lanes of a stage with a fallback, and everything that may go wrong between them, on a clock the test owns.
+
+DynamoDB is moto's, the scripts run on fakeredis, the services are the real ones. Every request to the table, the
+queue, the bus and Valkey passes by one wire. In front of a request or behind it its maker can be killed, be told that
+it failed, or be stopped while somebody else does something.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations, count
+from typing import Any, Literal, NamedTuple
+
+from fakeredis import FakeServer, FakeStrictRedis
+from redis.exceptions import TimeoutError as NoAnswer
+
+from lambdas.conversation_processor.lanes import OtherLane
+from lambdas.conversation_processor.service import ConversationProcessor
+from lambdas.ingest.lane import LaneWithFallback
+from lambdas.shared.emission import Emission, Limits, Outlets
+from lambdas.shared.errors import SendFailed, StoreError
+from lambdas.shared.rules import Rules
+from lambdas.shared.scripts import LUA_DIRECTORY, load_script
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.connection import Connection
+from lambdas.shared.store.outcomes import Buffered
+from lambdas.shared.store.store import Store, StoreSettings
+from tests.support.engine import Engine, ManualClock, payload
+from tests.support.fakes import PROCESSOR, FakeFunctions
+from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
+
+RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
+SETTINGS = StoreSettings(executor_ms=20_000, claim_ms=20_000)
+# However long a history is, its batches are tried again to the end.
+MAX_ATTEMPTS = 1_000
+MOST_WAITS = 3
+INGESTERS = 2
+
+Role = Literal["ingest", "executor"]
+Cut = Literal["swallowed", "unanswered", "late"]
+Do = Literal["kill", "fail"]
+
+
+class Interruption(NamedTuple):
+    """At the nth request of a step."""
+
+    at: int
+    when: Literal["before", "after"]
+    do: "Do | list[Step]"
+
+
+class Step(NamedTuple):
+    name: str
+    args: tuple[Any, ...] = ()
+    interruption: Interruption | None = None
+
+
+class Line:
+    """A role's connection to Valkey, and what becomes of a request on it."""
+
+    def __init__(self, world: "TwoLanes", role: Role) -> None:
+        self._world, self._role = world, role
+
+    def execute_command(self, *args: Any) -> Any:
+        world, send = self._world, partial(self._world.server.execute_command, *args)
+        match world.cuts.get(self._role):
+            case None:
+                return world.scene.wire.call("valkey", send)
+            case "late":
+                world.on_their_way.append(send)
+            case "unanswered":
+                world.scene.wire.call("valkey", send)
+        raise NoAnswer("Timeout reading from socket")
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class _Frame:
+    interruption: Interruption | None
+    requests: int = 0
+
+
+@dataclass
+class Accepted:
+    """By whom a message was first taken, and between which of all events."""
+
+    lane: str
+    ingester: int
+    asked: int
+    answered: int
+
+
+@dataclass
+class TwoLanes:
+    skew_ms: int = 0
+    scene: WindowScene = field(default_factory=WindowScene)
+    server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
+    cuts: dict[Role, Cut] = field(default_factory=dict)
+    on_their_way: list[Callable[[], Any]] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
+    unanswered: set[str] = field(default_factory=set)
+    accepted: dict[str, Accepted] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    """It may come out, or not."""
+
+    def __post_init__(self) -> None:
+        self.clock: ManualClock = self.scene.clock
+        for path in LUA_DIRECTORY.glob("*.lua"):
+            self.server.script_load(load_script(path.stem).source)
+        self.engine = Engine(self.server, self.server, settings=SETTINGS)
+        self.engine.clock = self.clock
+        self.engine.store = Store(Connection(lambda: self.server), SETTINGS, clock=self.clock)
+        self.ingesters = [self._ingester(number * self.skew_ms) for number in range(INGESTERS)]
+        self.executor = self._executor()
+        self._frames = [_Frame(None)]
+        self._events = count()
+        self.scene.wire.before = lambda request: self._interrupt("before", request)
+        self.scene.wire.after = lambda request: self._interrupt("after", request)
+
+    def _store(self, role: Role, clock: Callable[[], int]) -> Store:
+        line = Line(self, role)
+        return Store(Connection(lambda: line, attempts=1), SETTINGS, clock=clock)
+
+    def _ingester(self, skew_ms: int) -> LaneWithFallback:
+        def clock() -> int:
+            return self.clock() + skew_ms
+
+        window = self.scene.new_lane()
+        window._clock = clock
+        return LaneWithFallback(
+            self._store("ingest", clock), window, self.scene.table, self.scene.telemetry, clock=clock
+        )
+
+    def _executor(self) -> ConversationProcessor:
+        outlets = Outlets(self.scene.bus, self.scene.objects, self.scene.letters)
+        telemetry = self.scene.telemetry
+        return ConversationProcessor(
+            store=self._store("executor", self.clock),
+            emission=Emission(outlets, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
+            telemetry=telemetry,
+            other_lane=OtherLane(
+                self.scene.table, self.scene.triggers, telemetry, most_waits=MOST_WAITS, clock=self.clock
+            ),
+            clock=self.clock,
+            random=lambda: 0.0,
+        )
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def do(self, step: Step) -> None:
+        """As far as it gets."""
+        self._frames.append(_Frame(step.interruption))
+        try:
+            getattr(self, step.name)(*step.args)
+        except (Killed, StoreError, SendFailed):
+            pass
+        finally:
+            self._frames.pop()
+
+    def _interrupt(self, when: str, request: str) -> None:
+        frame = self._frames[-1]
+        frame.requests += when == "before"
+        interruption = frame.interruption
+        if interruption is None or (interruption.at, interruption.when) != (frame.requests, when):
+            return
+        frame.interruption = None
+        match interruption.do:
+            case "kill":
+                raise Killed
+            case "fail":
+                raise NoAnswer if request == "valkey" else SendFailed("ReadTimeoutError")
+            case list() as steps:
+                for step in steps:
+                    self.do(step)
+
+    def deliver(self, ingester: int) -> None:
+        self.sent.append(f"m{len(self.sent)}")
+        self._deliver(ingester, self.sent[-1])
+
+    def redeliver(self, ingester: int, pick: int) -> None:
+        if self.sent:
+            self._deliver(ingester, self.sent[pick % len(self.sent)])
+
+    def deliver_past_valkey(self, ingester: int, how: Cut, pick: int | None = None) -> None:
+        """As it was away for this one alone."""
+        before = self.cuts.get("ingest")
+        self.cuts["ingest"] = how
+        try:
+            self.deliver(ingester) if pick is None else self.redeliver(ingester, pick)
+        finally:
+            self.cuts.pop("ingest", None)
+            if before is not None:
+                self.cuts["ingest"] = before
+
+    def _deliver(self, ingester: int, message_id: str) -> None:
+        lane, counts = self.ingesters[ingester], self.scene.telemetry.counts
+        self.unanswered.add(message_id)
+        held, asked = counts.get("WindowMessages", 0), next(self._events)
+        taken = lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
+        self.unanswered.discard(message_id)
+        if isinstance(taken, Buffered):
+            which = "debounce" if counts.get("WindowMessages", 0) == held else "window"
+            self.accepted.setdefault(message_id, Accepted(which, ingester, asked, next(self._events)))
+
+    def delete(self, ingester: int, pick: int) -> None:
+        if self.sent:
+            message_id = self.sent[pick % len(self.sent)]
+            self.withdrawn.add(message_id)
+            self.ingesters[ingester].delete_message(CONVERSATION, message_id)
+
+    def execute(self) -> None:
+        """The processor and its executors."""
+        for conversation in self.engine.claim():
+            self.executor.process(conversation, AMPLE)
+
+    def recover(self) -> None:
+        """The watchdog, of executors that died."""
+        self.engine.store.recover_expired(0)
+
+    def empty_windows(self) -> None:
+        self.scene.run()
+
+    def let_windows_end(self) -> None:
+        self.wait(RULES.window_ms + 1_000)
+        self.empty_windows()
+
+    def take_over(self) -> None:
+        """Others take whoever works for dead, and do it all again."""
+        self.wait(31_000)
+        self.recover()
+        self.execute()
+        self.empty_windows()
+
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    def cut(self, role: Role, how: Cut) -> None:
+        self.cuts[role] = how
+
+    def mend(self, role: Role) -> None:
+        self.cuts.pop(role, None)
+
+    def arrive(self) -> None:
+        """What was on its way to Valkey when its sender gave up."""
+        for request in self.on_their_way:
+            request()
+        self.on_their_way.clear()
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def come_to_rest(self) -> None:
+        self.cuts.clear()
+        self.arrive()
+        for turn in range(100):
+            self.wait(10_000)
+            for message_id in sorted(self.unanswered):
+                self._deliver(0, message_id)
+            if turn % 7 == 6:
+                self.scene.processor.sweep()
+            self.recover()
+            self.execute()
+            self.empty_windows()
+            if self._is_at_rest():
+                return
+            if self._is_left_over():
+                self.deliver_past_valkey(0, "swallowed")
+        raise AssertionError("the lanes do not come to rest")
+
+    def _is_at_rest(self) -> bool:
+        idle = self.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
+        return idle and not self.unanswered and self.scene.is_at_rest()
+
+    def _is_left_over(self) -> bool:
+        """What was put without a window, and then taken by the main lane: the next window finds it."""
+        contents = self.scene.table.read(CONVERSATION)
+        return not self.unanswered and bool(contents.held) and not contents.window.is_open
+
+    def judge(self) -> None:
+        batches = self._batches()
+        out = [message_id for _, ids in batches.values() for message_id in ids]
+        assert len(set(out)) == len(out), f"a message under two batch ids: {batches}"
+        lost = set(self.sent) - set(out) - self.withdrawn
+        assert not lost, f"lost: {lost}"
+        assert not self.scene.letters.bodies
+        for lane in ("debounce", "window"):
+            self._judge_order(lane, [each for its, ids in batches.values() if its == lane for each in ids])
+
+    def _batches(self) -> dict[str, tuple[str, list[str]]]:
+        seen: dict[str, tuple[str, list[str]]] = {}
+        for event in self.scene.events():
+            content = event["lane"], [message["id"] for message in event["messages"]]
+            before = seen.setdefault(event["batchId"], content)
+            assert before == content, f"one batch id, two contents: {before} and {content}"
+        return seen
+
+    def _judge_order(self, lane: str, out: list[str]) -> None:
+        """Among those that each ingester gave to the lane that emitted them."""
+        taken = [self.accepted[each] for each in out if each in self.accepted and self.accepted[each].lane == lane]
+        for earlier, later in combinations(taken, 2):
+            turned = later.ingester == earlier.ingester and later.answered < earlier.asked
+            assert not turned, f"out of order in the {lane} lane: {out}"

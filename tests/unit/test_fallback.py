@@ -1,0 +1,293 @@
+"""Ingest's lane where there is a fallback: Valkey as long as it answers, and the window lane while it does not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import AuthenticationError, OutOfMemoryError, ResponseError
+from redis.exceptions import TimeoutError as NoAnswer
+
+from lambdas.shared.breaker import FIRST_PAUSE_MS
+from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from lambdas.shared.store import outcomes as o
+from tests.support.two_lanes import RULES, TwoLanes, payload
+from tests.support.window import CONVERSATION, make_holding_table
+
+FLUSH = RULES.timing._replace(flush_reason="flush")
+
+
+@pytest.fixture
+def lanes(database: Any) -> TwoLanes:
+    make_holding_table(database)
+    return TwoLanes()
+
+
+def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.Buffered | o.Duplicate:
+    return lanes.ingesters[0].buffer_message(
+        CONVERSATION, message_id, payload=payload(message_id, text), timing=RULES.timing
+    )
+
+
+def held(lanes: TwoLanes) -> list[str]:
+    return [each.name for each in lanes.scene.table.read(CONVERSATION).held]
+
+
+def waiting(lanes: TwoLanes) -> int:
+    return lanes.engine.store.peek_conversation(CONVERSATION).count
+
+
+def go_by(lanes: TwoLanes) -> None:
+    """Until the next call may be a probe."""
+    lanes.clock.advance(FIRST_PAUSE_MS)
+
+
+# -- which lane --------------------------------------------------------------------------------------------------------
+
+
+def test_as_long_as_valkey_answers_the_table_is_not_asked(lanes: TwoLanes) -> None:
+    send(lanes, "m1")
+    assert waiting(lanes) == 1
+    assert set(lanes.scene.wire.made) == {"valkey"}
+
+
+def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+    taken = send(lanes, "m1")
+    assert isinstance(taken, o.Buffered)
+    assert taken.due_at_ms == lanes.clock() + RULES.window_ms
+    assert not taken.start_processor
+    assert (held(lanes), waiting(lanes)) == (["m1"], 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoAnswer("Timeout reading from socket"),
+        ConnectionRefusedError("refused"),
+        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        ResponseError("ERR request throttled"),
+        AuthenticationError("invalid username-password pair"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_passes_again_opens_the_fallback(
+    lanes: TwoLanes, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redis.exceptions import ConnectionError as LostConnection  # noqa: PLC0415 - the name is Python's own too
+
+    failing(lanes, LostConnection("refused") if isinstance(error, ConnectionRefusedError) else error, monkeypatch)
+    send(lanes, "m1")
+    assert held(lanes) == ["m1"]
+    counts = lanes.scene.telemetry.counts
+    assert (counts["FallbackOpened"], counts["StoreFailures"], counts["WindowMessages"]) == (1, 1, 1)
+    assert lanes.scene.telemetry.said("the window lane stands in")
+
+
+def test_a_bug_in_a_script_does_not(lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(lanes, ResponseError("user_script:3: attempt to index a nil value"), monkeypatch)
+    with pytest.raises(ScriptInvariantBroken):
+        send(lanes, "m1")
+    assert held(lanes) == []
+
+
+def failing(lanes: TwoLanes, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(lanes.server, "execute_command", fail)
+
+
+def test_one_webhook_waits_for_valkey_once(lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def fail(*_: Any) -> None:
+        tries.append(1)
+        raise NoAnswer
+
+    monkeypatch.setattr(lanes.server, "execute_command", fail)
+    for number in range(20):
+        send(lanes, f"m{number}")
+        lanes.clock.advance(40)
+    assert len(tries) == 1
+    assert len(held(lanes)) == 20
+    assert lanes.scene.telemetry.counts["FallbackOpened"] == 1
+
+
+def test_one_call_finds_out_that_valkey_is_back(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m1")
+    lanes.mend("ingest")
+    send(lanes, "m2")
+    assert (held(lanes), waiting(lanes)) == (["m1", "m2"], 0)
+    go_by(lanes)
+    send(lanes, "m3")
+    send(lanes, "m4")
+    assert (held(lanes), waiting(lanes)) == (["m1", "m2"], 2)
+
+
+def test_a_probe_that_fails_is_no_news(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+    for number in range(3):
+        send(lanes, f"m{number}")
+        lanes.clock.advance(10_000)
+    counts = lanes.scene.telemetry.counts
+    assert (counts["FallbackOpened"], counts["StoreFailures"], counts["WindowMessages"]) == (1, 3, 3)
+
+
+def test_without_valkey_and_the_table_the_platform_is_to_send_it_again(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+
+    def fail() -> None:
+        raise SendFailed("put item: ThrottlingException")
+
+    with lanes.scene.wire.at("put_item", fail), pytest.raises(SendFailed):
+        send(lanes, "m1")
+    assert isinstance(send(lanes, "m1"), o.Buffered)
+
+
+def test_a_message_that_comes_again_in_an_outage_is_a_duplicate(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m1")
+    assert isinstance(send(lanes, "m1"), o.Duplicate)
+    assert held(lanes) == ["m1"]
+
+
+# -- what people and operators do besides -----------------------------------------------------------------------------
+
+Call = Callable[[TwoLanes], Any]
+
+
+def edit(lanes: TwoLanes, message_id: str = "m1") -> Any:
+    return lanes.ingesters[0].edit_message(CONVERSATION, message_id, payload=payload(message_id, "edited"))
+
+
+def delete(lanes: TwoLanes, message_id: str = "m1") -> Any:
+    return lanes.ingesters[0].delete_message(CONVERSATION, message_id)
+
+
+def find(lanes: TwoLanes, message_id: str = "m1") -> Any:
+    return lanes.ingesters[0].find_message(CONVERSATION, message_id)
+
+
+def stop(lanes: TwoLanes) -> Any:
+    return lanes.ingesters[0].cancel_buffer(CONVERSATION, cancel_id="stop-1")
+
+
+def flush(lanes: TwoLanes) -> Any:
+    return lanes.ingesters[0].retime_buffer(CONVERSATION, timing=FLUSH)
+
+
+def typing(lanes: TwoLanes) -> Any:
+    return lanes.ingesters[0].extend_wait(CONVERSATION, extend_ms=3_000, max_wait_ms=8_000)
+
+
+def test_where_the_window_lane_never_was_the_main_lane_alone_answers(lanes: TwoLanes) -> None:
+    send(lanes, "m1")
+    assert edit(lanes) == o.Edited(0, 0)
+    assert find(lanes) == o.Waiting(0)
+    assert isinstance(typing(lanes), o.Extended)
+    assert isinstance(flush(lanes), o.Retimed)
+    assert delete(lanes) == o.Deleted(0)
+    assert isinstance(stop(lanes), o.Cancelled)
+    assert set(lanes.scene.wire.made) == {"valkey", "get_item"}
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["in the outage", "after it"])
+def test_a_held_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: bool) -> None:
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m1")
+    if back:
+        lanes.mend("ingest")
+        go_by(lanes)
+    assert isinstance(edit(lanes), o.Edited)
+    assert b"edited" in lanes.scene.table.read(CONVERSATION).held[0].body
+    assert find(lanes) == o.Waiting(0)
+    assert isinstance(delete(lanes), o.Deleted)
+    assert held(lanes) == []
+    assert find(lanes) == o.Absent(known=True, batch_id=None)
+
+
+def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "unanswered")
+    send(lanes, "m1")
+    lanes.mend("ingest")
+    go_by(lanes)
+    assert (held(lanes), waiting(lanes)) == (["m1"], 1)
+    edit(lanes)
+    assert b"edited" in lanes.scene.table.read(CONVERSATION).held[0].body
+    assert b"edited" in lanes.engine.store.peek_conversation(CONVERSATION, limit=1).payloads[0]
+    assert isinstance(delete(lanes), o.Deleted)
+    assert (held(lanes), waiting(lanes)) == ([], 0)
+
+
+def test_a_message_that_the_main_lane_has_taken_is_nothing_to_edit_in_the_window_lane(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "unanswered")
+    send(lanes, "m1")
+    lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
+    for change in (edit, delete, find):
+        assert change(lanes) == o.Absent(known=True, batch_id=None)
+    assert held(lanes) == ["m1"]
+
+
+@pytest.mark.parametrize("change", [edit, delete, find])
+def test_what_nobody_has_is_told_as_such(lanes: TwoLanes, change: Call) -> None:
+    assert change(lanes) == o.Absent(known=False, batch_id=None)
+    lanes.cut("ingest", "swallowed")
+    assert change(lanes) == o.Absent(known=False, batch_id=None)
+
+
+def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:
+    send(lanes, "m1")
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m2")
+    lanes.mend("ingest")
+    go_by(lanes)
+    stopped = stop(lanes)
+    assert (stopped.buffered, stopped.frozen, stopped.leaving) == (2, 0, False)
+    assert (held(lanes), waiting(lanes)) == ([], 0)
+
+
+def test_a_stop_in_an_outage_is_to_come_again_and_then_drops_the_rest(lanes: TwoLanes) -> None:
+    send(lanes, "m1")
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m2")
+    with pytest.raises(StoreUnavailable):
+        stop(lanes)
+    assert (held(lanes), waiting(lanes)) == ([], 1)
+    lanes.mend("ingest")
+    go_by(lanes)
+    assert isinstance(stop(lanes), o.Cancelled)
+    assert waiting(lanes) == 0
+    assert isinstance(stop(lanes), o.AlreadyCancelled)
+
+
+def test_a_stop_leaves_to_the_main_lane_what_that_has_taken(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "unanswered")
+    send(lanes, "m1")
+    lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
+    lanes.mend("ingest")
+    go_by(lanes)
+    stop(lanes)
+    assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": "!main"}
+
+
+def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> None:
+    assert flush(lanes) == o.Empty()
+    lanes.cut("ingest", "swallowed")
+    assert flush(lanes) == o.Empty()
+    send(lanes, "m1")
+    flushed = flush(lanes)
+    assert isinstance(flushed, o.Retimed)
+    assert flushed.due_at_ms == lanes.clock()
+    lanes.mend("ingest")
+    go_by(lanes)
+    send(lanes, "m2")
+    assert isinstance(flush(lanes), o.Retimed)
+    assert lanes.engine.store.peek_conversation(CONVERSATION).due_at_ms == lanes.clock()
+
+
+def test_who_is_typing_in_an_outage_moves_nothing(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+    assert typing(lanes) == o.Empty()
+    due_at_ms = send(lanes, "m1").due_at_ms
+    assert typing(lanes) == o.Unmoved(due_at_ms)

@@ -1,0 +1,247 @@
+"""Whose a message is that both lanes have, at every step at which either of them can be."""
+
+import json
+
+import pytest
+
+from lambdas.conversation_processor import lanes as emitting
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.store.outcomes import Taken
+from tests.support.engine import payload
+from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes
+from tests.support.window import CONVERSATION, failing, killed, make_holding_table
+
+
+@pytest.fixture
+def lanes(database: object) -> TwoLanes:
+    make_holding_table(database)
+    return TwoLanes()
+
+
+def in_main(lanes: TwoLanes, *message_ids: str) -> None:
+    for message_id in message_ids:
+        lanes.engine.send(CONVERSATION, message_id, rules=RULES)
+
+
+def in_window(lanes: TwoLanes, *message_ids: str) -> None:
+    for message_id in message_ids:
+        lanes.scene.send(message_id, rules=RULES)
+
+
+def batches(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
+    """As a consumer sees them who knows a batch by its id."""
+    lanes.scene.batches()
+    seen = {
+        event["batchId"]: (event["lane"], [message["id"] for message in event["messages"]])
+        for event in lanes.scene.events()
+    }
+    return list(seen.values())
+
+
+def out(lanes: TwoLanes) -> list[str]:
+    return sorted(message_id for _, ids in batches(lanes) for message_id in ids)
+
+
+def fall_due(lanes: TwoLanes) -> None:
+    lanes.wait(10_000)
+
+
+# -- in turn -----------------------------------------------------------------------------------------------------------
+
+
+def test_where_the_window_lane_never_was_a_batch_costs_three_requests_more(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1", "m2")
+    fall_due(lanes)
+    lanes.execute()
+    assert batches(lanes) == [("debounce", ["m1", "m2"])]
+    assert [made for made in lanes.scene.wire.made if made != "valkey"] == [
+        "get_item",
+        "put_item",
+        "get_item",
+        "put_events",
+    ]
+
+
+def test_what_is_held_goes_out_first(lanes: TwoLanes) -> None:
+    in_window(lanes, "m1")
+    in_main(lanes, "m2")
+    lanes.wait(2_000)
+    lanes.execute()
+    assert batches(lanes) == []
+    assert lanes.scene.telemetry.counts["Deferred"] == 1
+    lanes.empty_windows()
+    lanes.wait(1_000)
+    lanes.execute()
+    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert lanes.scene.events()[0]["flushReason"] == "main_lane"
+
+
+def test_a_window_that_nobody_empties_is_not_waited_for_without_end(lanes: TwoLanes) -> None:
+    in_window(lanes, "m1")
+    in_main(lanes, "m2")
+    for _ in range(MOST_WAITS):
+        fall_due(lanes)
+        lanes.execute()
+        assert batches(lanes) == []
+    fall_due(lanes)
+    lanes.execute()
+    assert batches(lanes) == [("debounce", ["m2"])]
+    lanes.empty_windows()
+    assert batches(lanes) == [("debounce", ["m2"]), ("window", ["m1"])]
+
+
+def test_a_message_of_both_lanes_goes_out_with_those_that_are_held(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1", "m3")
+    in_window(lanes, "m1", "m2")
+    lanes.come_to_rest()
+    assert batches(lanes) == [("window", ["m1", "m2"]), ("debounce", ["m3"])]
+    assert lanes.scene.telemetry.counts["LeftToWindow"] == 1
+
+
+def test_a_batch_of_which_nothing_is_left_is_done_without_an_event(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1")
+    in_window(lanes, "m1")
+    lanes.come_to_rest()
+    assert batches(lanes) == [("window", ["m1"])]
+
+
+def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_window_lane(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1")
+    fall_due(lanes)
+    lanes.execute()
+    in_window(lanes, "m1", "m2")
+    lanes.let_windows_end()
+    assert batches(lanes) == [("debounce", ["m1"]), ("window", ["m2"])]
+    assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": "!main"}
+    assert lanes.scene.is_at_rest()
+
+
+def test_what_the_window_lane_emitted_is_not_emitted_when_it_comes_again_by_the_main_lane(lanes: TwoLanes) -> None:
+    in_window(lanes, "m1")
+    lanes.let_windows_end()
+    in_main(lanes, "m1", "m2")
+    lanes.come_to_rest()
+    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+
+
+def test_what_was_deleted_while_it_was_held_does_not_come_out_of_the_main_lane(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1", "m2")
+    in_window(lanes, "m1")
+    lanes.scene.lane.delete_message(CONVERSATION, "m1")
+    lanes.come_to_rest()
+    assert batches(lanes) == [("debounce", ["m2"])]
+
+
+def test_a_message_that_the_main_lane_took_first_stays_its_own_though_it_is_deleted_in_the_window(
+    lanes: TwoLanes,
+) -> None:
+    in_main(lanes, "m1", "m2")
+    fall_due(lanes)
+    with lanes.scene.wire.at("put_events", killed, after=True):
+        lanes.do(Step("execute"))
+    in_window(lanes, "m1")
+    lanes.scene.lane.delete_message(CONVERSATION, "m1")
+    lanes.come_to_rest()
+    assert batches(lanes) == [("debounce", ["m1", "m2"])]
+
+
+# -- at the same time --------------------------------------------------------------------------------------------------
+
+EXECUTORS_STEPS = 10
+WINDOWS_STEPS = 9
+
+
+@pytest.mark.parametrize("step", range(1, EXECUTORS_STEPS))
+def test_the_window_is_emptied_between_any_two_steps_of_the_executor(lanes: TwoLanes, step: int) -> None:
+    in_main(lanes, "m1", "m2")
+    fall_due(lanes)
+
+    def fall_back_and_empty() -> None:
+        in_window(lanes, "m1")
+        lanes.let_windows_end()
+
+    with lanes.scene.wire.at_step(step, fall_back_and_empty):
+        lanes.execute()
+    lanes.come_to_rest()
+    assert out(lanes) == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("step", range(1, WINDOWS_STEPS))
+def test_the_executor_runs_between_any_two_steps_of_the_window_processor(lanes: TwoLanes, step: int) -> None:
+    in_main(lanes, "m1", "m2")
+    in_window(lanes, "m1", "m3")
+    # The window is not waited for any longer.
+    for _ in range(MOST_WAITS):
+        fall_due(lanes)
+        lanes.execute()
+    fall_due(lanes)
+    with lanes.scene.wire.at_step(step, lanes.execute):
+        lanes.empty_windows()
+    lanes.come_to_rest()
+    assert out(lanes) == ["m1", "m2", "m3"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", range(1, EXECUTORS_STEPS))
+def test_an_executor_that_dies_at_any_step_is_followed_by_one_that_emits_the_same(
+    lanes: TwoLanes, step: int, *, after: bool
+) -> None:
+    in_main(lanes, "m1", "m2")
+    in_window(lanes, "m1")
+    lanes.empty_windows()
+    fall_due(lanes)
+    with lanes.scene.wire.at_step(step, killed, after=after):
+        lanes.do(Step("execute"))
+    lanes.come_to_rest()
+    assert out(lanes) == ["m1", "m2"]
+
+
+# -- what cannot be read, and what does not answer ---------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_a_dead_letter_with_a_fallback_too(lanes: TwoLanes) -> None:
+    for message_id, poison in (
+        ("m1", b"no line end"),
+        ("m2", b"no line end"),
+        ("m3", b"7\n{}"),
+        ("m4", b'"\\ud800"\n'),
+    ):
+        lanes.engine.store.buffer_message(CONVERSATION, message_id, payload=poison, timing=RULES.timing)
+    in_window(lanes, "m5")
+    lanes.empty_windows()
+    fall_due(lanes)
+    lanes.empty_windows()
+    lanes.execute()
+    (letter,) = [json.loads(body) for body in lanes.scene.letters.bodies]
+    assert letter["reason"].startswith("unreadable: ")
+    assert len(letter["payloads"]) == 4
+    assert lanes.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
+
+
+def test_an_outage_of_the_table_delays_the_main_lane_and_does_not_stop_it(
+    lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_main(lanes, "m1")
+
+    def fail(request: str) -> None:
+        if request in {"get_item", "put_item"}:
+            raise SendFailed("get item: ConnectTimeoutError")
+
+    monkeypatch.setattr(lanes.scene.wire, "before", fail)
+    for _ in range(emitting.MOST_FAILURES):
+        fall_due(lanes)
+        lanes.execute()
+        assert batches(lanes) == []
+    fall_due(lanes)
+    lanes.execute()
+    assert batches(lanes) == [("debounce", ["m1"])]
+    assert lanes.scene.telemetry.counts["JournalFailures"] == 1
+
+
+def test_where_a_batch_has_one_attempt_a_table_that_does_not_answer_does_not_cost_it(lanes: TwoLanes) -> None:
+    lane = emitting.OtherLane(
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_waits=0, clock=lanes.clock
+    )
+    taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [payload("m1")])
+    with lanes.scene.wire.at("put_item", failing()):
+        assert lane.left_to_emit(CONVERSATION, taken) == taken.payloads
