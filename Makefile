@@ -54,8 +54,8 @@ $(READY):
 	  else $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -r requirements.txt; fi
 	@touch $@
 
-demo: $(READY) ## five fragments of a customer go in, one event comes out: the whole way, on this machine
-	@$(BIN)/python -m local demo $(IN_LANE)
+demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
+	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
 # The tests on the local stage keep a pace and measure waits: nothing else may run beside them.
 ON_THE_STAGE := tests/e2e tests/chaos

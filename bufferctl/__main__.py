@@ -79,8 +79,15 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     hold.add_argument(
         "--for", dest="duration", type=_duration_ms, default="1h", metavar="TIME", help="30s, 15m, 24h; default: 1h"
     )
-    resume = _command(verbs, "resume", commands.resume, "end a hold; what was held is due")
-    for each in (show, flush, cancel, hold, resume):
+    resume = _command(verbs, "resume", commands.resume, "end a hold, or a hand-off; what was held is due")
+    hand_off = _command(verbs, "handoff", commands.hand_off, "a person answers instead of the responder")
+    hand_off.add_argument(
+        "--for", dest="duration", type=_duration_ms, default="2h", metavar="TIME", help="30s, 15m, 24h; default: 2h"
+    )
+    history = _command(verbs, "history", commands.history, "what the responder remembers of it")
+    history.add_argument("--messages", action="store_true", help="also what was said")
+    history.add_argument("--older", type=int, default=0, metavar="N", help="so many turns that have left the record")
+    for each in (show, flush, cancel, hold, resume, hand_off, history):
         each.add_argument("conversation", help="tenant/platform/account/user")
 
 

@@ -31,11 +31,13 @@ EXPLAINED = ("rule", "value", "layer", "via", "version")
 
 def status(stage: Stage, given: Namespace) -> None:
     result = stage.ask("status")
-    _print(given, result, f"{table(result['shards'], SHARDS)}\n\n{_totals(result)}")
-
-
-def _totals(result: Json) -> str:
-    return pairs({name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")})
+    shown = []
+    if result["shards"]:
+        totals = {name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")}
+        shown += [table(result["shards"], SHARDS), pairs(totals)]
+    if "windows" in result:
+        shown += ["Window lane", pairs(result["windows"])]
+    _print(given, result, "\n\n".join(shown))
 
 
 # -- conversations ---------------------------------------------------------------------------------
@@ -43,13 +45,20 @@ def _totals(result: Json) -> str:
 
 def show_conversation(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
-    fields = {name: value for name, value in result.items() if name not in ("messages", "batch")}
-    batch = result["batch"]
+    text = _conversation(result)
+    if "window" in result:
+        text += f"\n\nWindow lane\n\n{_conversation(result['window'])}"
+    _print(given, result, text)
+
+
+def _conversation(seen: Json) -> str:
+    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "window")}
+    batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
     text = pairs(fields)
-    if given.messages:
-        text += f"\n\n{table(result['messages'], ('receivedAt', 'id', 'author', 'text'))}"
-    _print(given, result, text)
+    if "messages" in seen:
+        text += f"\n\n{table(seen['messages'], ('receivedAt', 'id', 'author', 'text'))}"
+    return text
 
 
 def flush(stage: Stage, given: Namespace) -> None:
@@ -73,7 +82,22 @@ def hold(stage: Stage, given: Namespace) -> None:
     _print(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.")
 
 
+def hand_off(stage: Stage, given: Namespace) -> None:
+    result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
+    _print(given, result, f"Yours until {moment(result['handedOffUntil'])}, or until it is resumed.")
+
+
+def history(stage: Stage, given: Namespace) -> None:
+    result = stage.ask_responder("history", conversation=given.conversation, texts=given.messages, limit=given.older)
+    columns = ("at", "role", "batchId", *(("text",) if given.messages else ()))
+    head = pairs({name: result[name] for name in ("status", "handedOffUntil", "older")})
+    _print(given, result, f"{head}\n\n{table(result['turns'], columns)}")
+
+
 def resume(stage: Stage, given: Namespace) -> None:
+    if stage.responder_function() is not None:
+        # First, or what comes out now would be withheld.
+        stage.ask_responder("handback", conversation=given.conversation)
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
     _print(given, result, "Nothing waits." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")

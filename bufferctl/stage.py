@@ -23,18 +23,31 @@ class Stage:
     api_endpoint: str
     event_bus: str
     admin_function: str
+    responder_function: Callable[[], str | None]
+    """None: this stage has no responder."""
     webhook_secret: Callable[[], str]
     """The secret of the generic webhook, read when it is needed."""
     client: Client
 
     def ask(self, operation: str, **fields: Any) -> Json:
         """What the admin function answers; what is None is not asked."""
+        return self._ask(self.admin_function, operation, fields)
+
+    def ask_responder(self, operation: str, **fields: Any) -> Json:
+        """What the responder answers."""
+        function = self.responder_function()
+        if function is None:
+            raise Failed("This stage has no responder.")
+        return self._ask(function, operation, fields)
+
+    def _ask(self, function: str, operation: str, fields: Json) -> Json:
         given = {name: value for name, value in fields.items() if value is not None}
         event = {"operation": operation, "by": self._caller(), **given}
-        answer = self.client("lambda").invoke(FunctionName=self.admin_function, Payload=json.dumps(event).encode())
+        answer = self.client("lambda").invoke(FunctionName=function, Payload=json.dumps(event).encode())
         body = json.loads(answer["Payload"].read())
         if answer.get("FunctionError"):
-            raise Failed(f"The admin function failed: {body.get('errorMessage') or body.get('errorType')}.")
+            whose = "admin" if function == self.admin_function else "responder"
+            raise Failed(f"The {whose} function failed: {body.get('errorMessage') or body.get('errorType')}.")
         if not body["ok"]:
             error = body["error"]
             raise (Unreachable if error["code"] == "unavailable" else Failed)(error["message"])
@@ -64,6 +77,7 @@ def _find_local(path: Path) -> Stage:
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["Functions"]["admin"],
+        responder_function=lambda: outputs["Functions"].get("responder"),
         webhook_secret=lambda: str(outputs["WebhookSecrets"]["generic"]),
         client=client,
     )
@@ -78,15 +92,32 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
     def client(service: str) -> Any:
         return session.client(service, config=Config(**(sessions.ONCE if service == "lambda" else {})))
 
-    (stack,) = client("cloudformation").describe_stacks(StackName=f"MessageBuffer-{name}-Buffer")["Stacks"]
-    outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
+    outputs = _outputs(client, f"MessageBuffer-{name}-Buffer")
     return Stage(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["AdminFunction"],
+        responder_function=lambda: _responder(client, name),
         webhook_secret=lambda: _generic_secret(client, outputs["WebhookSecretId"]),
         client=client,
     )
+
+
+def _outputs(client: Client, stack_name: str) -> dict[str, str]:
+    (stack,) = client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
+    return {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
+
+
+def _responder(client: Client, name: str) -> str | None:
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
+
+    try:
+        return _outputs(client, f"MessageBuffer-{name}-Responder").get("ResponderFunction")
+    except ClientError as error:
+        # So CloudFormation says that there is no such stack.
+        if error.response["Error"]["Code"] != "ValidationError":
+            raise
+        return None
 
 
 def _generic_secret(client: Client, secret_id: str) -> str:

@@ -133,6 +133,7 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
         chain(_causes_in_main_lane(metrics), _causes_in_cache(metrics)) if config.has_main_lane else [],
         _causes_in_window_lane(metrics) if config.has_window_lane else [],
         _causes_in_lambda(metrics),
+        _causes_in_responder(metrics),
     )
 
 
@@ -308,6 +309,27 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says="Lambda gave up starts and kept them.",
             metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
         )
+
+
+def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
+    if metrics.reply_dead_letters is None:
+        return
+    yield Watch(
+        heading="Reply dead letters",
+        says="The responder gave up batches, and their customers wait for an answer.",
+        metric=metrics.waiting_in(metrics.reply_dead_letters, label="reply dead letters"),
+    )
+    yield Watch(
+        heading="Processing errors",
+        says="Replies fail and are tried again.",
+        metric=metrics.told("ProcessingErrors", "responder", period=FIVE_MINUTES),
+        periods=3,
+    )
+    yield Watch(
+        heading="Unconfirmed sends",
+        says="Nobody knows whether a reply has reached its reader; it is not sent again.",
+        metric=metrics.told("UnconfirmedSends", "responder", period=FIVE_MINUTES),
+    )
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:

@@ -18,6 +18,8 @@ EVENTS = {
     "messages.batch.ready": "BatchReady",
     "messages.amended": "Amended",
     "messages.buffer.cancelled": "BufferCancelled",
+    "messages.reply.sent": "ReplySent",
+    "messages.reply.withheld": "ReplyWithheld",
 }
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schema"
 RULE_UPKEEP = [

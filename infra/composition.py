@@ -13,6 +13,7 @@ from infra.environment import ValkeyAccess
 from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
+from infra.responder import ResponderStack
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
@@ -48,14 +49,28 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     if cache:
         for function in buffer.functions.values():
             cache.grant_connect(function)
+    responder = None
+    if config.responder:
+        responder = ResponderStack(
+            scope,
+            f"{prefix}-Responder",
+            config=config,
+            responder=config.responder,
+            env=env,
+            source=source,
+            layer=layer,
+            buffer=buffer,
+        )
+        responder.termination_protection = config.termination_protection
     if not config.is_local:
         metrics = Metrics(
             config=config,
-            functions=buffer.functions,
+            functions=buffer.functions | ({"responder": responder.function} if responder else {}),
             api=buffer.api,
             cache_name=cache.name if cache else None,
             dead_letters=buffer.dead_letters,
             undelivered=buffer.undelivered,
+            reply_dead_letters=responder.dead_letters if responder else None,
         )
         OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer

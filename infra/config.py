@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -76,6 +76,7 @@ class Memory(Settings):
     watchdog: MemoryMb = 256
     window_processor: MemoryMb = 256
     admin: MemoryMb = 256
+    responder: MemoryMb = 256
 
 
 class Concurrency(Settings):
@@ -87,6 +88,7 @@ class Concurrency(Settings):
     watchdog: Instances | None = None
     window_processor: Instances | None = None
     admin: Instances | None = None
+    responder: Instances | None = None
 
 
 class Warmth(Settings):
@@ -177,6 +179,48 @@ class Cache(Settings):
     snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
 
 
+class Responder(Settings):
+    """The reference consumer, and what it does with each batch; a stage has none unless it says so."""
+
+    assistant: Literal["echo", "bedrock", "openai"] = "echo"
+    # As the AI calls it; tenants may name another one.
+    model: str = ""
+    instructions: str = "You answer the customers of a shop, briefly and kindly."
+    assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
+    assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
+    max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
+    max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
+    # What becomes of a reply whose reader has written again.
+    gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
+    gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
+    # `fake` puts replies on the bus, whatever the platform.
+    channel: Literal["platform", "fake"] = "platform"
+    # None given: all that there are.
+    allowed_channels: tuple[str, ...] = ()
+    typing_indicator: bool = False
+    unknown_conversation: Literal["create", "drop"] = "create"
+    inactive_project: Literal["drop", "hold"] = "drop"
+    channel_not_allowed: Literal["drop", "hold"] = "drop"
+    handed_to_human: Literal["hold", "drop"] = "hold"
+    # How long the buffer is held, but for a hand-off, which has its own end.
+    hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
+    # A delivery that had to wait for another one has been counted, too.
+    max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
+    # For so long a batch that comes again is known; at least as long as events are archived.
+    outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
+
+    @property
+    def needs_valkey(self) -> bool:
+        outcomes = (self.inactive_project, self.channel_not_allowed, self.handed_to_human)
+        return self.gate != "deliver" or "hold" in outcomes
+
+    @model_validator(mode="after")
+    def _has_a_model(self) -> Responder:
+        if self.assistant != "echo" and not self.model:
+            raise ValueError(f"model is needed: which one {self.assistant} is to answer with")
+        return self
+
+
 class StageConfig(Settings):
     name: str
     account: AccountId | None = None
@@ -205,6 +249,7 @@ class StageConfig(Settings):
     rules: dict[str, Any] = {}
     network: Network = Network()
     cache: Cache = Cache()
+    responder: Responder | None = None
     # The local stage has no cache of its own: whoever starts Valkey says where it listens.
     valkey_url: str | None = None
 
@@ -224,7 +269,8 @@ class StageConfig(Settings):
     def roles(self) -> set[str]:
         """The functions that this stage has."""
         main = {"processor", "conversation_processor", "watchdog"} if self.has_main_lane else set()
-        return {"ingest", "admin"} | main | ({"window_processor"} if self.has_window_lane else set())
+        window = {"window_processor"} if self.has_window_lane else set()
+        return {"ingest", "admin"} | main | window | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
     @classmethod
@@ -264,6 +310,19 @@ class StageConfig(Settings):
         has_network = self.has_main_lane and not self.is_local
         if self.account and has_network and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
+        return self
+
+    @model_validator(mode="after")
+    def _can_respond(self) -> StageConfig:
+        if self.responder is None:
+            return self
+        if not self.has_main_lane and self.responder.needs_valkey:
+            raise ValueError(
+                "without the main lane responder.gate must be deliver, and nothing of it hold: only Valkey knows what"
+                " is newer, and keeps messages back"
+            )
+        if self.responder.outbox_days <= self.bus.archive_days:
+            raise ValueError("responder.outbox_days must exceed bus.archive_days: replayed batches are known by it")
         return self
 
     @model_validator(mode="after")
@@ -348,6 +407,8 @@ def _fields_beside(path: list[str]) -> list[str]:
     model: type[BaseModel] = StageConfig
     for part in path[:-1]:
         annotation = model.model_fields[part].annotation
+        # A part that a stage may do without is `Part | None`.
+        (annotation, *_) = get_args(annotation) or (annotation,)
         assert isinstance(annotation, type)
         assert issubclass(annotation, BaseModel)
         model = annotation

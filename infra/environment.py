@@ -23,7 +23,10 @@ Of *emitters* there is one a lane: conversation_processor and window_processor. 
 | MAX_EVENT_BYTES, OVERSIZE_BUCKET | emitters | where batches go that are too large for the bus |
 | EXECUTOR_TIMEOUT_MS | conversation_processor | how long one may work on a batch |
 | MAX_ATTEMPTS | emitters | when a batch is given up |
-| DEAD_LETTER_QUEUE_URL | emitters, admin | where it is put then |
+| DEAD_LETTER_QUEUE_URL | emitters, admin, responder | where it is put then |
+| RESPONDER | responder | what it goes by, JSON: `Responder` of `infra/config.py`, and `lock_ms` |
+| CONVERSATIONS_TABLE, QUEUE_URL, RESPONDER_SECRET_ID | responder | its table, its queue, its keys |
+| ADMIN_FUNCTION | responder | whom it asks about the buffer |
 """
 
 import json
@@ -37,9 +40,14 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
-from infra.config import StageConfig
+from infra.config import Responder, StageConfig
 
 Environment = Mapping[str, str]
+
+# Beyond what its assistant takes: for the channel, the table, and to put the delivery back.
+RESPONDER_MARGIN_SECONDS = 45
+# A lock outlives the function that holds it, also if hosts' clocks differ.
+LOCK_MARGIN_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,36 @@ def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> En
         "POWERTOOLS_LOG_LEVEL": config.log_level,
         **of_valkey,
     }
+
+
+def responder(
+    *,
+    config: Responder,
+    table: dynamodb.ITable,
+    queue: sqs.IQueue,
+    dead_letters: sqs.IQueue,
+    secret: secretsmanager.ISecret,
+    admin: lambda_.IFunction,
+    bus: events.IEventBus,
+    oversize: s3.IBucket,
+) -> Environment:
+    lock_seconds = responder_seconds(config) + LOCK_MARGIN_SECONDS
+    options = {**config.model_dump(mode="json"), "lock_ms": lock_seconds * 1_000}
+    return {
+        "CONVERSATIONS_TABLE": table.table_name,
+        "QUEUE_URL": queue.queue_url,
+        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+        "RESPONDER_SECRET_ID": secret.secret_arn,
+        "ADMIN_FUNCTION": admin.function_name,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "OVERSIZE_BUCKET": oversize.bucket_name,
+        "RESPONDER": json.dumps(options, separators=(",", ":"), sort_keys=True),
+    }
+
+
+def responder_seconds(config: Responder) -> int:
+    """The function's time-out."""
+    return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
 
 
 def ingest(

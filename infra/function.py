@@ -51,6 +51,7 @@ class Runtime:
     code: lambda_.Code
     layer: lambda_.ILayerVersion
     valkey: ValkeyAccess | None
+    """`None`: these functions have nothing to do with it."""
     placement: Placement | None
 
 

@@ -42,6 +42,8 @@ class Metrics:
     dead_letters: sqs.IQueue
     undelivered: sqs.IQueue | None
     """`None`, as the cache, where the window lane stands alone."""
+    reply_dead_letters: sqs.IQueue | None = None
+    """Of a stage that has a responder."""
 
     def told(
         self,

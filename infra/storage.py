@@ -18,7 +18,7 @@ BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 
 
 class Queue(sqs.Queue):
-    """Without a dead-letter queue, for a reason."""
+    """With a dead-letter queue, or without one for a reason."""
 
     def __init__(
         self,
@@ -26,7 +26,8 @@ class Queue(sqs.Queue):
         construct_id: str,
         *,
         config: StageConfig,
-        no_dead_letters_because: str,
+        no_dead_letters_because: str | None = None,
+        dead_letters: sqs.DeadLetterQueue | None = None,
         retention: cdk.Duration = DEAD_LETTER_RETENTION,
         delay: cdk.Duration | None = None,
         visibility: cdk.Duration | None = None,
@@ -37,12 +38,14 @@ class Queue(sqs.Queue):
             retention_period=retention,
             delivery_delay=delay,
             visibility_timeout=visibility,
+            dead_letter_queue=dead_letters,
             encryption=sqs.QueueEncryption.SQS_MANAGED,
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
-        acknowledge(self, "AwsSolutions-SQS3", no_dead_letters_because)
+        if no_dead_letters_because:
+            acknowledge(self, "AwsSolutions-SQS3", no_dead_letters_because)
 
 
 class OversizeBucket(s3.Bucket):
@@ -159,6 +162,42 @@ class HoldingTable(Table):
 
 def _text(name: str) -> dynamodb.Attribute:
     return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)
+
+
+class ConversationsTable(Table):
+    """The responder's records, outboxes and turns; `lambdas/shared/senders/conversations_table.py` names its items."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        # Only outboxes expire.
+        super().__init__(
+            scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
+        )
+
+
+class ResponderSecrets(secretsmanager.Secret):
+    """Empty at first: a person puts the keys in, and no deployment takes them out again."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
+            secret_string_value=cdk.SecretValue.unsafe_plain_text("{}"),
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+        acknowledge(
+            self,
+            "AwsSolutions-SMG4",
+            "AI and channels issue these keys: only a person can renew them there.",
+        )
+
+    @property
+    def arn(self) -> str:
+        """For policies, as that of `WebhookSecrets`."""
+        secret = self.node.default_child
+        assert isinstance(secret, secretsmanager.CfnSecret)
+        return secret.attr_id
 
 
 class WebhookSecrets(secretsmanager.Secret):

@@ -34,7 +34,7 @@ def main() -> int:
         elif arguments.command == "status":
             return _status(stage)
         elif arguments.command == "demo":
-            return 0 if demo.run(stage, overrides=_lane(arguments.lane)) else 1
+            return 0 if demo.run(stage, overrides=_lane(arguments.lane), reply=arguments.reply) else 1
         else:
             _follow(stage)
     except LocalError as error:
@@ -59,6 +59,7 @@ def _parse() -> argparse.Namespace:
     shown = commands.add_parser(
         "demo", help="five WhatsApp fragments go in, one event comes out; up and down around it if need be"
     )
+    shown.add_argument("--reply", action="store_true", help="and the responder's answer to the customer")
     shown.add_argument("--lane", choices=LANES, help="of the stage that is brought up for it")
     return parser.parse_args()
 

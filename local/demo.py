@@ -25,6 +25,7 @@ FRAGMENTS = (
     (1.2, "#12345"),
     (1.9, "when will it arrive?"),
 )
+REPLIES = {"source": ["message-buffer"], "detail-type": ["messages.reply.sent"]}
 # Longer than any wait of the local stage's rules: after that, nothing more is coming.
 EVENT_SECONDS = 40.0
 QUIET_SECONDS = 3.0
@@ -38,9 +39,13 @@ class Sent:
     due_at_ms: int
 
 
-def run(stage: Stage, *, overrides: Mapping[str, Any], stream: TextIO = sys.stdout) -> bool:
-    """Whether exactly one event came, with exactly the five messages in order."""
-    with _started(stage, overrides) as outputs, collect(outputs) as inbox:
+def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
+    """Whether exactly one event came, with exactly the five messages in order; and one reply, if that is asked for."""
+    with (
+        _started(stage, overrides) as outputs,
+        collect(outputs) as inbox,
+        collect(outputs, pattern=REPLIES) as replies,
+    ):
         webhooks, view = Webhooks(outputs), View(stream)
         with Progress().step("Warm up"):
             _warm_up(webhooks, inbox)
@@ -53,7 +58,31 @@ def run(stage: Stage, *, overrides: Mapping[str, Any], stream: TextIO = sys.stdo
             inbox.wait_until(lambda all_: len(_of(all_, sent)) > 1, timeout_seconds=QUIET_SECONDS)
         problem = _problem(_about(inbox, sent), sent)
         view.line(problem or "One event, five messages, in order.")
+        if reply and not problem:
+            problem = _show_reply(arrivals[0], replies, view)
         return problem is None
+
+
+def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
+    """What went wrong with it."""
+    conversation = asked.batch["conversationId"]
+
+    def of_customer(all_: Sequence[Arrival]) -> list[Arrival]:
+        return [each for each in all_ if each.batch["conversationId"] == conversation]
+
+    replies.wait_until(lambda all_: bool(of_customer(all_)), timeout_seconds=EVENT_SECONDS)
+    came = of_customer(replies.arrivals)
+    problem = None if len(came) == 1 else f"{len(came)} replies came instead of one. `make logs` may say why."
+    if problem:
+        view.line(problem)
+        return problem
+    view.line("\nThe conversation, as the customer sees it:\n")
+    for _, text in FRAGMENTS:
+        view.line(f"  {text:>40}")
+    for line in came[0].batch["text"].splitlines():
+        view.line(f"  {line}")
+    view.line(f"\n  answered  {came[0].at_ms - asked.at_ms} ms after the batch was on the bus")
+    return None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from local import emulator, processes
 from local.errors import LocalError
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin")
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin", "responder")
 IN_A_LOOP = {"processor", "conversation_processor", "window_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")

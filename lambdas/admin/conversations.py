@@ -4,7 +4,7 @@ import json
 from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
 from lambdas.shared.cancelled import DETAIL_TYPE, cancelled_event
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.conversation import parse_conversation_id
@@ -12,6 +12,7 @@ from lambdas.shared.errors import MalformedMessage, SendFailed
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.store import Store
+from lambdas.shared.window import WindowLane
 from lambdas.shared.wire import decode_fields
 
 Json = dict[str, Any]
@@ -26,27 +27,50 @@ class Bus(Protocol):
 
 
 class Conversations:
-    def __init__(self, store: Store, starter: ProcessorStarter, bus: Bus, *, clock: Clock = system_clock) -> None:
-        self._store = store
+    """Of a stage with a main lane, with the window lane behind it, or with that alone."""
+
+    def __init__(
+        self,
+        main: Store | None,
+        starter: ProcessorStarter,
+        bus: Bus,
+        *,
+        window: WindowLane | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._main = main
+        self._window = window
+        self._lanes = [lane for lane in (main, window) if lane is not None]
         self._starter = starter
         self._bus = bus
         self._clock = clock
 
     def status(self, _request: Request) -> Json:
         """As a pass of the watchdog sees the shards, and with what such a pass puts right."""
-        shards = [self._shard(shard) for shard in range(self._store.settings.shards)]
+        shards = [self._shard(self._main, shard) for shard in range(self._main.settings.shards)] if self._main else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
-        return {
+        shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
             "inflight": sum(shard["inflight"] for shard in shards),
             "nextDueAt": min(due, default=None),
-            "overdueMs": max(shard["overdueMs"] for shard in shards),
+            "overdueMs": max((shard["overdueMs"] for shard in shards), default=0),
             "shards": shards,
         }
+        return shown | ({"windows": self._windows(self._window)} if self._window else {})
 
-    def _shard(self, shard: int) -> Json:
-        seen = self._store.recover_expired(shard, limit=PAGE)
-        self._start_if(seen, shard)
+    def _windows(self, window: WindowLane) -> Json:
+        seen = window.open_windows(limit=PAGE)
+        due_at_ms = seen[0].due_at_ms if seen else None
+        return {
+            "open": len(seen),
+            "nextDueAt": due_at_ms,
+            "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
+        }
+
+    def _shard(self, main: Store, shard: int) -> Json:
+        seen = main.recover_expired(shard, limit=PAGE)
+        if seen.start_processor:
+            self._starter.start(shard)
         due_at_ms = seen.oldest_due_at_ms
         return {
             "shard": shard,
@@ -58,12 +82,17 @@ class Conversations:
         }
 
     def show(self, request: ShowConversation) -> Json:
+        """Of the main lane, if there is one; with what the window lane behind it holds, if it does."""
         name = _name(request)
-        seen = self._store.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
+        first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
+        waiting = [seen for seen in behind if seen["state"] != "idle"]
+        return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
+
+    def _seen(self, lane: Store | WindowLane, name: str, request: ShowConversation) -> Json:
+        seen = lane.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
-            "conversation": name,
-            "shard": self._store.shard_of(name),
+            "shard": lane.shard_of(name),
             "state": seen.state.lower(),
             "count": seen.count,
             "dueAt": seen.due_at_ms,
@@ -78,16 +107,20 @@ class Conversations:
 
     def flush(self, request: OfConversation) -> Json:
         name = _name(request)
-        outcome = self._store.flush_buffer(name)
-        if isinstance(outcome, o.Empty):
+        outcomes = [lane.flush_buffer(name) for lane in self._lanes]
+        flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
+        for each in flushed:
+            self._start_if(each, name)
+        if not flushed:
             raise NotFound("Nothing waits in this conversation.")
-        self._start_if(outcome, self._store.shard_of(name))
-        return {"dueAt": outcome.due_at_ms, "count": outcome.count}
+        return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
     def cancel(self, request: OfConversation) -> Json:
         """If Valkey's first answer is lost, nobody knows any more what was dropped: null."""
         name = _name(request)
-        outcome = self._store.cancel_buffer(name)
+        outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
+        for other in others:
+            outcome = o.cancelled_in_both(outcome, other)
         detail = cancelled_event(parse_conversation_id(name), outcome, reason="operator", at_ms=self._clock())
         try:
             self._bus.publish(DETAIL_TYPE, detail)
@@ -98,21 +131,29 @@ class Conversations:
 
     def hold(self, request: HoldConversation) -> Json:
         name = _name(request)
-        outcome = self._store.hold_buffer(name, hold_ms=request.hold_ms)
-        self._start_if(outcome, self._store.shard_of(name))
-        return {"heldUntil": outcome.held_until_ms}
+        held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
+        for each in held:
+            self._start_if(each, name)
+        return {"heldUntil": max(each.held_until_ms for each in held)}
 
     def resume(self, request: OfConversation) -> Json:
         name = _name(request)
-        outcome = self._store.resume_buffer(name)
-        self._start_if(outcome, self._store.shard_of(name))
-        if isinstance(outcome, o.NotHeld):
+        outcomes = [lane.resume_buffer(name) for lane in self._lanes]
+        for each in outcomes:
+            self._start_if(each, name)
+        if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
-        return {"dueAt": outcome.due_at_ms}
+        return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
 
-    def _start_if(self, outcome: o.Recovered | o.Flushed | o.OnHold | o.Resumed | o.NotHeld, shard: int) -> None:
-        if outcome.start_processor:
-            self._starter.start(shard)
+    def gate(self, request: AskGate) -> Json:
+        """For consumers: has its author written again since that batch? What comes in a moment later is not seen."""
+        lane = self._window if request.lane == "window" and self._window else self._lanes[0]
+        current = lane.peek_conversation(_name(request)).generation
+        return {"current": current, "newer": current > request.generation}
+
+    def _start_if(self, outcome: o.Flushed | o.OnHold | o.Resumed | o.NotHeld, name: str) -> None:
+        if outcome.start_processor and self._main:
+            self._starter.start(self._main.shard_of(name))
 
 
 def _name(request: OfConversation) -> str:

@@ -15,18 +15,22 @@ from lambdas.shared.senders.cache_token import sign_cache_token
 from lambdas.shared.senders.dead_letters import DeadLetterQueue
 from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
+from lambdas.shared.senders.holding_table import HoldingTable
 from lambdas.shared.senders.rules_table import RulesTable
-from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.senders.starter import NO_PROCESSOR, ProcessorStarter
+from lambdas.shared.senders.triggers import TriggerQueue
 from lambdas.shared.store.opening import Opener, open_store
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
+from lambdas.shared.window import WindowLane
 
 
 class _Parts(NamedTuple):
     """What is kept from one call to the next."""
 
     settings: config.AdminSettings
-    store: Store
+    main: Store | None
+    window: WindowLane | None
     functions: Functions
     telemetry: Telemetry
 
@@ -34,21 +38,31 @@ class _Parts(NamedTuple):
 @cache
 def _parts() -> _Parts:
     settings, telemetry = config.read_admin(), Telemetry()
-    assert settings.valkey
+    return _Parts(settings, _main(settings, telemetry), _window(settings), Functions(), telemetry)
+
+
+def _main(settings: config.AdminSettings, telemetry: Telemetry) -> Store | None:
+    if settings.valkey is None:
+        return None
     opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
-    return _Parts(settings, open_store(settings.valkey, opener), Functions(), telemetry)
+    return open_store(settings.valkey, opener)
+
+
+def _window(settings: config.AdminSettings) -> WindowLane | None:
+    if settings.holding is None:
+        return None
+    return WindowLane(HoldingTable(settings.holding.table), TriggerQueue(settings.holding.queue_url))
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
-    settings, store, functions, telemetry = _parts()
-    assert settings.processor_function
-    starter = ProcessorStarter(functions, settings.processor_function, telemetry)
+    settings, main, window, functions, telemetry = _parts()
+    starter = ProcessorStarter(functions, settings.processor_function or NO_PROCESSOR, telemetry)
     operations = operations_of(
-        Conversations(store, starter, EventBus(settings.event_bus)),
+        Conversations(main, starter, EventBus(settings.event_bus), window=window),
         RulesDesk(
             table=RulesTable(settings.rules_table),
             stage_rules=settings.rules,
-            store=store,
+            store=main,
             starter=starter,
             telemetry=telemetry,
             time_left=context.get_remaining_time_in_millis,

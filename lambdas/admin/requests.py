@@ -1,6 +1,6 @@
 """What an operator may ask for: one model an operation, by the names of the JSON event."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,6 +27,13 @@ class ShowConversation(OfConversation):
 
 class HoldConversation(OfConversation):
     hold_ms: Annotated[int, Field(ge=1, le=86_400_000, alias="holdMs")]
+
+
+class AskGate(OfConversation):
+    generation: Annotated[int, Field(ge=1)]
+    """Of the batch that is about to be answered."""
+    lane: Literal["debounce", "window"] = "debounce"
+    """Of that batch: each lane counts for itself."""
 
 
 class OfScope(Request):

@@ -68,7 +68,7 @@ class RulesDesk:
         *,
         table: Table,
         stage_rules: Mapping[str, Any],
-        store: Store,
+        store: Store | None,
         starter: ProcessorStarter,
         telemetry: Telemetry,
         time_left: Callable[[], int],
@@ -148,7 +148,9 @@ class RulesDesk:
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
         """Were all seen before the time was over?"""
-        for name in self._open_conversations(scope):
+        if self._store is None:
+            return True  # a window that is open stays as long as it was opened for
+        for name in self._open_conversations(self._store, scope):
             if self._time_left() < ANSWERING_MS:
                 return False
             conversation = parse_conversation_id(name)
@@ -164,15 +166,16 @@ class RulesDesk:
                         self._starter.start(self._store.shard_of(name))
         return True
 
-    def _open_conversations(self, scope: str) -> Iterator[str]:
+    @staticmethod
+    def _open_conversations(store: Store, scope: str) -> Iterator[str]:
         """Those that this scope may be about."""
         if scope.startswith("conversation:"):
             yield scope.partition(":")[2]
             return
-        for shard in range(self._store.settings.shards):
+        for shard in range(store.settings.shards):
             cursor: str | None = FIRST_PAGE
             while cursor:
-                page = self._store.list_conversations(shard, cursor=cursor, limit=PAGE)
+                page = store.list_conversations(shard, cursor=cursor, limit=PAGE)
                 yield from (each.conversation for each in page.conversations)
                 cursor = page.next_cursor
 

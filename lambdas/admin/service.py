@@ -11,6 +11,7 @@ from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
 from lambdas.admin.letters import Letters
 from lambdas.admin.requests import (
+    AskGate,
     DeleteRules,
     ExplainRules,
     HoldConversation,
@@ -45,6 +46,7 @@ def operations_of(conversations: Conversations, rules: RulesDesk, letters: Lette
         "conversation.cancel": _on(OfConversation, conversations.cancel),
         "conversation.hold": _on(HoldConversation, conversations.hold),
         "conversation.resume": _on(OfConversation, conversations.resume),
+        "gate": _on(AskGate, conversations.gate),
         "rules.list": _on(ListRules, rules.list),
         "rules.get": _on(OfScope, rules.get),
         "rules.set": _on(SetRules, rules.set),

@@ -78,14 +78,7 @@ class LaneWithFallback:
         outcome = self._tried(lambda: self._main.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: what waits in the main lane cannot be reached")
-        if isinstance(outcome, o.Cancelled) and isinstance(in_window, o.Cancelled):
-            return o.Cancelled(
-                outcome.generation,
-                outcome.buffered + in_window.buffered,
-                outcome.frozen + in_window.frozen,
-                outcome.leaving or in_window.leaving,
-            )
-        return outcome
+        return outcome if in_window is None else o.cancelled_in_both(outcome, in_window)
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         outcome = self._tried(lambda: self._main.retime_buffer(conversation, timing=timing))

@@ -34,7 +34,7 @@ def cancelled_event(
         "messageId": message_id,
         "reason": reason,
         "at": at_ms,
-        "lane": "debounce",
+        "lane": outcome.lane,
         "metadata": {"platform": conversation.platform},
     }
     return json.dumps(event, ensure_ascii=False, separators=(",", ":"))

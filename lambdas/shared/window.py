@@ -173,7 +173,7 @@ class WindowLane:
         try:
             contents = self._table.read(conversation)
             if cancel_id is not None and name_of(cancel_id) in contents.gone:
-                return o.AlreadyCancelled(window.generation)
+                return o.AlreadyCancelled(window.generation, lane="window")
             # What the debounce lane has taken is out, or dropped there.
             taken = [each.name for each in contents.held if each.name in contents.journaled]
             dropped = [each.name for each in contents.held if each.name not in contents.journaled]
@@ -184,7 +184,11 @@ class WindowLane:
             self._table.bury(conversation, [*dropped, *marks], batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
-                window.generation, len([name for name in dropped if name not in frozen]), len(frozen), leaving=False
+                window.generation,
+                len([name for name in dropped if name not in frozen]),
+                len(frozen),
+                leaving=False,
+                lane="window",
             )
         finally:
             self._table.release(conversation, owner)

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from infra import bus, storage
+from infra import bus, responder, storage
 from lambdas.ingest import amendments
+from lambdas.responder import event, gate, service
+from lambdas.responder.channels import base as channels
+from lambdas.responder.channels import fake
 from lambdas.shared import batch, cancelled, config
+from lambdas.shared.errors import InvalidSettings
 from lambdas.shared.message import MAX_MESSAGE_BYTES
 from lambdas.shared.rules import RuleLayer, resolve_rules
 from lambdas.shared.senders import event_bus
@@ -32,6 +36,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "dev",
         {"shards": 4, "rules": {"silenceMs": 2_000, "platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}},
     ),
+    "responder": ("dev", {"responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]}}),
 }
 # Where the window lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -46,6 +51,9 @@ READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "admin": config.read_admin,
     "window_processor": config.read_window_processor,
 }
+RESPONDERS = ["local", "responder"]
+# What all functions are told, whether they need it or not.
+COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
 # Each variant with each function of the main lane, and of the lane without it.
 TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "window_processor"]
 ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
@@ -169,7 +177,31 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    assert set(bus.EVENTS) == {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE}
+    published = {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE, fake.DETAIL_TYPE, service.WITHHELD}
+    assert set(bus.EVENTS) == published
+
+
+@pytest.mark.parametrize("variant", RESPONDERS)
+def test_a_responder_reads_what_its_stage_tells_it(
+    variant: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    stage, overrides = VARIANTS[variant]
+    (function,) = synthesize(stage, **overrides)["Responder"].find_resources("AWS::Lambda::Function").values()
+    told = environment(function["Properties"])
+    options = config.read_responder(told).options
+    assert options.assistant == overrides.get("responder", {}).get("assistant", "echo")
+    assert options.gate in gate.POLICIES
+    assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
+    longest_seconds = options.assistant_seconds + channels.SECONDS + service.SETTLE_MS / 1_000
+    assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
+    for name in told.keys() - RESERVED.keys() - COMMON:
+        with pytest.raises(InvalidSettings, match=name):
+            config.read_responder({key: value for key, value in told.items() if key != name})
+
+
+def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
+    assert responder.BATCH_READY == batch.DETAIL_TYPE == event.DETAIL_TYPE
+    assert storage.BATCHES.removesuffix("*") == event.BATCHES
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
+RESPONDER: dict[str, Any] = {"responder": {}}
 ALONE = {"lane": "window"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
@@ -118,7 +119,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    every_lane = [synthesize("prod", api=REST), synthesize("prod", **ALONE)]
+    every_lane = [synthesize("prod", api=REST, **RESPONDER), synthesize("prod", **ALONE)]
     for alarm in (alarm for stacks in every_lane for alarm in _alarms(stacks["Operability"]).values()):
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
@@ -137,7 +138,7 @@ def test_the_runbook_links_to_nothing_that_is_not_there() -> None:
         assert file or anchor in anchors, anchor
 
 
-@pytest.mark.parametrize("overrides", [{}, ALONE])
+@pytest.mark.parametrize("overrides", [RESPONDER, ALONE])
 def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
@@ -328,7 +329,7 @@ def _emitted() -> Iterator[Told]:
             if call.func.attr not in {"count", "measure_ms", "count_by"} or not isinstance(name, ast.Constant):
                 continue
             own = {str(keyword.arg) for keyword in call.keywords} if call.func.attr == "count_by" else set()
-            for service in ROLES if folder == "shared" else {folder}:
+            for service in ROLES | set(RESPONDER) if folder == "shared" else {folder}:
                 yield Told(str(name.value), service, frozenset({"service", *own}))
 
 

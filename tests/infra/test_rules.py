@@ -41,9 +41,12 @@ VARIANTS = {
     "consumers": Variant(
         "dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarms": {"emails": ["a@b.example"]}}
     ),
+    "responder": Variant(
+        "prod", {"responder": {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}, "tracing": True}
+    ),
 }
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]
-STACKS = ["Network", "Cache", "Buffer", "Operability"]
+STACKS = ["Network", "Cache", "Buffer", "Responder", "Operability"]
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def test_a_stages_configuration_names_the_functions_that_it_has(
 
 
 def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("local", lane="window")
+    stacks = synthesize("local", lane="window", responder=None)
     assert set(stacks) == {"Buffer"}
     assert set(functions(stacks)) == OF_THE_WINDOW_LANE
 

@@ -199,11 +199,12 @@ class LocalStage:
 
 
 @contextmanager
-def local_stage(home: Path, *, lane: str = "debounce") -> Iterator[LocalStage]:
+def local_stage(home: Path, *, lane: str = "debounce", responder: dict[str, Any] | None = None) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:
-        outputs = stage.up(Progress(io.StringIO()), overrides={**OVERRIDES, "lane": lane})
+        overrides = {**OVERRIDES, "lane": lane, "responder": responder}
+        outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)
             running.warm_up()

@@ -237,6 +237,16 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
 
 
+def test_a_consumer_is_told_whether_its_author_has_written_again(behind_it: Desk) -> None:
+    desk = behind_it
+    assert desk.result("gate", conversation=NAME, generation=1) == {"current": 0, "newer": False}
+    desk.engine.send(NAME, "m1")
+    assert desk.result("gate", conversation=NAME, generation=1) == {"current": 1, "newer": False}
+    desk.engine.send(NAME, "m2")
+    assert desk.result("gate", conversation=NAME, generation=1) == {"current": 2, "newer": True}
+    assert desk.error("gate", conversation=NAME, generation=0)[0] == "invalid"
+
+
 def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
     desk = behind_it
     desk.engine.send(NAME, "m1")

@@ -36,6 +36,7 @@ class FakeAws:
         self.api = "https://api.example.org"
         self.secrets: Json = {"generic": {"secret": ["newest", "older"]}}
         self.error: Exception | None = None
+        self.has_responder = False
 
     def client(self, service: str, **_: object) -> Any:
         if self.error:
@@ -43,8 +44,11 @@ class FakeAws:
         return self
 
     def describe_stacks(self, *, StackName: str) -> Json:  # noqa: N803 - AWS's name
+        if StackName == "MessageBuffer-prod-Responder" and self.has_responder:
+            return {"Stacks": [{"Outputs": [{"OutputKey": "ResponderFunction", "OutputValue": "the-responder"}]}]}
         if StackName != "MessageBuffer-prod-Buffer":
-            raise ClientError({"Error": {"Message": f"Stack {StackName} does not exist"}}, "DescribeStacks")
+            error = {"Code": "ValidationError", "Message": f"Stack {StackName} does not exist"}
+            raise ClientError({"Error": error}, "DescribeStacks")
         outputs = {
             "ApiEndpoint": self.api, "EventBusName": "bus", "AdminFunction": "the-admin", "WebhookSecretId": "secret",
         }  # fmt: skip
@@ -58,8 +62,9 @@ class FakeAws:
         return {"SecretString": json.dumps(self.secrets)}
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
-        assert FunctionName == "the-admin"
         event = json.loads(Payload)
+        of_responder = event["operation"] in ("handoff", "handback", "history")
+        assert FunctionName == ("the-responder" if of_responder else "the-admin")
         assert event.pop("by") == ME
         self.asked.append(event)
         answer = self.answers[event["operation"]]
@@ -120,6 +125,39 @@ def test_a_conversation_is_named_and_so_is_what_to_do(
     assert json.loads(capsys.readouterr().out) == result
     assert run(*command) == 0
     assert capsys.readouterr().out
+
+
+def test_a_hand_off_is_asked_of_the_responder_and_a_resume_ends_it_before_messages_come(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.has_responder = True
+    aws.answer("handoff", {"handedOffUntil": NOON_MS})
+    aws.answer("handback", {"handedOffUntil": None})
+    aws.answer("conversation.resume", {"dueAt": None})
+    assert run("conversation", "handoff", NAME, "--for", "30m") == 0
+    assert run("conversation", "resume", NAME) == 0
+    assert aws.asked == [
+        {"operation": "handoff", "conversation": NAME, "forMs": 1_800_000},
+        {"operation": "handback", "conversation": NAME},
+        {"operation": "conversation.resume", "conversation": NAME},
+    ]
+    assert "Yours until" in capsys.readouterr().out
+
+
+def test_the_history_shows_words_only_on_request(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.has_responder = True
+    turn = {"at": NOON_MS, "role": "user", "batchId": "b-1", "text": "Hey"}
+    aws.answer("history", {"status": "reply_sent", "handedOffUntil": None, "older": 3, "turns": [turn]})
+    assert run("conversation", "history", NAME) == 0
+    assert "Hey" not in capsys.readouterr().out
+    assert run("conversation", "history", NAME, "--messages", "--older", "2") == 0
+    assert "Hey" in capsys.readouterr().out
+    assert aws.asked[1] == {"operation": "history", "conversation": NAME, "texts": True, "limit": 2}
+
+
+def test_a_stage_without_a_responder_says_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("conversation", "history", NAME) == 1
+    assert capsys.readouterr().err == "This stage has no responder.\n"
 
 
 def test_rules_come_from_an_argument_or_from_standard_input(

@@ -410,7 +410,7 @@ def test_a_stop_drops_what_waits_and_is_told_once(window: WindowScene) -> None:
     window.send("m2")
     generation = window.table.window(CONVERSATION).generation
     cancelled = window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
-    assert cancelled == o.Cancelled(generation + 1, buffered=2, frozen=0, leaving=False)
+    assert cancelled == o.Cancelled(generation + 1, buffered=2, frozen=0, leaving=False, lane="window")
     window.send("m3")
     assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.AlreadyCancelled)
     assert isinstance(window.send("m1"), o.Duplicate)

@@ -1,11 +1,12 @@
 """The window lane under any interleaving: several of each function at work, dying, refused, their answers lost."""
 
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from lambdas.shared.errors import SendFailed, StoreUnavailable
 from lambdas.shared.store import outcomes as o
@@ -14,11 +15,24 @@ from tests.support.engine import payload
 from tests.support.window import AMPLE, RULES, WINDOW_MS, Killed, WindowScene, dynamodb, make_holding_table
 
 CONVERSATIONS = ("default/generic/shop/ann", "default/generic/shop/ben")
-MOST_ACTORS = 5
+MOST_ACTORS = 4
+TO_THE_END = 60
+EDITED = "edited"
 LONG_ENOUGH_MS = 1_800_000
 
 
+names = st.sampled_from(CONVERSATIONS)
+# Of a processor, all are six; of ingest, three.
+some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, TO_THE_END, TO_THE_END))
+
+
+PROCESSOR_STEPS, INGEST_STEPS = range(6), range(3)
+MEANWHILE = ("nothing", "deliver", "redeliver", "edit", "delete", "stop", "hold", "window ends", "lock ends")
+
+
 class WindowMachine(RuleBasedStateMachine):
+    client: Any
+
     @initialize()
     def begin(self) -> None:
         make_holding_table(self.client)
@@ -31,32 +45,31 @@ class WindowMachine(RuleBasedStateMachine):
         self.accepted: dict[str, list[tuple[str, int, int]]] = {name: [] for name in CONVERSATIONS}
         self.may_be_gone: set[tuple[str, str]] = set()
         self.must_be_gone: set[tuple[str, str]] = set()
+        self.must_be_edited: set[tuple[str, str]] = set()
         self.now = 0
 
-    # -- what happens ------------------------------------------------------------------------------------------
+    # -- what happens: each begins, goes on for some requests, and is left there while others are at work -------
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule(name=st.sampled_from(CONVERSATIONS), lane=st.integers(0, 1), again=st.booleans())
-    def deliver(self, name: str, lane: int, again: bool) -> None:
+    @rule(name=names, lane=st.integers(0, 1), again=st.booleans(), steps=some_steps)
+    def deliver(self, name: str, lane: int, again: bool, steps: int) -> None:
         if not again or not self.sent[name]:
             self.sent[name] += 1
-        self._deliver(name, f"m{self.sent[name]}", lane)
-
-    def _deliver(self, name: str, message_id: str, lane: int) -> None:
+        message_id = f"m{self.sent[name]}"
         self.tick()
         asked = self.now
 
         def work() -> None:
-            buffer = self.lanes[lane].buffer_message
-            buffer(name, message_id, payload=payload(message_id), timing=RULES.timing)
+            self.lanes[lane].buffer_message(name, message_id, payload=payload(message_id), timing=RULES.timing)
             if message_id not in [each for each, _, _ in self.accepted[name]]:
                 self.accepted[name].append((message_id, asked, self.now))
 
-        self._act(f"deliver {message_id}", work)
+        self._act(f"deliver {message_id}", work, steps)
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule()
-    def receive(self) -> None:
+    @rule(wait_ms=st.sampled_from((0, WINDOW_MS, 31_000)), steps=some_steps)
+    def receive(self, wait_ms: int, steps: int) -> None:
+        self.scene.clock.advance(wait_ms)
         trigger = self.scene.triggers.receive()
         if trigger is None:
             return
@@ -65,27 +78,26 @@ class WindowMachine(RuleBasedStateMachine):
             if self.scene.new_processor(beat_seconds=3_600).process(trigger, AMPLE):
                 self.scene.triggers.delete(trigger)
 
-        self._act("processor", work)
+        self._act("processor", work, steps)
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule(name=st.sampled_from(CONVERSATIONS), number=st.integers(1, 6), delete=st.booleans())
-    def change(self, name: str, number: int, delete: bool) -> None:
-        message_id = f"m{number}"
-        lane = self.lanes[0]
+    @rule(name=names, age=st.integers(0, 2), delete=st.booleans(), steps=some_steps)
+    def change(self, name: str, age: int, delete: bool, steps: int) -> None:
+        message_id, lane = f"m{max(self.sent[name] - age, 1)}", self.lanes[0]
 
         def work() -> None:
             if delete:
                 self.may_be_gone.add((name, message_id))
                 if isinstance(lane.delete_message(name, message_id), o.Deleted):
                     self.must_be_gone.add((name, message_id))
-            else:
-                lane.edit_message(name, message_id, payload=payload(message_id, f"edited at {self.now}"))
+            elif isinstance(lane.edit_message(name, message_id, payload=payload(message_id, EDITED)), o.Edited):
+                self.must_be_edited.add((name, message_id))
 
-        self._act("change", work)
+        self._act("change", work, steps)
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule(name=st.sampled_from(CONVERSATIONS), what=st.sampled_from(("stop", "flush", "hold", "resume")))
-    def order(self, name: str, what: str) -> None:
+    @rule(name=names, what=st.sampled_from(("stop", "flush", "hold", "resume")), steps=some_steps)
+    def order(self, name: str, what: str, steps: int) -> None:
         lane = self.lanes[1]
 
         def work() -> None:
@@ -100,27 +112,69 @@ class WindowMachine(RuleBasedStateMachine):
                 case "resume":
                     lane.resume_buffer(name)
 
-        self._act(what, work)
+        self._act(what, work, steps)
 
     @precondition(lambda self: self.actors)
-    @rule(which=st.integers(0, MOST_ACTORS - 1), steps=st.integers(1, 4), fate=st.sampled_from((GO, GO, GO, *FATES)))
-    def step(self, which: int, steps: int, fate: str) -> None:
+    @rule(which=st.integers(0, MOST_ACTORS - 1), steps=some_steps, fate=st.sampled_from((GO, GO, *FATES)))
+    def go_on(self, which: int, steps: int, fate: str) -> None:
         actor = self.actors[which % len(self.actors)]
-        for _ in range(steps - 1):
-            if not actor.done:
-                actor.step()
-        if not actor.done:
-            actor.step(fate)
-        self._look_at_the_dead()
+        actor.step(fate)
+        self._go(actor, steps)
 
-    @rule(ms=st.sampled_from((100, 3_000, WINDOW_MS, 31_000)))
+    # -- what chance brings about too rarely: something else happens between two requests ----------------------
+
+    @precondition(lambda self: len(self.actors) < MOST_ACTORS - 1)
+    @rule(
+        name=names,
+        steps=st.sampled_from(PROCESSOR_STEPS),
+        meanwhile=st.sampled_from(MEANWHILE),
+        fate=st.sampled_from(FATES),
+    )
+    def cross_processor(self, name: str, steps: int, meanwhile: str, fate: str) -> None:
+        for _ in range(2):
+            self.deliver(name=name, lane=0, again=False, steps=TO_THE_END)
+        self.receive(wait_ms=WINDOW_MS, steps=steps)
+        self._cross(name, meanwhile, fate)
+
+    @precondition(lambda self: len(self.actors) < MOST_ACTORS - 1)
+    @rule(
+        name=names,
+        steps=st.sampled_from(INGEST_STEPS),
+        meanwhile=st.sampled_from(MEANWHILE),
+        fate=st.sampled_from(FATES),
+    )
+    def cross_ingest(self, name: str, steps: int, meanwhile: str, fate: str) -> None:
+        self.deliver(name=name, lane=0, again=False, steps=steps)
+        self._cross(name, meanwhile, fate)
+        if meanwhile == "nothing":
+            # Whoever was not answered is sent again.
+            self.deliver(name=name, lane=1, again=True, steps=TO_THE_END)
+
+    def _cross(self, name: str, meanwhile: str, fate: str) -> None:
+        at_work = self.actors[-1:]
+        match meanwhile:
+            case "deliver" | "redeliver":
+                self.deliver(name=name, lane=1, again=meanwhile == "redeliver", steps=TO_THE_END)
+            case "edit" | "delete":
+                self.change(name=name, age=0, delete=meanwhile == "delete", steps=TO_THE_END)
+            case "stop" | "hold":
+                self.order(name=name, what=meanwhile, steps=TO_THE_END)
+            case "window ends":
+                self.receive(wait_ms=WINDOW_MS, steps=TO_THE_END)
+            case "lock ends":
+                self.receive(wait_ms=31_000, steps=TO_THE_END)
+        for actor in at_work:
+            if not actor.done:
+                actor.step(fate)
+                self._go(actor, TO_THE_END)
+
+    @rule(ms=st.sampled_from((100, 3_000, 31_000)))
     def wait(self, ms: int) -> None:
         self.scene.clock.advance(ms)
 
     @rule()
     def sweep(self) -> None:
-        if len(self.actors) < MOST_ACTORS:
-            self._act("sweep", self.scene.processor.sweep)
+        self._act("sweep", self.scene.processor.sweep, TO_THE_END)
 
     # -- how -----------------------------------------------------------------------------------------------------
 
@@ -128,9 +182,16 @@ class WindowMachine(RuleBasedStateMachine):
         self.now += 1
         self.scene.clock.advance(1)
 
-    def _act(self, name: str, work: Any) -> None:
+    def _act(self, name: str, work: Any, steps: int) -> None:
         self.tick()
-        self.actors.append(Actor(name, work))
+        actor = Actor(name, work)
+        self.actors.append(actor)
+        self._go(actor, steps)
+
+    def _go(self, actor: Actor, steps: int) -> None:
+        for _ in range(steps):
+            if not actor.done:
+                actor.step()
         self._look_at_the_dead()
 
     def _look_at_the_dead(self) -> None:
@@ -171,6 +232,9 @@ class WindowMachine(RuleBasedStateMachine):
             for second, asked, _ in accepted:
                 if answered < asked and first in place and second in place:
                     assert place[first] < place[second], f"{first} came after {second} in {batches}"
+        for event in self.scene.events():
+            for message in event["messages"] if event["conversationId"] == name else ():
+                assert message["text"] == EDITED or (name, message["id"]) not in self.must_be_edited, "edited too late"
         texts: dict[str, set[str]] = {}
         for event in self.scene.events():
             texts.setdefault(event["batchId"], set()).add(event["text"])
@@ -181,12 +245,35 @@ class WindowMachine(RuleBasedStateMachine):
 
 def test_nothing_is_lost_doubled_renamed_or_reordered_whoever_dies_when() -> None:
     with dynamodb() as client:
-        WindowMachine.client = client  # type: ignore[attr-defined]
-        machine = WindowMachine.TestCase
-        machine.settings = settings(
-            max_examples=max(settings.default.max_examples // 2, 1),
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
+        run_state_machine_as_test(
+            type("Machine", (WindowMachine,), {"client": client}),
+            settings=settings(
+                # Every request is a round trip to a service, if only in this process.
+                max_examples=settings().max_examples // 4,
+                stateful_step_count=40,
+                suppress_health_check=list(HealthCheck),
+            ),
         )
-        machine().runTest()
+
+
+CROSSINGS = [
+    (cross, steps, meanwhile, fate)
+    for cross, all_steps in (("cross_processor", PROCESSOR_STEPS), ("cross_ingest", INGEST_STEPS))
+    for steps, meanwhile, fate in product(all_steps, MEANWHILE, FATES)
+]
+
+
+def try_every_crossing(client: Any) -> None:
+    for cross, steps, meanwhile, fate in CROSSINGS:
+        machine = type("Machine", (WindowMachine,), {"client": client})()
+        machine.begin()
+        try:
+            getattr(machine, cross)(name=CONVERSATIONS[0], steps=steps, meanwhile=meanwhile, fate=fate)
+            machine.teardown()
+        except AssertionError as error:
+            raise AssertionError(f"{cross} at {steps}, meanwhile {meanwhile}, then {fate}: {error}") from error
+
+
+def test_every_crossing_of_two_functions_keeps_every_promise() -> None:
+    with dynamodb() as client:
+        try_every_crossing(client)

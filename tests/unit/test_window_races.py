@@ -105,12 +105,12 @@ def test_a_processor_that_sleeps_through_its_lock_changes_nothing_any_more(
     """It wakes up when another one has done its work, and a new window is open."""
     due(window, "m1")
 
-    def sleep() -> None:
+    def oversleep() -> None:
         window.clock.advance(LOCK_MS + VISIBILITY_MS + 1)
         window.run(window.new_processor())
         window.send("m2")
 
-    with window.wire.at_step(step, sleep, after=after):
+    with window.wire.at_step(step, oversleep, after=after):
         window.run()
     settle(window)
     assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
@@ -198,6 +198,20 @@ def test_a_change_at_any_step_is_made_or_refused_but_never_half(
             assert came == ["m1", "m2"]
             assert "edited" not in texts
     assert all(texts.count(text) == 1 for text in texts)
+
+
+def test_p2_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window: WindowScene) -> None:
+    due(window, "m1")
+
+    def emit_and_die() -> None:
+        with window.wire.at("put_events", killed, after=True), pytest.raises(Killed):
+            window.run(window.new_processor())
+
+    with window.wire.at("transact_write_items", emit_and_die):
+        outcome = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
+    settle(window)
+    assert isinstance(outcome, o.Frozen)
+    assert [event["text"] for event in window.events()] == ["text of m1"] * 2
 
 
 INGEST_STEPS = ["put_item", "update_item", "send_message"]

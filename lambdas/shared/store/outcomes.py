@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Lane = Literal["debounce", "window"]
+
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
@@ -103,7 +105,7 @@ class Taken:
     due_at_ms: int
     flush_reason: str
     payloads: list[bytes]
-    lane: Literal["debounce", "window"] = "debounce"
+    lane: Lane = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class Cancelled:
     buffered: int
     frozen: int
     leaving: bool
+    lane: Lane = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,21 @@ class AlreadyCancelled:
     """This very cancel was done before; what came since is untouched."""
 
     generation: int
+    lane: Lane = "debounce"
+
+
+def cancelled_in_both(
+    main: Cancelled | AlreadyCancelled, window: Cancelled | AlreadyCancelled
+) -> Cancelled | AlreadyCancelled:
+    """What the main lane says, with what the window lane dropped."""
+    if isinstance(main, AlreadyCancelled) or isinstance(window, AlreadyCancelled):
+        return main
+    return Cancelled(
+        main.generation,
+        main.buffered + window.buffered,
+        main.frozen + window.frozen,
+        main.leaving or window.leaving,
+    )
 
 
 @dataclass(frozen=True, slots=True)

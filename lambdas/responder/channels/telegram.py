@@ -1,0 +1,27 @@
+"""Telegram's Bot API. Credentials: `botToken`. The reader is a chat, or `chat:topic` in a forum."""
+
+from lambdas.responder.channels.base import SECONDS, Credentials, required
+from lambdas.responder.http import Http, Json
+from lambdas.shared.conversation import ConversationId
+
+URL = "https://api.telegram.org"
+
+
+class Telegram:
+    longest = 4_096
+
+    def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
+        self._http = http
+        self._token = required(credentials, "botToken")
+        self._url = url
+
+    def send(self, to: ConversationId, text: str) -> None:
+        self._post("sendMessage", to, {"text": text})
+
+    def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - others need it
+        self._post("sendChatAction", to, {"action": "typing"})
+
+    def _post(self, method: str, to: ConversationId, fields: Json) -> None:
+        chat, _, topic = to.user.partition(":")
+        place: Json = {"chat_id": chat} | ({"message_thread_id": int(topic)} if topic else {})
+        self._http.post_json(f"{self._url}/bot{self._token}/{method}", place | fields, headers={}, seconds=SECONDS)

@@ -1,0 +1,61 @@
+"""A delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it, checked and completed."""
+
+import json
+from typing import Any, NamedTuple, Protocol
+
+from lambdas.responder.errors import MalformedEvent
+from lambdas.shared.conversation import ConversationId, parse_conversation_id
+from lambdas.shared.errors import InvalidId
+
+DETAIL_TYPE = "messages.batch.ready"
+EVENT_VERSION = 1
+BATCHES = "batches/"
+
+
+class Objects(Protocol):
+    bucket: str
+
+    def get(self, key: str) -> bytes: ...
+
+
+class Batch(NamedTuple):
+    batch_id: str
+    conversation: ConversationId
+    generation: int
+    text: str
+    """What the assistant is told: the texts, and of what has none its kind."""
+    last_message_id: str
+
+
+def read_batch(body: str, objects: Objects) -> Batch:
+    """Raises MalformedEvent; SendFailed if what the event refers to cannot be fetched."""
+    try:
+        event = json.loads(body)
+        detail = event["detail"]
+        if event["detail-type"] != DETAIL_TYPE or detail["version"] != EVENT_VERSION:
+            raise MalformedEvent("another type or version of event")
+        messages = detail["messages"] or _fetched(detail["messagesRef"], objects)
+        return Batch(
+            batch_id=_of(str, detail["batchId"]),
+            conversation=parse_conversation_id(_of(str, detail["conversationId"])),
+            generation=_of(int, detail["generation"]),
+            text="\n".join(_of(str, message["text"]) or f"[{_of(str, message['type'])}]" for message in messages),
+            last_message_id=_of(str, messages[-1]["id"]),
+        )
+    except (KeyError, IndexError, TypeError, ValueError, InvalidId) as error:
+        if isinstance(error, MalformedEvent):
+            raise
+        # Only its kind: its words may quote what somebody wrote.
+        raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
+
+
+def _fetched(reference: Any, objects: Objects) -> Any:
+    if reference["bucket"] != objects.bucket or not _of(str, reference["key"]).startswith(BATCHES):
+        raise MalformedEvent("the event refers to a place that holds no batches")
+    return json.loads(objects.get(reference["key"]))["messages"]
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise MalformedEvent(f"a field is no {kind.__name__}")
+    return value

@@ -1,0 +1,200 @@
+"""From a webhook to an answered customer on the local stage, with an AI on this machine that takes its time."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from bufferctl.__main__ import main as bufferctl
+from local.demo import REPLIES
+from local.events import Inbox, collect
+from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
+from tests.support.local_stage import SILENCE_MS, LocalStage, local_stage
+from tests.support.web_server import Answer, Request, WebServer, web_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("stage")]
+
+WAIT_SECONDS = 12
+# Longer than it takes a second reply to come, if there is to be one.
+QUIET_SECONDS = 4.0
+REPLY_SECONDS = 60.0
+API_KEY = "the-key-of-the-ai"
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ai() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
+    """A stage of its own: its replies would be in the way of those who count events."""
+    responder = {
+        "assistant": "openai", "model": "a-model", "assistant_url": f"{ai.url}/v1", "assistant_seconds": 20,
+        "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS, "handed_to_human": "hold",
+    }  # fmt: skip
+    ai.answer = said("Hello.")
+    with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder) as stage:
+        secrets = stage.outputs.client("secretsmanager")
+        (secret_id,) = [each["Name"] for each in secrets.list_secrets()["SecretList"] if "Responder" in each["Name"]]
+        secrets.put_secret_value(SecretId=secret_id, SecretString=json.dumps({"openai": {"apiKey": API_KEY}}))
+        # What was read before that is kept for a while; a new process reads it anew.
+        stage.kill("responder")
+        yield stage
+
+
+@pytest.fixture
+def replies(running: LocalStage) -> Iterator[Inbox]:
+    with collect(running.outputs, pattern=REPLIES) as inbox:
+        yield inbox
+
+
+def said(text: str) -> Answer:
+    content = [{"type": "output_text", "text": text}]
+    output = [{"type": "message", "role": "assistant", "content": content}]
+    return 200, {"status": "completed", "output": output, "usage": {"input_tokens": 1, "output_tokens": 1}}
+
+
+class Customer:
+    def __init__(self, stage: LocalStage, replies: Inbox) -> None:
+        self._stage = stage
+        self._replies = replies
+        self._user = uuid.uuid4().hex
+        self.name = f"default/generic/shop/{self._user}"
+
+    def write(self, *texts: str) -> None:
+        for text in texts:
+            body = {"account": "shop", "conversation": self._user, "id": uuid.uuid4().hex, "text": text}
+            assert self._stage.webhooks.post("generic", body).status == 200
+
+    def heard(self) -> list[str]:
+        mine = [each.batch for each in self._replies.arrivals if each.batch["conversationId"] == self.name]
+        return [str(each["text"]) for each in mine]
+
+    def hears(self, count: int, *, timeout_seconds: float = REPLY_SECONDS) -> bool:
+        """So many replies, and no further one."""
+        self._replies.wait_until(lambda _: len(self.heard()) >= count, timeout_seconds=timeout_seconds)
+        self._replies.wait_until(lambda _: len(self.heard()) > count, timeout_seconds=QUIET_SECONDS)
+        return len(self.heard()) == count
+
+
+@pytest.fixture
+def customer(running: LocalStage, replies: Inbox) -> Customer:
+    return Customer(running, replies)
+
+
+def asked(request: Request) -> str:
+    """What an AI was to answer."""
+    return str(request.json["input"][-1]["content"])
+
+
+@contextmanager
+def answering(ai: WebServer, answer: Callable[[Request], Answer]) -> Iterator[None]:
+    before, ai.answer = ai.answer, answer
+    try:
+        yield
+    finally:
+        ai.answer = before
+
+
+def test_five_fragments_are_answered_by_one_reply(ai: WebServer, customer: Customer) -> None:
+    fragments = ["Hey", "I have a question", "about my order", "#12345", "when will it arrive?"]
+    with answering(ai, lambda request: said(f"About: {asked(request)}")):
+        customer.write(*fragments)
+        assert customer.hears(1)
+    assert customer.heard() == ["About: " + "\n".join(fragments)]
+    assert ai.requests[-1].headers["Authorization"] == f"Bearer {API_KEY}"
+
+
+def second_burst(customer: Customer) -> Callable[[Request], Answer]:
+    """Comes while the first one is being answered."""
+    bursts = [["The blue one!", "With stripes."]]
+
+    def answer(request: Request) -> Answer:
+        if bursts:
+            customer.write(*bursts.pop())
+        return said(f"About: {asked(request)}")
+
+    return answer
+
+
+def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai: WebServer, customer: Customer) -> None:
+    with answering(ai, second_burst(customer)):
+        customer.write("Where is it?")
+        assert customer.hears(1)
+    assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
+
+
+def test_who_always_delivers_answers_a_second_burst_by_a_second_reply(
+    ai: WebServer, running: LocalStage, customer: Customer
+) -> None:
+    with reconfigured(running, gate="deliver"), answering(ai, second_burst(customer)):
+        customer.write("Where is it?")
+        assert customer.hears(2)
+    assert customer.heard() == ["About: Where is it?", "About: The blue one!\nWith stripes."]
+
+
+def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
+    running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxied = aws_proxy(running.outputs.AwsEndpointUrl)
+    with proxied as proxy, reconfigured(running, lock_ms=8_000, AWS_ENDPOINT_URL=proxy.url):
+        held = proxy.hold_answer(PUT_EVENTS)
+        customer.write("Where is it?")
+        running.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))
+        held.release()
+        wait_until(lambda: history(running, customer, capsys)["status"] == "reply_sent")
+        assert customer.hears(1)
+    turns = history(running, customer, capsys)["turns"]
+    assert [(turn["role"], turn["text"]) for turn in turns] == [("user", "Where is it?"), ("assistant", "Hello.")]
+
+
+def test_a_conversation_that_was_handed_to_a_human_is_held_until_it_is_resumed(
+    running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operate(running, "conversation", "handoff", customer.name, "--for", "10m")
+    customer.write("Where is it?")
+    assert customer.hears(0, timeout_seconds=SILENCE_MS / 1_000)
+    operate(running, "conversation", "resume", customer.name)
+    assert customer.hears(1)
+    assert [turn["role"] for turn in history(running, customer, capsys)["turns"]] == ["user", "assistant"]
+
+
+# -- hands on the stage ----------------------------------------------------------------------------
+
+
+@contextmanager
+def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: Any) -> Iterator[None]:  # noqa: N803
+    name = running.outputs.Functions["responder"]
+    found = running.outputs.client("lambda").get_function_configuration(FunctionName=name)
+    told = json.loads(found["Environment"]["Variables"]["RESPONDER"]) | options
+    variables: dict[str, Any] = {"RESPONDER": json.dumps(told)}
+    if AWS_ENDPOINT_URL:
+        variables["AWS_ENDPOINT_URL"] = AWS_ENDPOINT_URL
+    with running.configured("responder", **variables):
+        yield
+
+
+def operate(running: LocalStage, *command: str) -> None:
+    assert bufferctl(["--outputs", str(running.stage.outputs_file), "--json", *command]) == 0
+
+
+def history(running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]) -> Json:
+    capsys.readouterr()
+    operate(running, "conversation", "history", customer.name, "--messages", "--older", "5")
+    found: Json = json.loads(capsys.readouterr().out)
+    return found
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(1)

@@ -1,0 +1,132 @@
+"""The responder's stack: what it may do, what it keeps, and that nothing else needs it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from aws_cdk.assertions import Match, Template
+
+from infra.config import ConfigError, StageConfig
+
+pytestmark = pytest.mark.xdist_group("synth")
+
+PROFILE = "us.amazon.nova-lite-v1:0"
+Stacks = Mapping[str, Template]
+
+
+@pytest.fixture(scope="module")
+def template(synthesize: Callable[..., Stacks]) -> Template:
+    return synthesize("prod", responder={"assistant": "bedrock", "model": PROFILE}, tracing=True)["Responder"]
+
+
+def _one(template: Template, kind: str) -> dict[str, Any]:
+    (found,) = template.find_resources(kind).values()
+    return dict(found)
+
+
+def _statements(template: Template) -> dict[str, Any]:
+    """What the function may do: action -> resource."""
+    allowed = {}
+    for policy in template.find_resources("AWS::IAM::Policy").values():
+        for statement in policy["Properties"]["PolicyDocument"]["Statement"]:
+            actions = statement["Action"]
+            for action in actions if isinstance(actions, list) else [actions]:
+                allowed[action] = statement["Resource"]
+    return allowed
+
+
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Callable[..., Stacks]) -> None:
+    without, with_one = synthesize(stage), synthesize(stage, responder={})
+    assert set(with_one) - set(without) == {"Responder"}
+    imports = str(with_one["Buffer"].to_json())
+    assert "MessageBuffer-" + stage + "-Responder" not in imports, "nothing above depends on it"
+
+
+def test_batches_of_the_bus_and_nothing_else_reach_the_queue(template: Template) -> None:
+    rule = _one(template, "AWS::Events::Rule")["Properties"]
+    pattern = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready"]}
+    assert rule["EventPattern"] == pattern
+    (target,) = rule["Targets"]
+    queues = template.find_resources("AWS::SQS::Queue")
+    (batches,) = [each for each in queues.values() if "RedrivePolicy" in each["Properties"]]
+    dead = batches["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]
+    assert target["DeadLetterConfig"]["Arn"] == dead, "what cannot be delivered is not lost"
+
+
+def test_the_queue_waits_longer_than_the_function_may_run(template: Template) -> None:
+    function = _one(template, "AWS::Lambda::Function")["Properties"]
+    (visible,) = [
+        each["Properties"]["VisibilityTimeout"]
+        for each in template.find_resources("AWS::SQS::Queue").values()
+        if "VisibilityTimeout" in each["Properties"]
+    ]
+    assert visible == 6 * function["Timeout"]
+    source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
+    assert (source["BatchSize"], source["FunctionResponseTypes"]) == (1, ["ReportBatchItemFailures"])
+    assert "VpcConfig" not in function, "it speaks to the internet, and not to the cache"
+
+
+def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Template) -> None:
+    table = _one(template, "AWS::DynamoDB::Table")
+    assert table["DeletionPolicy"] == "RetainExceptOnCreate"
+    properties = table["Properties"]
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert properties["DeletionProtectionEnabled"] is True
+    assert properties["TimeToLiveSpecification"] == {"AttributeName": "expiresAt", "Enabled": True}
+
+
+def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
+    allowed = _statements(template)
+    assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
+        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem",
+        "dynamodb:ConditionCheckItem", "dynamodb:Query", "secretsmanager:GetSecretValue", "lambda:InvokeFunction",
+        "events:PutEvents", "s3:GetObject", "bedrock:InvokeModel",
+    }  # fmt: skip
+    assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("amazon.nova-lite-v1:0", ["foundation-model/amazon.nova-lite-v1:0"]),
+        (PROFILE, [f"inference-profile/{PROFILE}", "foundation-model/amazon.nova-lite-v1:0"]),
+        ("arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/x", ["application-inference-profile/x"]),
+    ],
+)
+def test_only_the_model_of_the_stage_may_be_asked(
+    model: str, named: list[str], synthesize: Callable[..., Stacks]
+) -> None:
+    resources = _statements(synthesize("dev", responder={"assistant": "bedrock", "model": model})["Responder"])[
+        "bedrock:InvokeModel"
+    ]
+    found = [str(each) for each in (resources if isinstance(resources, list) else [resources])]
+    assert len(found) == len(named)
+    assert all(any(name in resource for resource in found) for name in named)
+
+
+def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stacks]) -> None:
+    template = synthesize("dev", responder={"assistant": "openai", "model": "a-model"})["Responder"]
+    assert "bedrock:InvokeModel" not in _statements(template)
+
+
+def test_its_secret_is_made_empty(template: Template) -> None:
+    template.has_resource_properties("AWS::SecretsManager::Secret", Match.object_like({"SecretString": "{}"}))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"responder": {"assistant": "bedrock"}}, "model is needed"),
+        ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
+        ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
+        ({"responder": {"outbox_days": 30}, "bus": {"archive_days": 30}}, "outbox_days must exceed bus.archive_days"),
+        ({"responder": {}, "lane": "window"}, "gate must be deliver, and nothing of it hold"),
+        ({"responder": {"gate": "deliver"}, "lane": "window"}, "nothing of it hold"),
+    ],
+)
+def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
+    overrides: dict[str, Any], sentence: str, stage_config: Callable[..., StageConfig]
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        stage_config("dev", **overrides)

@@ -1,0 +1,307 @@
+"""The responder with everything around it: a table, a queue that delivers again, and hands on every step."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+from moto import mock_aws
+
+from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.channels.base import Channel
+from lambdas.responder.errors import Busy, Unconfirmed
+from lambdas.responder.service import Delivery, Outlets, Responder
+from lambdas.shared.config import ResponderOptions
+from lambdas.shared.conversation import ConversationId
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.senders import aws
+from lambdas.shared.senders.conversations_table import ConversationsTable
+from tests.support.fakes import FakeBus, RecordedTelemetry
+
+Json = dict[str, Any]
+Tables = Callable[[], ConversationsTable]
+
+NAME = "default/whatsapp/106540352242922/491701234567"
+LOCK_MS = 65_000
+# What a crash leaves behind comes back after so long.
+HIDDEN_MS = 30_000
+# Two parts, since the channel takes no more characters at once.
+ANSWER = "It left today.\nIt comes tomorrow."
+LONGEST = 20
+PARTS = ["It left today.", "It comes tomorrow."]
+
+OPTIONS = ResponderOptions(
+    assistant="echo",
+    model="a-model",
+    instructions="Be kind.",
+    assistant_url="https://example.org/v1",
+    assistant_seconds=30,
+    max_reply_tokens=100,
+    max_history_tokens=1_000,
+    gate="deliver",
+    gate_wait_seconds=40,
+    channel="platform",
+    allowed_channels=[],
+    typing_indicator=False,
+    unknown_conversation="create",
+    inactive_project="drop",
+    channel_not_allowed="drop",
+    handed_to_human="hold",
+    hold_seconds=3_600,
+    max_attempts=12,
+    outbox_days=35,
+    lock_ms=LOCK_MS,
+)
+
+
+class Killed(BaseException):
+    """kill -9: nothing that follows is run."""
+
+
+class Steps:
+    """Counts the calls to the outside, and lets one of them go wrong."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.fail_at: tuple[int, str, bool] | None = None
+        """(which call, before or after it is done, whether that kills)"""
+
+    def around(self, thing: Any) -> Any:
+        return _Stepped(thing, self)
+
+    def take(self, name: str, call: Callable[[], Any]) -> Any:
+        number = len(self.names)
+        self.names.append(name)
+        planned, when, kills = self.fail_at or (-1, "", False)
+        if planned == number and when == "before":
+            raise self._error(name, kills, done=False)
+        result = call()
+        if planned == number and when == "after":
+            raise self._error(name, kills, done=True)
+        return result
+
+    def _error(self, name: str, kills: bool, *, done: bool) -> BaseException:
+        if kills:
+            return Killed()
+        if name in ("send", "answer"):
+            return Unconfirmed("made to fail") if done else Busy("made to fail")
+        return SendFailed("made to fail")
+
+
+class _Stepped:
+    def __init__(self, thing: Any, steps: Steps) -> None:
+        self._thing = thing
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._thing, name)
+        if not callable(found):
+            return found
+        return lambda *args, **named: self._steps.take(name, lambda: found(*args, **named))
+
+
+class FakeChannel:
+    longest = LONGEST
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.before_send: Callable[[str], None] = lambda _text: None
+        self.typing = 0
+
+    def send(self, to: ConversationId, text: str) -> None:
+        self.before_send(text)
+        self.sent.append(text)
+
+    def show_typing(self, to: ConversationId, message_id: str) -> None:
+        self.typing += 1
+
+
+class FakeAssistant:
+    def __init__(self) -> None:
+        self.prompts: list[Prompt] = []
+        self.while_asked: Callable[[], None] = lambda: None
+        self.says = ANSWER
+
+    def answer(self, prompt: Prompt) -> Reply:
+        self.prompts.append(prompt)
+        self.while_asked()
+        return Reply(self.says, 11, 7)
+
+    @property
+    def last_told(self) -> list[tuple[str, str]]:
+        return [(turn.role, turn.text) for turn in self.prompts[-1].turns]
+
+
+class FakeBuffer:
+    """The buffer: its customer writes by raising the generation."""
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self.held_ms: list[int] = []
+        self.asked = 0
+        self.on_ask: Callable[[int], None] = lambda _number: None
+
+    def has_newer(self, conversation: str, generation: int) -> bool:
+        self.asked += 1
+        self.on_ask(self.asked)
+        return self.generation > generation
+
+    def hold(self, conversation: str, hold_ms: int) -> None:
+        self.held_ms.append(hold_ms)
+
+
+class FakeObjects:
+    bucket = "oversize"
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes:
+        return self.stored[key]
+
+
+class Waiting(NamedTuple):
+    at_ms: int
+    body: str
+    receives: int
+
+
+class World:
+    def __init__(self, table: ConversationsTable, **options: Any) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.steps = Steps()
+        self.table = table
+        self.channel: Channel | None = None
+        self.sender = FakeChannel()
+        self.channel = self.steps.around(self.sender)
+        self.assistant = FakeAssistant()
+        self.buffer = FakeBuffer()
+        self.bus = FakeBus()
+        self.objects = FakeObjects()
+        self.telemetry = RecordedTelemetry()
+        self.buried: list[tuple[str, str]] = []
+        self.queue: list[Waiting] = []
+        self.time_left_ms = 60_000
+        self._owners = 0
+        self.responder = Responder(
+            table=self.steps.around(table),
+            outlets=Outlets(
+                bus=self.steps.around(self.bus),
+                objects=self.objects,
+                buffer=self.steps.around(self.buffer),
+                bury=lambda body, reason: self.buried.append((body, reason)),
+                assistant=lambda: self.steps.around(self.assistant),
+                channel=lambda _to: self.channel,
+            ),
+            options=OPTIONS._replace(**options),
+            telemetry=self.telemetry,
+            clock=lambda: self.now_ms,
+            new_owner=self._new_owner,
+        )
+
+    def _new_owner(self) -> str:
+        self._owners += 1
+        return f"owner-{self._owners}"
+
+    def emit(self, batch_id: str, generation: int, text: str = "Where is it?", conversation: str = NAME) -> None:
+        """A batch comes out of the buffer, and into the responder's queue."""
+        self.buffer.generation = max(self.buffer.generation, generation)
+        self.queue.append(Waiting(self.now_ms, event(batch_id, generation, text, conversation), 1))
+
+    def deliver(self) -> None:
+        """The next delivery, at its time; what is not done with goes back."""
+        self.queue.sort(key=lambda each: each.at_ms)
+        waiting = self.queue.pop(0)
+        self.now_ms = max(self.now_ms, waiting.at_ms)
+        delivery = Delivery(waiting.body, waiting.receives, lambda: self.time_left_ms, lambda: None)
+        try:
+            later = self.responder.respond(delivery)
+            wait_ms = later.seconds * 1_000 if later else None
+        except Killed:
+            wait_ms = HIDDEN_MS
+        if wait_ms is not None:
+            self.queue.append(Waiting(self.now_ms + wait_ms, waiting.body, waiting.receives + 1))
+
+    def run(self, *, at_most: int = 60) -> None:
+        """Until the queue is empty."""
+        for _ in range(at_most):
+            if not self.queue:
+                return
+            self.deliver()
+        raise AssertionError("the queue does not become empty")
+
+    # -- what came of it ---------------------------------------------------------------------------
+
+    def item(self, part: str = "!", conversation: str = NAME) -> Json | None:
+        """Its attributes as text."""
+        key = {"id": {"S": conversation}, "part": {"S": part}}
+        found = aws.client("dynamodb").get_item(TableName=self.table.name, Key=key).get("Item")
+        return found and {name: next(iter(value.values())) for name, value in found.items()}
+
+    def put_settings(self, name: str, settings: Json) -> None:
+        item = {"id": {"S": name}, "part": {"S": "!"}, "settings": {"S": json.dumps(settings)}}
+        aws.client("dynamodb").put_item(TableName=self.table.name, Item=item)
+
+    def parked(self) -> list[Json]:
+        record = self.table.read(NAME)
+        assert record
+        return record.parked
+
+    def turns(self) -> list[tuple[str, str]]:
+        record = self.table.read(NAME)
+        return [(turn["role"], turn["text"]) for turn in record.turns] if record else []
+
+    def is_free(self) -> bool:
+        record = self.item()
+        return record is None or "owner" not in record
+
+    def status(self) -> str:
+        record = self.item()
+        assert record
+        return str(record["conversationStatus"])
+
+
+def event(batch_id: str, generation: int, text: str, conversation: str = NAME) -> str:
+    message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
+    detail = {
+        "version": 1,
+        "batchId": batch_id,
+        "conversationId": conversation,
+        "generation": generation,
+        "messages": [message],
+    }
+    return json.dumps({"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail})
+
+
+@contextmanager
+def tables() -> Iterator[Tables]:
+    """Tables in this process, as many as one likes."""
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        }.items():  # fmt: skip
+            patch.setenv(name, value)
+        aws._made.cache_clear()
+        client, made = aws.client("dynamodb"), count()
+
+        def new_table() -> ConversationsTable:
+            name = f"conversations-{next(made)}"
+            client.create_table(
+                TableName=name,
+                KeySchema=[
+                    {"AttributeName": "id", "KeyType": "HASH"},
+                    {"AttributeName": "part", "KeyType": "RANGE"},
+                ],
+                AttributeDefinitions=[
+                    {"AttributeName": "id", "AttributeType": "S"},
+                    {"AttributeName": "part", "AttributeType": "S"},
+                ],
+                BillingMode="PAY_PER_REQUEST",
+            )
+            return ConversationsTable(name)
+
+        yield new_table
+        aws._made.cache_clear()

@@ -1,0 +1,116 @@
+"""An HTTP server on loopback that answers by a script, badly if told to, and remembers what it was asked."""
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+# How one answers that does not: never within a test, in drops, or by hanging up.
+SLOW, DRIPPING, RESET = "slow", "dripping", "reset"
+PATIENCE_SECONDS = 20.0
+DROP_SECONDS = 0.1
+
+Answer = tuple[int, Any] | str
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def form(self) -> dict[str, str]:
+        return {name: values[0] for name, values in parse_qs(self.body.decode()).items()}
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients hang up, and so does this server: that is what it is for."""
+
+
+class WebServer:
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answer: Answer | Callable[[Request], Answer] = (200, {})
+        self._over = threading.Event()
+        self._server = _Quiet(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                request = Request(self.path, dict(self.headers), body)
+                web.requests.append(request)
+                answer = web.answer(request) if callable(web.answer) else web.answer
+                if answer == RESET:
+                    # With nothing to linger for, closing sends RST.
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    self.connection.close()
+                    self.close_connection = True
+                elif answer == SLOW:
+                    web._over.wait(PATIENCE_SECONDS)
+                    self.close_connection = True
+                elif answer == DRIPPING:
+                    self._drip()
+                else:
+                    self._say(*answer)
+
+            def _say(self, status: Any, value: Any) -> None:
+                body = value if isinstance(value, bytes) else json.dumps(value).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def _drip(self) -> None:
+                """Each drop is in time, the whole is not."""
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.close_connection = True
+                try:
+                    while not web._over.wait(DROP_SECONDS):
+                        self.wfile.write(b"1\r\n \r\n")
+                except OSError:
+                    return
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+@contextmanager
+def web_server() -> Iterator[WebServer]:
+    server = WebServer()
+    try:
+        yield server
+    finally:
+        server.close()

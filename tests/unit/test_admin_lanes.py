@@ -1,0 +1,104 @@
+"""What an operator sees and does where there is a window lane, alone or behind the main one."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lambdas.admin.conversations import Conversations
+from lambdas.admin.errors import NotFound
+from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.shared.senders.starter import ProcessorStarter
+from tests.support.engine import Engine, payload
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
+
+
+def of(**fields: Any) -> dict[str, Any]:
+    return {"by": "operator", "conversation": CONVERSATION, **fields}
+
+
+class Desk:
+    def __init__(self, window: WindowScene, engine: Engine | None) -> None:
+        self.functions, self.bus = FakeFunctions(), FakeBus()
+        self.conversations = Conversations(
+            engine.store if engine else None,
+            ProcessorStarter(self.functions, PROCESSOR, RecordedTelemetry()),
+            self.bus,
+            window=window.lane,
+            clock=window.clock,
+        )
+
+
+@pytest.fixture
+def alone(window: WindowScene) -> Desk:
+    return Desk(window, None)
+
+
+@pytest.fixture
+def behind(window: WindowScene, fake: Engine) -> Desk:
+    return Desk(window, fake)
+
+
+def test_the_window_lane_alone_is_seen_and_led(window: WindowScene, alone: Desk) -> None:
+    with pytest.raises(NotFound):
+        alone.conversations.flush(OfConversation(**of()))
+    window.send("m1")
+    assert alone.conversations.status(Request(by="operator"))["windows"] == {
+        "open": 1, "nextDueAt": window.clock() + WINDOW_MS, "overdueMs": 0,
+    }  # fmt: skip
+    seen = alone.conversations.show(ShowConversation(**of(messages=True)))
+    assert (seen["state"], seen["count"], seen["messages"][0]["id"]) == ("pending", 1, "m1")
+    assert alone.conversations.hold(HoldConversation(**of(holdMs=60_000))) == {"heldUntil": window.clock() + 60_000}
+    window.pass_time(2 * WINDOW_MS)
+    assert window.batches() == []
+    assert alone.conversations.resume(OfConversation(**of())) == {"dueAt": window.clock()}
+    window.run()
+    assert window.batches() == [["m1"]]
+    window.send("m2")
+    told = alone.conversations.cancel(OfConversation(**of()))
+    assert (told["dropped"], told["frozen"]) == (1, 0)
+    assert json.loads(alone.bus.published[0][1])["lane"] == "window"
+    assert alone.functions.started == []
+
+
+def test_behind_the_main_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:
+    fake.store.buffer_message(CONVERSATION, "m1", payload=payload("m1"), timing=RULES.timing)
+    assert "window" not in behind.conversations.show(ShowConversation(**of()))
+    window.send("m2")
+    seen = behind.conversations.show(ShowConversation(**of()))
+    assert (seen["count"], seen["window"]["count"]) == (1, 1)
+    assert behind.conversations.flush(OfConversation(**of()))["count"] == 2
+    window.run()
+    assert window.batches() == [["m2"]]
+    window.send("m3")
+    assert behind.conversations.cancel(OfConversation(**of()))["dropped"] == 2
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m2"]]
+
+
+def test_a_hold_holds_both_lanes(window: WindowScene, fake: Engine, behind: Desk) -> None:
+    window.send("m1")
+    behind.conversations.hold(HoldConversation(**of(holdMs=60_000)))
+    window.pass_time(2 * WINDOW_MS)
+    assert window.batches() == []
+    behind.conversations.resume(OfConversation(**of()))
+    window.run()
+    assert window.batches() == [["m1"]]
+    with pytest.raises(NotFound):
+        behind.conversations.resume(OfConversation(**of()))
+
+
+def test_the_gate_asks_the_lane_that_the_batch_came_from(window: WindowScene, fake: Engine, behind: Desk) -> None:
+    for n in range(3):
+        fake.store.buffer_message(CONVERSATION, f"m{n}", payload=payload(f"m{n}"), timing=RULES.timing)
+    window.send("m9")
+
+    def newer(generation: int, **lane: str) -> bool:
+        return bool(behind.conversations.gate(AskGate(**of(generation=generation, **lane)))["newer"])
+
+    assert newer(2)
+    assert not newer(3)
+    assert not newer(1, lane="window")
+    window.send("m10")
+    assert newer(1, lane="window")

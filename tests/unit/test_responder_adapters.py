@@ -1,0 +1,338 @@
+"""The AIs and the channels, against servers on this machine that speak their documented protocols."""
+
+import json
+import logging
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lambdas.responder.assistants.base import Assistant, Prompt
+from lambdas.responder.assistants.bedrock import Bedrock
+from lambdas.responder.assistants.echo import Echo
+from lambdas.responder.assistants.openai import OpenAi
+from lambdas.responder.channels import messenger, telegram, twilio, whatsapp
+from lambdas.responder.channels.base import Channel, split
+from lambdas.responder.channels.fake import Fake
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
+from lambdas.responder.history import Turn
+from lambdas.responder.http import Http
+from lambdas.shared.conversation import ConversationId
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.senders import aws
+from lambdas.shared.senders.models import Models
+from tests.support.fakes import FakeBus
+from tests.support.web_server import DRIPPING, RESET, SLOW, WebServer, web_server
+
+# So that a slow server is found out soon.
+SECONDS = 0.4
+TURNS = [Turn("user", "Hey", 1, "b-1"), Turn("assistant", "Hello!", 2, "b-1"), Turn("user", "Where is it?", 3, "b-2")]
+PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS)
+SECRET = "s3cret-t0ken"
+SCHEMAS = Path(__file__).parents[2] / "docs/schema"
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    for channel in (messenger, telegram, twilio, whatsapp):
+        monkeypatch.setattr(channel, "SECONDS", SECONDS)
+
+
+# -- channels --------------------------------------------------------------------------------------
+
+READERS = {
+    "whatsapp": ConversationId("acme", "whatsapp", "106540352242922", "491701234567"),
+    "messenger": ConversationId("acme", "messenger", "page-1", "psid-7"),
+    "telegram": ConversationId("acme", "telegram", "bot", "-1001:42"),
+    "twilio": ConversationId("acme", "twilio", "whatsapp:14155238886", "491701234567"),
+}
+ACCEPTED: dict[str, Any] = {
+    "whatsapp": {"messaging_product": "whatsapp", "messages": [{"id": "wamid.1"}]},
+    "messenger": {"recipient_id": "psid-7", "message_id": "m_1"},
+    "telegram": {"ok": True, "result": {"message_id": 1}},
+    "twilio": {"sid": "SM1", "status": "queued"},
+}
+
+
+def channel(name: str, server: WebServer) -> Channel:
+    match name:
+        case "whatsapp":
+            return whatsapp.WhatsApp(Http(), {"accessToken": SECRET}, url=server.url)
+        case "messenger":
+            return messenger.Messenger(Http(), {"pageToken": SECRET}, url=server.url)
+        case "telegram":
+            return telegram.Telegram(Http(), {"botToken": SECRET}, url=server.url)
+    credentials = {"accountSid": "AC1", "authToken": SECRET}
+    return twilio.Twilio(Http(), credentials, url=server.url, typing_url=server.url)
+
+
+BEARER = f"Bearer {SECRET}"
+BASIC = f"Basic {b64encode(f'AC1:{SECRET}'.encode()).decode()}"
+TEXT = "It left today, größer 🎁"
+SENT: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "whatsapp": (
+        "/106540352242922/messages",
+        BEARER,
+        {"messaging_product": "whatsapp", "recipient_type": "individual", "to": "491701234567", "type": "text",
+         "text": {"body": TEXT}},
+    ),
+    "messenger": (
+        "/page-1/messages",
+        BEARER,
+        {"recipient": {"id": "psid-7"}, "messaging_type": "RESPONSE", "message": {"text": TEXT}},
+    ),
+    "telegram": (f"/bot{SECRET}/sendMessage", None, {"chat_id": "-1001", "message_thread_id": 42, "text": TEXT}),
+    "twilio": (
+        "/2010-04-01/Accounts/AC1/Messages.json",
+        BASIC,
+        {"From": "whatsapp:+14155238886", "To": "whatsapp:+491701234567", "Body": TEXT},
+    ),
+}  # fmt: skip
+TYPING: dict[str, tuple[str, dict[str, Any]]] = {
+    "whatsapp": (
+        "/106540352242922/messages",
+        {"messaging_product": "whatsapp", "status": "read", "message_id": "m-1", "typing_indicator": {"type": "text"}},
+    ),
+    "messenger": ("/page-1/messages", {"recipient": {"id": "psid-7"}, "sender_action": "typing_on"}),
+    "telegram": (
+        f"/bot{SECRET}/sendChatAction", {"chat_id": "-1001", "message_thread_id": 42, "action": "typing"},
+    ),
+    "twilio": ("/v2/Indicators/Typing.json", {"messageId": "m-1", "channel": "whatsapp"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_text_is_sent_as_the_provider_documents_it(name: str, server: WebServer) -> None:
+    server.answer = (200, ACCEPTED[name])
+    channel(name, server).send(READERS[name], TEXT)
+    (request,) = server.requests
+    path, authorization, fields = SENT[name]
+    assert (request.path, request.headers.get("Authorization")) == (path, authorization)
+    assert (request.form if name == "twilio" else request.json) == fields
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_typing_is_shown_as_the_provider_documents_it(name: str, server: WebServer) -> None:
+    channel(name, server).show_typing(READERS[name], "m-1")
+    (request,) = server.requests
+    path, fields = TYPING[name]
+    assert request.path == path
+    assert (request.form if name == "twilio" else request.json) == fields
+
+
+def test_sms_goes_from_number_to_number_and_shows_no_typing(server: WebServer) -> None:
+    to = ConversationId("acme", "twilio", "15558675310", "491701234567")
+    sms = channel("twilio", server)
+    sms.send(to, TEXT)
+    sms.show_typing(to, "m-1")
+    (request,) = server.requests
+    assert request.form == {"From": "+15558675310", "To": "+491701234567", "Body": TEXT}
+
+
+OUTCOMES: list[tuple[Any, type[Exception]]] = [
+    ((400, {"error": {"code": 100}}), Refused),
+    ((401, {}), Refused),
+    ((403, {}), Refused),
+    ((404, {}), Refused),
+    ((429, {"error": {"code": 613}}), Busy),
+    ((503, b"<html>"), Busy),
+    ((500, {}), Unconfirmed),
+    ((502, b"<html>"), Unconfirmed),
+    ((504, {}), Unconfirmed),
+    (SLOW, Unconfirmed),
+    (DRIPPING, Unconfirmed),
+    (RESET, Unconfirmed),
+]
+IDS = [str(answer[0]) if isinstance(answer, tuple) else answer for answer, _ in OUTCOMES]
+
+
+@pytest.mark.parametrize(("answer", "error"), OUTCOMES, ids=IDS)
+@pytest.mark.parametrize("name", READERS)
+def test_a_send_is_made_once_whatever_comes_of_it(
+    name: str, answer: Any, error: type[Exception], server: WebServer
+) -> None:
+    server.answer = answer
+    with pytest.raises(error) as raised:
+        channel(name, server).send(READERS[name], TEXT)
+    assert len(server.requests) == 1
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None, "what urllib3 says of it has the URL in it"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_had_no_connection_was_not_sent(name: str, server: WebServer) -> None:
+    server.close()
+    with pytest.raises(Busy):
+        channel(name, server).send(READERS[name], TEXT)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_without_its_credentials_a_channel_says_which_are_missing(name: str) -> None:
+    make: Any = {"whatsapp": whatsapp.WhatsApp, "messenger": messenger.Messenger, "telegram": telegram.Telegram,
+                 "twilio": twilio.Twilio}[name]  # fmt: skip
+    with pytest.raises(Refused, match="secret has no"):
+        make(Http(), {})
+
+
+def test_a_redirect_is_not_followed_with_the_credentials(server: WebServer) -> None:
+    server.answer = (302, {})
+    with pytest.raises(Refused):
+        channel("whatsapp", server).send(READERS["whatsapp"], TEXT)
+    assert len(server.requests) == 1
+
+
+def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_failing_bus_took() -> None:
+    bus = FakeBus()
+    Fake(bus).send(READERS["whatsapp"], TEXT)
+    ((kind, detail),) = bus.published
+    assert kind == "messages.reply.sent"
+    assert json.loads(detail)["text"] == TEXT
+    jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
+    bus.failures = [SendFailed("put event: Throttling")]
+    with pytest.raises(Unconfirmed):
+        Fake(bus).send(READERS["whatsapp"], TEXT)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("short", ["short"]),
+        ("one paragraph\n\nand another", ["one paragraph", "and another"]),
+        ("words that have to be broken", ["words that have to", "be broken"]),
+        ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
+    ],
+)
+def test_a_long_reply_is_split_where_a_reader_would_not_mind(text: str, parts: list[str]) -> None:
+    assert split(text, 20) == parts
+
+
+# -- assistants ------------------------------------------------------------------------------------
+
+OPENAI_ANSWER = {
+    "status": "completed",
+    "output": [
+        {"type": "reasoning", "summary": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It left today."}]},
+    ],
+    "usage": {"input_tokens": 30, "output_tokens": 5},
+}
+BEDROCK_ANSWER = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "It left today."}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 30, "outputTokens": 5, "totalTokens": 35},
+    "metrics": {"latencyMs": 1},
+}
+
+
+@pytest.fixture
+def assistant(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Assistant]]:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+        "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": server.url,
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    aws._made.cache_clear()
+    made: dict[str, Callable[[], Assistant]] = {
+        "bedrock": lambda: Bedrock(Models()),
+        "openai": lambda: OpenAi(Http(), url=f"{server.url}/v1", api_key=SECRET),
+    }
+    yield lambda name: made[name]()
+    aws._made.cache_clear()
+
+
+def test_openai_is_asked_by_its_responses_api_and_keeps_nothing(
+    server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, OPENAI_ANSWER)
+    assert assistant("openai").answer(PROMPT) == ("It left today.", 30, 5)
+    (request,) = server.requests
+    assert (request.path, request.headers["Authorization"]) == ("/v1/responses", BEARER)
+    assert request.json == {
+        "model": "a-model",
+        "instructions": "Be kind.",
+        "input": [{"role": turn.role, "content": turn.text} for turn in TURNS],
+        "max_output_tokens": 50,
+        "store": False,
+    }
+
+
+def test_bedrock_is_asked_by_its_converse_api(server: WebServer, assistant: Callable[[str], Assistant]) -> None:
+    server.answer = (200, BEDROCK_ANSWER)
+    assert assistant("bedrock").answer(PROMPT) == ("It left today.", 30, 5)
+    (request,) = server.requests
+    assert request.path == "/model/a-model/converse"
+    assert "AWS4-HMAC-SHA256" in request.headers["Authorization"]
+    assert request.json == {
+        "messages": [{"role": turn.role, "content": [{"text": turn.text}]} for turn in TURNS],
+        "system": [{"text": "Be kind."}],
+        "inferenceConfig": {"maxTokens": 50},
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_final"),
+    [
+        ((400, {"__type": "ValidationException"}), True),
+        ((403, {"__type": "AccessDeniedException"}), True),
+        ((429, {"__type": "ThrottlingException"}), False),
+        ((500, {"__type": "InternalServerException"}), False),
+        ((503, {"__type": "ServiceUnavailableException"}), False),
+        (SLOW, False),
+        (RESET, False),
+    ],
+)
+@pytest.mark.parametrize("name", ["bedrock", "openai"])
+def test_an_ai_is_asked_once_and_again_only_by_the_queue(
+    name: str, answer: Any, is_final: bool, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = answer
+    with pytest.raises((Refused, Busy, Unconfirmed)) as raised:
+        assistant(name).answer(PROMPT)
+    assert raised.value.retryable is not is_final
+    assert len(server.requests) == 1
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("openai", {"status": "incomplete", "output": []}),
+        ("openai", {"status": "completed", "output": [{"type": "message", "content": [{"type": "refusal"}]}]}),
+        ("bedrock", {**BEDROCK_ANSWER, "output": {"message": {"role": "assistant", "content": []}}}),
+    ],
+)
+def test_an_empty_answer_is_not_sent_to_anybody(
+    name: str, answer: Any, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (200, answer)
+    with pytest.raises(Refused, match="said nothing"):
+        assistant(name).answer(PROMPT)
+
+
+def test_echo_says_what_it_was_told() -> None:
+    assert Echo().answer(PROMPT).text == "You wrote:\nWhere is it?"
+
+
+# -- what is not told ------------------------------------------------------------------------------
+
+
+def test_urllib3_writes_no_url_to_a_log_whatever_the_level(server: WebServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        channel("telegram", server).send(READERS["telegram"], TEXT)
+    assert SECRET not in caplog.text
+
+
+def test_an_answer_that_does_not_end_is_not_read_to_its_end(server: WebServer) -> None:
+    server.answer = (200, b" " * 5_000_000)
+    with pytest.raises(Unconfirmed, match="too long"):
+        Http().post(server.url, b"{}", headers={}, seconds=10)

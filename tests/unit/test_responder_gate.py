@@ -1,0 +1,275 @@
+"""A customer who writes on while the answer is on its way: at each moment, under each policy.
+
+Whatever happens, what they wrote is answered once, and the history holds all of it once.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MOST_PARKED, POLICIES, QUEUE
+from tests.support.responder import PARTS, Tables, World, tables
+
+FIRST, SECOND = "Where is it?", "The blue one!"
+BOTH = f"{FIRST}\n{SECOND}"
+
+
+@pytest.fixture(scope="module")
+def new_table() -> Iterator[Tables]:
+    with tables() as new_table:
+        yield new_table
+
+
+Begin = Callable[[str], World]
+
+
+@pytest.fixture
+def begin(new_table: Tables) -> Begin:
+    def begun(policy: str) -> World:
+        world = World(new_table(), gate=policy)
+        world.emit("b-1", 1, FIRST)
+        return world
+
+    return begun
+
+
+def write_on(world: World) -> None:
+    """The buffer has something newer; it comes out when the customer has finished."""
+    world.buffer.generation = 2
+
+
+def before_the_call(world: World) -> None:
+    write_on(world)
+
+
+def during_the_call(world: World) -> None:
+    def once() -> None:
+        world.assistant.while_asked = lambda: None
+        write_on(world)
+
+    world.assistant.while_asked = once
+
+
+def when_the_text_is_ready(world: World) -> None:
+    plan = world.table.plan
+
+    def planned(*args: object, **named: object) -> bool:
+        done = plan(*args, **named)  # type: ignore[arg-type]
+        write_on(world)
+        return done
+
+    world.table.plan = planned  # type: ignore[method-assign]
+
+
+def between_the_parts(world: World) -> None:
+    world.sender.before_send = lambda text: write_on(world) if text == PARTS[0] else None
+
+
+MOMENTS = [before_the_call, during_the_call, when_the_text_is_ready, between_the_parts]
+EARLY = MOMENTS[:3]
+
+
+def customers_words(world: World) -> list[str]:
+    return [text for role, text in world.turns() if role == "user"]
+
+
+def finish(world: World) -> None:
+    """The second batch comes out, and everything is worked off."""
+    world.emit("b-2", 2, SECOND)
+    world.run()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_whatever_they_write_and_whenever_it_is_answered_and_recorded_once(
+    moment: Callable[[World], None], policy: str, begin: Begin
+) -> None:
+    world = begin(policy)
+    moment(world)
+    world.deliver()
+    finish(world)
+    assert customers_words(world) == [FIRST, SECOND]
+    assert world.turns()[-1][0] == "assistant"
+    told = " ".join(prompt.turns[-1].text for prompt in world.assistant.prompts)
+    assert FIRST in told
+    assert SECOND in told
+    assert world.is_free()
+    assert world.parked() == []
+    assert not world.buried
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_deliver_sends_whatever_was_written_meanwhile(moment: Callable[[World], None], begin: Begin) -> None:
+    world = begin(DELIVER)
+    moment(world)
+    world.deliver()
+    assert world.sender.sent == PARTS
+    assert world.buffer.asked == 0, "who always delivers need not ask"
+
+
+@pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT])
+@pytest.mark.parametrize("moment", EARLY)
+def test_what_nobody_has_heard_is_thrown_away_and_both_are_answered_together(
+    moment: Callable[[World], None], policy: str, begin: Begin
+) -> None:
+    world = begin(policy)
+    moment(world)
+    world.deliver()
+    assert (world.sender.sent, world.status(), world.is_free()) == ([], "reply_parked", True)
+    finish(world)
+    assert world.assistant.last_told == [("user", BOTH)]
+    assert world.sender.sent == PARTS, "one reply"
+    assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
+
+
+def test_an_assistant_is_not_asked_for_what_would_be_thrown_away(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    before_the_call(world)
+    world.deliver()
+    assert not world.assistant.prompts
+
+
+def test_a_reply_that_has_begun_is_finished_unless_it_may_be_interrupted(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    between_the_parts(world)
+    world.deliver()
+    assert world.sender.sent == PARTS
+    finish(world)
+    assert world.sender.sent == [*PARTS, *PARTS], "one further reply"
+
+
+def test_an_interrupted_reply_ends_where_it_was_and_the_next_one_knows(begin: Begin) -> None:
+    world = begin(INTERRUPT)
+    between_the_parts(world)
+    world.deliver()
+    assert world.sender.sent == PARTS[:1]
+    finish(world)
+    assert world.assistant.last_told == [("user", FIRST), ("assistant", PARTS[0]), ("user", SECOND)]
+    assert world.sender.sent == [PARTS[0], *PARTS]
+    assert world.turns() == [
+        ("user", FIRST), ("assistant", PARTS[0]), ("user", SECOND), ("assistant", "\n".join(PARTS)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", [during_the_call, when_the_text_is_ready])
+def test_a_queued_reply_waits_and_goes_out_before_the_next(moment: Callable[[World], None], begin: Begin) -> None:
+    world = begin(QUEUE)
+    moment(world)
+    world.deliver()
+    assert (world.sender.sent, world.status()) == ([], "reply_parked")
+    finish(world)
+    assert world.turns() == [
+        ("user", FIRST), ("assistant", "\n".join(PARTS)), ("user", SECOND), ("assistant", "\n".join(PARTS)),
+    ]  # fmt: skip
+    assert len(world.assistant.prompts) == 2, "what waits is not asked for again"
+
+
+@pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT, QUEUE])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_if_the_next_batch_never_comes_the_reply_goes_out_after_all(
+    moment: Callable[[World], None], policy: str, begin: Begin
+) -> None:
+    world = begin(policy)
+    moment(world)
+    began_ms = world.now_ms
+    world.run()
+    assert world.sender.sent == PARTS
+    assert world.turns() == [("user", FIRST), ("assistant", "\n".join(PARTS))]
+    assert world.now_ms - began_ms <= 40_000, "after a bounded time"
+    assert world.is_free()
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", range(20))
+@pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT, QUEUE])
+def test_a_failure_while_two_batches_are_merged_answers_neither_twice(
+    policy: str, step: int, when: str, kills: bool, begin: Begin
+) -> None:
+    world = begin(policy)
+    between_the_parts(world) if policy == INTERRUPT else during_the_call(world)
+    world.deliver()
+    assert world.status() == "reply_parked"
+    world.steps.names.clear()
+    world.steps.fail_at = (step, when, kills)
+    finish(world)
+    assert customers_words(world) == [FIRST, SECOND]
+    told = [prompt.turns[-1].text for prompt in world.assistant.prompts]
+    assert sum(SECOND in each for each in told) <= 2, "asked again only if the answer was lost"
+    for part in PARTS:
+        assert world.sender.sent.count(part) <= 2
+    if policy == DISCARD_AND_MERGE:
+        assert len(world.sender.sent) <= len(PARTS), "one reply"
+    assert world.is_free()
+    assert world.parked() == []
+
+
+def test_a_merged_batch_that_comes_again_before_the_other_one_is_done_is_not_answered_by_itself(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    before_the_call(world)
+    world.deliver()
+    first = world.queue.pop()
+    world.emit("b-2", 2, SECOND)
+    world.steps.names.clear()
+    world.steps.fail_at = (9, "after", True)
+    world.deliver()
+    assert world.sender.sent == PARTS[:1], "the other one ends in the midst of its reply"
+    second = world.queue.pop()
+    world.queue.append(first._replace(at_ms=world.now_ms + 100_000))
+    world.deliver()
+    assert world.sender.sent == PARTS[:1]
+    world.queue.append(second)
+    world.run()
+    assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
+    assert world.sender.sent == PARTS
+
+
+def test_a_merged_batch_is_answered_by_itself_if_the_other_one_is_given_up(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    before_the_call(world)
+    world.deliver()
+
+    def refuse(_text: str) -> None:
+        raise world.steps._error("send", False, done=False)
+
+    world.sender.before_send = refuse
+    world.emit("b-2", 2, SECOND)
+    world.queue = [each._replace(receives=12) if "b-2" in each.body else each for each in world.queue]
+    world.deliver()
+    assert [reason for _, reason in world.buried] == ["made to fail"]
+    world.sender.before_send = lambda _text: None
+    world.run()
+    assert world.sender.sent == PARTS
+    assert world.turns() == [("user", FIRST), ("assistant", "\n".join(PARTS))]
+
+
+def test_a_batch_that_comes_after_a_newer_one_was_answered_waits_for_nothing(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    late = world.queue.pop()
+    world.emit("b-2", 2, SECOND)
+    world.run()
+    world.queue.append(late)
+    world.deliver()
+    assert not world.queue
+    assert customers_words(world) == [SECOND, FIRST]
+
+
+def test_a_customer_who_never_stops_is_answered_all_the_same(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    for number in range(1, MOST_PARKED + 2):
+        if number > 1:
+            world.emit(f"b-{number}", number, f"and {number}")
+        world.queue = [each for each in world.queue if f'"b-{number}"' in each.body]
+        world.buffer.generation = number + 1
+        world.deliver()
+    assert world.sender.sent == PARTS
+    assert len(customers_words(world)) == MOST_PARKED + 1
+
+
+def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    world.steps.fail_at = (6, "before", False)
+    world.run()
+    assert world.steps.names[6] == "has_newer"
+    assert world.sender.sent == PARTS
+    assert len(world.assistant.prompts) == 1

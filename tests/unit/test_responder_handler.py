@@ -1,0 +1,372 @@
+"""The edges of the responder: its queue, its settings, operators, and what it must not tell."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lambdas.responder import handler as module
+from lambdas.responder.buffer import MessageBuffer
+from lambdas.responder.credentials import LIFE_MS, CredentialStore
+from lambdas.responder.desk import Desk
+from lambdas.responder.errors import Busy, MalformedEvent
+from lambdas.responder.event import read_batch
+from lambdas.responder.gate import MOST_PARKED, MOST_PARKED_BYTES
+from lambdas.responder.history import MOST_TURN_BYTES, Turn, alternating, kept, shortened, within_budget
+from lambdas.responder.service import Delivery, Later
+from lambdas.shared.conversation import ConversationId
+from lambdas.shared.errors import SendFailed
+from lambdas.shared.senders.deliveries import Deliveries
+from lambdas.shared.telemetry import Telemetry
+from tests.support.fakes import RecordedTelemetry
+from tests.support.responder import (
+    ANSWER,
+    NAME,
+    OPTIONS,
+    PARTS,
+    FakeObjects,
+    Tables,
+    World,
+    event,
+    tables,
+)
+
+CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
+
+
+@pytest.fixture(scope="module")
+def new_table() -> Iterator[Tables]:
+    with tables() as new_table:
+        yield new_table
+
+
+# -- the queue -------------------------------------------------------------------------------------
+
+
+class FakeDeliveries:
+    def __init__(self) -> None:
+        self.hidden: list[tuple[str, int]] = []
+        self.failures = 0
+
+    def hide(self, receipt: str, *, seconds: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise SendFailed("hide delivery: Throttling")
+        self.hidden.append((receipt, seconds))
+
+
+class FakeResponder:
+    def __init__(self) -> None:
+        self.later: dict[str, Later] = {}
+        self.seen: list[Delivery] = []
+
+    def respond(self, delivery: Delivery) -> Later | None:
+        self.seen.append(delivery)
+        return self.later.get(delivery.body)
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeDeliveries, FakeResponder]:
+    deliveries, responder = FakeDeliveries(), FakeResponder()
+    parts = module._Parts(responder, SimpleNamespace(), deliveries, RecordedTelemetry())  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "_parts", lambda: parts)
+    return deliveries, responder
+
+
+def record(body: str, receives: int = 1) -> dict[str, Any]:
+    attributes = {"ApproximateReceiveCount": str(receives)}
+    return {"messageId": f"id-{body}", "receiptHandle": f"receipt-{body}", "body": body, "attributes": attributes}
+
+
+Queue = tuple[FakeDeliveries, FakeResponder]
+
+
+def test_only_what_has_to_come_again_is_reported_as_failed(queue: Queue) -> None:
+    deliveries, responder = queue
+    responder.later["b"] = Later(16)
+    answer = module.handler({"Records": [record("a"), record("b", receives=3), record("c")]}, CONTEXT)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "id-b"}]}
+    assert [delivery.receives for delivery in responder.seen] == [1, 3, 1]
+    assert deliveries.hidden[-2:] == [("receipt-b", 16), ("receipt-c", module.HIDDEN_SECONDS)]
+
+
+def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
+    deliveries, _ = queue
+    module.handler({"Records": [record("a")]}, CONTEXT)
+    assert deliveries.hidden == [("receipt-a", 30)]
+    assert module.BEAT_SECONDS * 2 < module.HIDDEN_SECONDS, "one beat may fail"
+
+
+def test_who_cannot_keep_a_delivery_does_not_work_on_it(queue: Queue) -> None:
+    deliveries, responder = queue
+    deliveries.failures = 1
+    answer = module.handler({"Records": [record("a")]}, CONTEXT)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "id-a"}]}
+    assert not responder.seen
+
+
+def test_a_heartbeat_that_failed_marks_the_delivery_as_failed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliveries, responder = queue
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.001)
+
+    def respond(delivery: Delivery) -> None:
+        deliveries.failures = 1
+        with suppress(SendFailed):
+            while True:
+                # Until the beat has failed; the test's time-out ends it otherwise.
+                delivery.still_ours()
+
+    responder.respond = respond  # type: ignore[method-assign]
+    answer = module.handler({"Records": [record("a")]}, CONTEXT)
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "id-a"}]}
+
+
+def test_a_buried_delivery_is_unchanged_and_its_reason_stands_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    client = SimpleNamespace(send_message=lambda **named: sent.append(named))
+    monkeypatch.setattr("lambdas.shared.senders.aws.client", lambda _service: client)
+    Deliveries("queue", "dead").bury("body", reason="r" * 500)
+    (message,) = sent
+    assert (message["QueueUrl"], message["MessageBody"]) == ("dead", "body")
+    assert len(message["MessageAttributes"]["reason"]["StringValue"]) == 200
+
+
+# -- the event -------------------------------------------------------------------------------------
+
+
+def test_an_oversize_batch_is_fetched_from_where_the_event_says() -> None:
+    objects = FakeObjects()
+    messages = [{"id": "m-1", "text": "", "type": "image"}, {"id": "m-2", "text": "Hey", "type": "text"}]
+    objects.stored["batches/b-1.json"] = json.dumps({"messages": messages}).encode()
+    body = json.loads(event("b-1", 1, ""))
+    reference = {"bucket": objects.bucket, "key": "batches/b-1.json", "bytes": 1}
+    body["detail"] |= {"messages": [], "messagesRef": reference}
+    batch = read_batch(json.dumps(body), objects)
+    assert (batch.text, batch.last_message_id) == ("[image]\nHey", "m-2")
+
+
+@pytest.mark.parametrize(
+    "reference", [{"bucket": "another", "key": "batches/b-1.json"}, {"bucket": "oversize", "key": "dead-letters/x"}]
+)
+def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> None:
+    body = json.loads(event("b-1", 1, ""))
+    body["detail"] |= {"messages": [], "messagesRef": reference}
+    with pytest.raises(MalformedEvent):
+        read_batch(json.dumps(body), FakeObjects())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
+     {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []}],
+)  # fmt: skip
+def test_what_does_not_keep_to_the_schema_is_malformed(change: dict[str, Any]) -> None:
+    body = json.loads(event("b-1", 1, "a secret word"))
+    body["detail"] |= change
+    with pytest.raises(MalformedEvent) as raised:
+        read_batch(json.dumps(body), FakeObjects())
+    assert "secret word" not in str(raised.value)
+
+
+# -- history ---------------------------------------------------------------------------------------
+
+
+def turns(*texts: str) -> list[Turn]:
+    return [Turn("user" if number % 2 == 0 else "assistant", text, number, "b") for number, text in enumerate(texts)]
+
+
+def test_the_newest_turns_fit_the_budget_and_the_question_always_does() -> None:
+    before = turns("x" * 300, "y" * 30, "z" * 30)
+    asked = turns("q" * 300)
+    told = within_budget(before, asked, most_tokens=123)
+    assert [turn.text[0] for turn in told] == ["y", "z", "q"]
+    assert within_budget(before, asked, most_tokens=1) == asked
+
+
+def test_models_are_told_turns_that_alternate_and_begin_with_the_user() -> None:
+    spoken = [Turn("assistant", "a", 1, "b"), Turn("user", "b", 2, "b"), Turn("user", "c", 3, "b")]
+    assert [(turn.role, turn.text) for turn in alternating(spoken)] == [("user", "b\nc")]
+
+
+def test_what_cannot_be_written_does_not_get_into_the_history() -> None:
+    assert shortened("a\x00\x1b\nb\ud83d") == "a\nb?"
+
+
+def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
+    for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
+        huge = [turn._replace(text=shortened(text)) for turn in turns(*["t"] * 60)]
+        assert all(len(turn.text.encode()) <= MOST_TURN_BYTES for turn in huge)
+        found = kept(huge)
+        assert found.rolled + found.recent == huge
+        recent = sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent)
+        parked = len(json.dumps([shortened(text, MOST_PARKED_BYTES)] * 2 * MOST_PARKED, ensure_ascii=False).encode())
+        assert recent + parked < 350_000
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+Answer = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def world(new_table: Tables) -> World:
+    return World(new_table())
+
+
+@pytest.fixture
+def ask(world: World) -> Answer:
+    desk = Desk(table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms)
+    return lambda operation, **fields: desk.answer(
+        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}
+    )
+
+
+def test_a_hand_off_holds_the_buffer_until_it_is_handed_back(world: World, ask: Answer) -> None:
+    answer = ask("handoff", forMs=60_000)
+    assert answer["result"] == {"handedOffUntil": world.now_ms + 60_000}
+    assert world.buffer.held_ms == [60_000]
+    world.emit("b-1", 1)
+    world.run()
+    assert not world.sender.sent
+    assert ask("history")["result"]["handedOffUntil"] == world.now_ms + 60_000
+    assert ask("handback")["ok"]
+    world.emit("b-2", 2)
+    world.run()
+    assert world.sender.sent == PARTS
+
+
+def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answer) -> None:
+    world.emit("b-1", 1)
+    world.run()
+    shown = ask("history")["result"]
+    assert [turn["role"] for turn in shown["turns"]] == ["user", "assistant"]
+    assert "today" not in json.dumps(shown)
+    assert ask("history", texts=True)["result"]["turns"][1]["text"] == ANSWER
+    assert shown["status"] == "reply_sent"
+
+
+def test_who_is_not_known_has_no_history_and_does_not_become_known_by_being_handed_back(
+    world: World, ask: Answer
+) -> None:
+    assert ask("handback")["ok"]
+    assert world.item() is None
+    assert ask("history")["result"]["turns"] == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"operation": "drop"}, {"operation": "handoff"}, {"operation": "handoff", "forMs": 0},
+     {"operation": "history", "conversation": "x"}],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_in_a_sentence(fields: dict[str, Any], ask: Answer) -> None:
+    operation = fields.pop("operation")
+    answer = ask(operation, **fields)
+    assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
+    assert answer["error"]["message"]
+
+
+class FakeAdmin:
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+
+    def call(self, function: str, payload: Any, *, answer_seconds: float) -> dict[str, Any]:
+        self.asked.append((function, dict(payload)))
+        return self.answer
+
+
+def test_the_gate_is_asked_of_the_admin_function() -> None:
+    admin = FakeAdmin({"ok": True, "result": {"current": 3, "newer": True}})
+    assert MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2) is True
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2}
+    assert admin.asked == [("admin", asked)]
+
+
+def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
+    admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
+    with pytest.raises(Busy):
+        MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2)
+
+
+# -- secrets ---------------------------------------------------------------------------------------
+
+
+class FakeSecrets:
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.value = value
+        self.reads = 0
+        self.is_away = False
+
+    def read(self, secret_id: str) -> str:
+        self.reads += 1
+        if self.is_away:
+            raise SendFailed("read secret: Throttling")
+        return json.dumps(self.value)
+
+
+def test_credentials_are_kept_for_a_while_and_an_old_answer_is_better_than_none() -> None:
+    now_ms = 0
+    secrets = FakeSecrets({"whatsapp": {"accessToken": "one", "accounts": {"7": {"accessToken": "two"}}}})
+    store = CredentialStore(secrets, "the-secret", clock=lambda: now_ms)
+    assert store.of("whatsapp", "6") == {"accessToken": "one"}
+    assert store.of("whatsapp", "7") == {"accessToken": "two"}
+    assert store.of("telegram", "bot") == {}
+    assert secrets.reads == 1
+    now_ms, secrets.is_away = LIFE_MS + 1, True
+    assert store.of("whatsapp", "7") == {"accessToken": "two"}
+    assert secrets.reads == 2
+
+
+def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() -> None:
+    credentials = CredentialStore(FakeSecrets({"telegram": {"botToken": "t"}}), "the-secret")
+    fake: Any = SimpleNamespace()
+
+    def of(platform: str, **options: Any) -> Any:
+        to = ConversationId("acme", platform, "bot", "7")
+        return module._channel(OPTIONS._replace(**options), credentials, fake, to)
+
+    assert type(of("telegram")).__name__ == "Telegram"
+    assert of("generic") is fake
+    assert of("telegram", channel="fake") is fake
+    assert of("instagram") is None
+
+
+# -- what is not told ------------------------------------------------------------------------------
+
+WORDS = ("zebra", "giraffe", "s3cret")
+
+
+@pytest.mark.parametrize("step", range(15))
+@pytest.mark.parametrize("gate", ["deliver", "interrupt"])
+def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
+    gate: str, step: int, new_table: Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Powertools keeps one logger a service, which writes where the first test's output went.
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"responder-{gate}-{step}")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer/test")
+    monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
+    world = World(new_table(), gate=gate, typing_indicator=True)
+    telemetry = Telemetry()
+    monkeypatch.setattr(world.responder, "_telemetry", telemetry)
+    world.assistant.says = "a giraffe"
+    world.emit("b-1", 1, "a zebra")
+
+    def blow_up(_text: str) -> None:
+        world.sender.before_send = lambda _text: None
+        raise ValueError("a zebra and a giraffe and s3cret")
+
+    world.sender.before_send = blow_up
+    world.steps.fail_at = (step, "after", False)
+    world.run()
+    world.emit("b-2", 2, "another zebra")
+    world.queue[-1] = world.queue[-1]._replace(body='{"detail": "zebra"}')
+    world.run()
+    telemetry.flush()
+    told = capsys.readouterr()
+    assert "tried again" in told.out
+    assert "given up" in told.out
+    for word in WORDS:
+        assert word not in told.out + told.err
