@@ -7,7 +7,7 @@ queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batch
 from functools import cache
 from typing import Any
 
-from lambdas.conversation_processor.lanes import MOST_WAITS, OtherLane
+from lambdas.conversation_processor.lanes import MOST_FAILURES, MOST_WAITS, OtherLane
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.shared import config
 from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
@@ -54,6 +54,7 @@ def _other_lane(settings: config.ConversationProcessorSettings, telemetry: Telem
         TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED),
         telemetry,
         most_waits=min(MOST_WAITS, settings.max_attempts // 2),
+        most_failures=min(MOST_FAILURES, settings.max_attempts // 2),
     )
 
 

@@ -20,7 +20,7 @@ from lambdas.shared.wire import id_of
 # So often a batch waits for the window lane to emit what it holds of the same conversation.
 MOST_WAITS = 5
 # So often it waits for a table that does not answer. An outage of the table is not to be one of the main lane.
-MOST_FAILURES = 2
+MOST_FAILURES = 5
 
 
 class WindowFirst(Exception):
@@ -39,12 +39,14 @@ class OtherLane:
         telemetry: Telemetry,
         *,
         most_waits: int = MOST_WAITS,
+        most_failures: int = MOST_FAILURES,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._triggers = triggers
         self._telemetry = telemetry
         self._most_waits = most_waits
+        self._most_failures = most_failures
         self._clock = clock
 
     def left_to_emit(self, conversation: str, taken: Taken) -> list[bytes]:
@@ -53,7 +55,7 @@ class OtherLane:
         try:
             theirs = self._theirs(conversation, taken, names)
         except SendFailed as error:
-            if taken.attempt <= min(MOST_FAILURES, self._most_waits):
+            if taken.attempt <= self._most_failures:
                 raise
             self._telemetry.count("JournalFailures")
             self._telemetry.warn("window lane not asked", conversation=conversation, reason=str(error))

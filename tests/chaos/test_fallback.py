@@ -105,6 +105,12 @@ def judge_lanes(talks: list[Talk]) -> dict[str, list[Arrival]]:
             first = known.setdefault(arrival.batch["batchId"], arrival)
             assert first.batch["messages"] == arrival.batch["messages"], "a batch came again with another content"
         came = [message_id for arrival in known.values() for message_id in ids_of(arrival)]
+        if sorted(came) != sorted(talk.ids):
+            print([(a.batch["lane"], a.batch["batchId"], a.batch["attempt"], ids_of(a)) for a in known.values()])
+            for role in ("ingest", "conversation_processor", "window_processor"):
+                for line in talk.stage.log(role, since_ms=int((time.time() - 120) * 1000)):
+                    if talk.name in line:
+                        print(role, line[:600])
         assert sorted(came) == sorted(talk.ids), "each message in one batch"
         by_lane: dict[str, list[str]] = defaultdict(list)
         for arrival in known.values():

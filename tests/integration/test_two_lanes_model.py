@@ -12,12 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lambdas.conversation_processor import lanes
 from lambdas.conversation_processor.lanes import OtherLane
 from lambdas.ingest.lane import LaneWithFallback
 from lambdas.shared.senders import holding_table
 from lambdas.shared.senders.holding_table import HoldingTable, Window
-from lambdas.shared.store.outcomes import Buffered
+from lambdas.shared.store.outcomes import Buffered, Taken
 from tests.support.two_lanes import INGESTERS, Interruption, Step, TwoLanes
 from tests.support.window import make_holding_table
 
@@ -71,12 +70,6 @@ collisions = st.builds(
 histories = st.one_of(anything, collisions, collisions).map(lambda steps: [Step("deliver", (0,)), *steps])
 waits = st.sampled_from([0, 0, 3])
 skews = st.sampled_from([0, 0, 1_000, -1_000])
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often the table fails it is asked again: without it, the lanes know nothing of each other."""
-    monkeypatch.setattr(lanes, "MOST_FAILURES", 1_000)
 
 
 def live(database: Any, history: list[Step], skew_ms: int, most_waits: int) -> None:
@@ -162,7 +155,12 @@ def left_to_nobody() -> Any:
 
 @bug("a table that does not answer once is taken for one that has nothing")
 def no_patience() -> Any:
-    return patch.object(lanes, "MOST_FAILURES", 0)
+    def left_to_emit(lane: OtherLane, conversation: str, taken: Taken) -> list[bytes]:
+        lane._most_failures = 0
+        return whole(lane, conversation, taken)
+
+    whole = OtherLane.left_to_emit
+    return patch.object(OtherLane, "left_to_emit", left_to_emit)
 
 
 @bug("what is known is held again")

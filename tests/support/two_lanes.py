@@ -31,7 +31,8 @@ from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
 SETTINGS = StoreSettings(executor_ms=20_000, claim_ms=20_000)
-# However long a history is, its batches are tried again to the end.
+# However long a history is, its batches are tried again to the end; and a table that fails is asked again, for without
+# it the lanes know nothing of each other.
 MAX_ATTEMPTS = 1_000
 MOST_WAITS = 3
 INGESTERS = 2
@@ -142,7 +143,12 @@ class TwoLanes:
             starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
             telemetry=telemetry,
             other_lane=OtherLane(
-                self.scene.table, self.scene.triggers, telemetry, most_waits=self.most_waits, clock=self.clock
+                self.scene.table,
+                self.scene.triggers,
+                telemetry,
+                most_waits=self.most_waits,
+                most_failures=MAX_ATTEMPTS,
+                clock=self.clock,
             ),
             clock=self.clock,
             random=lambda: 0.0,

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lambdas.conversation_processor import lanes as emitting
+from lambdas.shared.emission import LONGEST_RETRY_MS
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.store.outcomes import Taken
 from tests.support.engine import payload
@@ -228,11 +229,14 @@ def test_an_outage_of_the_table_delays_the_main_lane_and_does_not_stop_it(
             raise SendFailed("get item: ConnectTimeoutError")
 
     monkeypatch.setattr(lanes.scene.wire, "before", fail)
+    lanes.executor._other_lane = emitting.OtherLane(
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, clock=lanes.clock
+    )
     for _ in range(emitting.MOST_FAILURES):
-        fall_due(lanes)
+        lanes.wait(LONGEST_RETRY_MS)
         lanes.execute()
         assert batches(lanes) == []
-    fall_due(lanes)
+    lanes.wait(LONGEST_RETRY_MS)
     lanes.execute()
     assert batches(lanes) == [("debounce", ["m1"])]
     assert lanes.scene.telemetry.counts["JournalFailures"] == 1
@@ -240,7 +244,7 @@ def test_an_outage_of_the_table_delays_the_main_lane_and_does_not_stop_it(
 
 def test_where_a_batch_has_one_attempt_a_table_that_does_not_answer_does_not_cost_it(lanes: TwoLanes) -> None:
     lane = emitting.OtherLane(
-        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_waits=0, clock=lanes.clock
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_failures=0, clock=lanes.clock
     )
     taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [payload("m1")])
     with lanes.scene.wire.at("put_item", failing()):
