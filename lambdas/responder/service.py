@@ -15,14 +15,14 @@ from lambdas.responder import history
 from lambdas.responder.assistants.base import Assistant, Prompt
 from lambdas.responder.channels.base import SECONDS as CHANNEL_SECONDS
 from lambdas.responder.channels.base import Channel, split
-from lambdas.responder.errors import Busy, OwnerLost, Refused, Unconfirmed
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
 from lambdas.responder.event import Batch, Objects, read_batch
 from lambdas.responder.gate import MOST_PARKED_BYTES, Gate, Parked
 from lambdas.responder.history import ASSISTANT, USER, Turn
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.config import ResponderOptions
 from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import MessageBufferError, SendFailed
+from lambdas.shared.errors import LockLost, MessageBufferError, SendFailed
 from lambdas.shared.senders.conversations_table import (
     PLANNED,
     SENDING,
@@ -279,7 +279,7 @@ class Responder:
             expires_at_seconds=self._expires_at_seconds(),
         )
         if not planned:
-            raise OwnerLost("the conversation is somebody else's")
+            raise LockLost("the conversation is somebody else's")
         work.outbox = Outbox(None, None, parts, [PLANNED] * len(parts), *tokens)
 
     def _show_typing(self, work: _Work, channel: Channel) -> None:
@@ -327,7 +327,7 @@ class Responder:
     def _mark(self, work: _Work, number: int, *, before: str, after: str) -> None:
         marked = self._table.mark(work.name, work.owner, work.batch.batch_id, part=number, before=before, after=after)
         if not marked:
-            raise OwnerLost("the part is not where it was left")
+            raise LockLost("the part is not where it was left")
 
     # -- the gate ----------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class Responder:
         own = Parked(batch.batch_id, batch.generation, text, said)
         # What is planned stays: if nothing newer comes, it is what will be said.
         if not self._table.park(work.name, work.owner, [*work.record.parked, own._asdict()]):
-            raise OwnerLost("the conversation is somebody else's")
+            raise LockLost("the conversation is somebody else's")
         self._telemetry.count("RepliesParked")
         self._telemetry.info("reply waits: newer messages", conversation=work.name, batch=batch.batch_id)
         return Later(self._options.gate_wait_seconds)
@@ -391,7 +391,7 @@ class Responder:
             ),
         )
         if not done:
-            raise OwnerLost("the conversation is somebody else's")
+            raise LockLost("the conversation is somebody else's")
         self._telemetry.measure_ms("ProcessingMs", processing_ms)
 
     def _user_turns(self, work: _Work) -> list[Turn]:
