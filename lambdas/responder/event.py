@@ -4,6 +4,7 @@ import json
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.responder.errors import MalformedEvent
+from lambdas.shared.config import LANES
 from lambdas.shared.conversation import ConversationId, parse_conversation_id
 from lambdas.shared.errors import InvalidId
 
@@ -22,6 +23,8 @@ class Batch(NamedTuple):
     batch_id: str
     conversation: ConversationId
     generation: int
+    lane: str
+    """Each counts generations for itself."""
     text: str
     """What the assistant is told: the texts, and of what has none its kind."""
     last_message_id: str
@@ -39,6 +42,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
             batch_id=_of(str, detail["batchId"]),
             conversation=parse_conversation_id(_of(str, detail["conversationId"])),
             generation=_of(int, detail["generation"]),
+            lane=_lane(detail["lane"]),
             text="\n".join(_of(str, message["text"]) or f"[{_of(str, message['type'])}]" for message in messages),
             last_message_id=_of(str, messages[-1]["id"]),
         )
@@ -53,6 +57,12 @@ def _fetched(reference: Any, objects: Objects) -> Any:
     if reference["bucket"] != objects.bucket or not _of(str, reference["key"]).startswith(BATCHES):
         raise MalformedEvent("the event refers to a place that holds no batches")
     return json.loads(objects.get(reference["key"]))["messages"]
+
+
+def _lane(value: Any) -> str:
+    if value not in LANES:
+        raise MalformedEvent("there is no such lane")
+    return str(value)
 
 
 def _of(kind: type, value: Any) -> Any:

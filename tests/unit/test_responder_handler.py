@@ -34,6 +34,7 @@ from tests.support.responder import (
     tables,
 )
 
+BATCH = read_batch(event("b-1", 2, "Hey", lane="window"), FakeObjects())
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
 
 
@@ -161,7 +162,8 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
 @pytest.mark.parametrize(
     "change",
     [{"version": 2}, {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
-     {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []}],
+     {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
+     {"lane": "third"}, {"lane": []}],
 )  # fmt: skip
 def test_what_does_not_keep_to_the_schema_is_malformed(change: dict[str, Any]) -> None:
     body = json.loads(event("b-1", 1, "a secret word"))
@@ -280,15 +282,15 @@ class FakeAdmin:
 
 def test_the_gate_is_asked_of_the_admin_function() -> None:
     admin = FakeAdmin({"ok": True, "result": {"current": 3, "newer": True}})
-    assert MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2) is True
-    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2}
+    assert MessageBuffer(admin, "admin", by="responder").newest(BATCH) == 3
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
     assert admin.asked == [("admin", asked)]
 
 
 def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
     admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(Busy):
-        MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2)
+        MessageBuffer(admin, "admin", by="responder").newest(BATCH)
 
 
 # -- secrets ---------------------------------------------------------------------------------------
