@@ -159,6 +159,25 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
         read_batch(json.dumps(body), FakeObjects())
 
 
+def test_a_batch_that_no_assistant_could_be_told_of_is_refused_before_it_is_fetched() -> None:
+    body = json.loads(event("b-1", 1, ""))
+    reference = {"bucket": FakeObjects.bucket, "key": "batches/b-1.json", "bytes": 64_000_000}
+    body["detail"] |= {"messages": [], "messagesRef": reference}
+    with pytest.raises(MalformedEvent, match="more than"):
+        read_batch(json.dumps(body), FakeObjects())
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "\x00\t"])
+def test_what_has_nothing_to_read_is_told_by_its_kind(text: str) -> None:
+    assert read_batch(event("b-1", 1, text), FakeObjects()).text == "[text]"
+
+
+@pytest.mark.parametrize("body", ["{", "[" * 200_000, "null", '{"detail": []}'])
+def test_what_is_no_event_is_malformed(body: str) -> None:
+    with pytest.raises(MalformedEvent):
+        read_batch(body, FakeObjects())
+
+
 @pytest.mark.parametrize(
     "change",
     [{"version": 2}, {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
