@@ -50,7 +50,7 @@ def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield stage
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def replies(running: LocalStage) -> Iterator[Inbox]:
     with collect(running.outputs, pattern=REPLIES) as inbox:
         yield inbox
@@ -138,14 +138,15 @@ def test_who_always_delivers_answers_a_second_burst_by_a_second_reply(
     with reconfigured(running, gate="deliver"), answering(ai, second_burst(customer)):
         customer.write("Where is it?")
         assert customer.hears(2)
-    assert customer.heard() == ["About: Where is it?", "About: The blue one!\nWith stripes."]
+    # Which of the two comes first nobody promises: one of them may have had to be tried again.
+    assert sorted(customer.heard()) == ["About: The blue one!\nWith stripes.", "About: Where is it?"]
 
 
 def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
     running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxied = aws_proxy(running.outputs.AwsEndpointUrl)
-    with proxied as proxy, reconfigured(running, lock_ms=8_000, AWS_ENDPOINT_URL=proxy.url):
+    with proxied as proxy, reconfigured(running, lock_ms=8_000, hidden_seconds=6, AWS_ENDPOINT_URL=proxy.url):
         held = proxy.hold_answer(PUT_EVENTS)
         customer.write("Where is it?")
         running.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))

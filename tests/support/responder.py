@@ -54,6 +54,7 @@ OPTIONS = ResponderOptions(
     max_attempts=12,
     outbox_days=35,
     lock_ms=LOCK_MS,
+    hidden_seconds=HIDDEN_MS // 1_000,
 )
 
 
