@@ -23,6 +23,7 @@ from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.config import ResponderOptions
 from lambdas.shared.conversation import ConversationId
 from lambdas.shared.errors import LockLost, MessageBufferError, SendFailed
+from lambdas.shared.senders.aws import LONGEST_CALL_MS
 from lambdas.shared.senders.conversations_table import (
     PLANNED,
     SENDING,
@@ -313,7 +314,8 @@ class Responder:
         return "\n".join(said)
 
     def _send_part(self, work: _Work, channel: Channel, number: int, text: str) -> None:
-        work.require_ms(int(CHANNEL_SECONDS * 1_000))
+        # A part whose sender is ended after it began is never sent: the table may take its time, too.
+        work.require_ms(int(CHANNEL_SECONDS * 1_000) + LONGEST_CALL_MS)
         self._mark(work, number, before=PLANNED, after=SENDING)
         try:
             channel.send(work.batch.conversation, text)

@@ -1,5 +1,6 @@
 """The responder's stack: what it may do, what it keeps, and that nothing else needs it."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,6 +108,13 @@ def test_only_the_model_of_the_stage_may_be_asked(
     found = [str(each) for each in (resources if isinstance(resources, list) else [resources])]
     assert len(found) == len(named)
     assert all(any(name in resource for resource in found) for name in named)
+
+
+@pytest.mark.parametrize("gate", ["discard_and_merge", "deliver"])
+def test_the_window_lane_alone_may_have_a_responder_with_any_gate(gate: str, synthesize: Callable[..., Stacks]) -> None:
+    template = synthesize("dev", responder={"gate": gate}, lane="window")["Responder"]
+    function = _one(template, "AWS::Lambda::Function")["Properties"]
+    assert json.loads(function["Environment"]["Variables"]["RESPONDER"])["gate"] == gate
 
 
 def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stacks]) -> None:

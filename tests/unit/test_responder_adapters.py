@@ -237,6 +237,7 @@ def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_fai
         ("short", ["short"]),
         ("one paragraph\n\nand another", ["one paragraph", "and another"]),
         ("words that have to be broken", ["words that have to", "be broken"]),
+        ("half \ud83d", ["half ?"]),
         ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
     ],
 )

@@ -203,7 +203,7 @@ def test_a_part_is_not_begun_when_too_little_time_is_left(world: Callable[..., W
     at_work.emit("b-1", 1)
 
     def take_long() -> None:
-        at_work.time_left_ms = 12_000
+        at_work.time_left_ms = 20_000
 
     at_work.assistant.while_asked = take_long
     at_work.deliver()

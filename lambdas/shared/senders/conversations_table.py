@@ -196,7 +196,7 @@ class ConversationsTable:
         """Say what is going to be sent, before any of it is. False: somebody else has the conversation."""
         plan = {
             **self._key(conversation, _outbox(batch_id)),
-            "parts": _s(json.dumps(parts)),
+            "parts": _s(json.dumps(parts, ensure_ascii=False)),
             "carried": _s(json.dumps(carried)),
             "states": {"L": [_s(PLANNED)] * len(parts)},
             "inputTokens": _n(tokens[0]),
