@@ -123,13 +123,6 @@ def second_burst(customer: Customer) -> Callable[[Request], Answer]:
     return answer
 
 
-def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai: WebServer, customer: Customer) -> None:
-    with answering(ai, second_burst(customer)):
-        customer.write("Where is it?")
-        assert customer.hears(1)
-    assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
-
-
 def test_who_always_delivers_answers_a_second_burst_by_a_second_reply(
     ai: WebServer, running: LocalStage, customer: Customer
 ) -> None:
@@ -155,6 +148,13 @@ def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
     assert [(turn["role"], turn["text"]) for turn in turns] == [("user", "Where is it?"), ("assistant", "Hello.")]
 
 
+def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai: WebServer, customer: Customer) -> None:
+    with answering(ai, second_burst(customer)):
+        customer.write("Where is it?")
+        assert customer.hears(1)
+    assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
+
+
 def test_a_conversation_that_was_handed_to_a_human_is_held_until_it_is_resumed(
     running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,8 +177,20 @@ def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: 
     variables: dict[str, Any] = {"RESPONDER": json.dumps(told)}
     if AWS_ENDPOINT_URL:
         variables["AWS_ENDPOINT_URL"] = AWS_ENDPOINT_URL
+    queue_url = found["Environment"]["Variables"]["QUEUE_URL"]
+    # A process that is at work while its configuration changes would go on with the old one.
+    wait_until(lambda: is_empty(running, queue_url))
     with running.configured("responder", **variables):
         yield
+        wait_until(lambda: is_empty(running, queue_url))
+
+
+def is_empty(running: LocalStage, queue_url: str) -> bool:
+    """Nothing waits, and nothing is being worked on."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    sqs = running.outputs.client("sqs")
+    attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=names)["Attributes"]
+    return all(int(attributes[name]) == 0 for name in names)
 
 
 def operate(running: LocalStage, *command: str) -> None:
@@ -196,4 +208,4 @@ def wait_until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not done():
         assert time.monotonic() < deadline
-        time.sleep(1)
+        time.sleep(0.5)
