@@ -16,7 +16,8 @@ from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, Script, load_script
 from lambdas.shared.store.connection import Connection
 from lambdas.shared.store.outcomes import Claimed, Completed, Taken
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import Store
 from lambdas.shared.timing import Timing
 
 FRAGMENTS = 5

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -18,6 +17,7 @@ ROUNDS = 5
 
 BUDGETS = {
     "ingest": 1.6, "processor": 1.5, "conversation_processor": 1.5, "watchdog": 1.5, "admin": 1.6, "responder": 1.5,
+    "window_processor": 0.8,
 }  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -46,11 +46,10 @@ def imported_modules(module: str) -> set[str]:
 @pytest.mark.parametrize("role", BUDGETS)
 def test_a_handler_is_imported_within_its_budget(role: str) -> None:
     handler = f"lambdas.{role}.handler"
-    import_microseconds(handler)
-    import_microseconds("boto3")
-    # In turns, so that a busy machine is busy for both.
-    ratios = [import_microseconds(handler) / import_microseconds("boto3") for _ in range(ROUNDS)]
-    assert median(ratios) <= BUDGETS[role], ratios
+    # In turns, so that a busy machine is busy for both; the least of each, for others' work only ever adds to it.
+    rounds = [(import_microseconds(handler), import_microseconds("boto3")) for _ in range(ROUNDS)]
+    ours, sdk = map(min, zip(*rounds, strict=True))
+    assert ours / sdk <= BUDGETS[role], rounds
 
 
 @pytest.mark.parametrize("role", BUDGETS)
@@ -59,4 +58,6 @@ def test_no_handler_imports_what_it_may_never_need(role: str) -> None:
     unwanted = {"boto3", "botocore.session", "urllib3", "aws_xray_sdk"}
     if role not in ("ingest", "admin"):
         unwanted |= {"pydantic", "lambdas.shared.rules", "lambdas.shared.message"}
+    if role in ("window_processor", "responder"):
+        unwanted |= {"redis"}  # they know no Valkey
     assert not imported & unwanted
