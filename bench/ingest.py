@@ -1,0 +1,224 @@
+"""Taking messages in, by 1, 16 and 256 clients: `python -m bench.ingest [--quick]`.
+
+All contestants take turns on one server and are asked by the same lean clients, BullMQ by the requests that its own
+client made. Server CPU of a message is the fair figure; adds a second are those of a server and a client that share
+the machine. Beside them, what one process of each one's own client takes.
+"""
+
+import argparse
+import base64
+import random
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench import bullmq
+from bench.contestants import (
+    FRAGMENTS,
+    TIMING,
+    WARM_UP_WAVES,
+    Bare,
+    BullMq,
+    Contestant,
+    Naive,
+    Ours,
+    Ping,
+    conversation_id,
+    message_id,
+    payload,
+)  # fmt: skip
+from bench.crowd import Crowd
+from bench.measure import Cost, Figure, Meter, figure, ratio
+from bench.report import Target, print_targets, save
+from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.store import Store
+from tests.support.valkey_server import ValkeyServer
+
+CLIENTS = (1, 16, 256)
+SIZES = (200, 4_096)
+WAIT_MS = 600_000
+
+
+@dataclass
+class Rounds:
+    """Of one contestant, by one number of clients."""
+
+    costs: list[Cost] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    client_cpu_seconds: list[float] = field(default_factory=list)
+
+    def add(self, cost: Cost, crowd: Crowd) -> None:
+        self.costs.append(cost)
+        self.seconds.append(crowd.seconds)
+        self.client_cpu_seconds.append(crowd.client_cpu_seconds)
+
+    @property
+    def cpu_us(self) -> list[float]:
+        return [cost.cpu_us_per_message for cost in self.costs]
+
+    @property
+    def per_second(self) -> list[float]:
+        return [cost.messages / seconds for cost, seconds in zip(self.costs, self.seconds, strict=True)]
+
+    @property
+    def client_us(self) -> list[float]:
+        shared = zip(self.client_cpu_seconds, self.costs, strict=True)
+        return [seconds * 1e6 / cost.messages for seconds, cost in shared]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "server_cpu_us": figure(self.cpu_us).as_json(),
+            "adds_per_second": figure(self.per_second).as_json(),
+            "client_cpu_us": figure(self.client_us).as_json(),
+            "requests": round(self.costs[0].round_trips_per_message, 2),
+            "commands": round(figure([cost.commands / cost.messages for cost in self.costs]).median, 2),
+        }
+
+
+Found = dict[tuple[int, str], Rounds]
+"""By clients and contestant."""
+
+
+def measure(*, size: int, clients: tuple[int, ...], conversations: int, rounds: int, seed: int) -> Found:
+    server = ValkeyServer().start()
+    meter, order = Meter(server.port, server.pid), random.Random(seed)
+    crowds = {number: Crowd(server.port, clients=number) for number in clients}
+    try:
+        recorded = {name: _record(server.port, conversations, size, keep_all=keep) for name, keep in _VARIANTS}
+        found: Found = defaultdict(Rounds)
+        contestants: dict[int, list[Contestant]] = {
+            number: [
+                Ours(crowd, offset=number * 10_000_000, payload_bytes=size), Naive(crowd, payload_bytes=size),
+                Bare(crowd, payload_bytes=size), Ping(crowd),
+                *(BullMq(crowd, requests, name=name) for name, requests in recorded.items()),
+            ]
+            for number, crowd in crowds.items()
+        }  # fmt: skip
+        turns = [(number, each) for number, all_ in contestants.items() for each in all_]
+        for turn in range(-WARM_UP_WAVES, rounds):
+            order.shuffle(turns)
+            for number, contestant in turns:
+                crowd = crowds[number]
+                crowd.seconds = crowd.client_cpu_seconds = 0.0
+                mix = _mix(contestant, conversations, meter)
+                if turn >= 0:
+                    found[number, contestant.name].add(mix, crowd)
+        return found
+    finally:
+        for crowd in crowds.values():
+            crowd.close()
+        meter.close()
+        server.stop()
+
+
+_VARIANTS = (("bullmq", False), ("bullmq keep-all", True))
+
+
+def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
+    """The fragments alone: what a wave sends beside them is not in the time."""
+    if isinstance(contestant, Ours):
+        # Its wave also sends duplicates and endings, which the others do not have.
+        return contestant.fragments(conversations, meter)
+    return contestant.wave(conversations, meter)["mix"]
+
+
+def _record(port: int, conversations: int, size: int, *, keep_all: bool) -> list[list[list[bytes]]]:
+    """fragment -> conversation -> requests"""
+    messages = [
+        {"conversation": conversation_id(each), "body": payload(each, number, size).decode(), "delay": WAIT_MS}
+        for number in range(FRAGMENTS)
+        for each in range(conversations)
+    ]
+    sent = bullmq.ask("record", messages, port=port, keepAll=keep_all)
+    requests = [[base64.b64decode(request) for request in each] for each in sent]
+    return [requests[start : start + conversations] for start in range(0, len(requests), conversations)]
+
+
+def own_clients(messages: int, clients: int) -> dict[str, dict[str, float]]:
+    """One process each: redis-py as ingest uses it, one call after the other; BullMQ with so many under way."""
+    server = ValkeyServer().start()
+    try:
+        client = connect(ConnectionSettings(f"valkey://127.0.0.1:{server.port}?cluster=true"))
+        store = Store(Connection(lambda: client))
+        began, cpu = time.perf_counter(), time.process_time()
+        for number in range(messages):
+            each = number % 1_000
+            store.buffer_message(
+                conversation_id(each), message_id(each, number), payload=payload(each, number), timing=TIMING
+            )
+        found = {"ours": _own(messages, time.perf_counter() - began, time.process_time() - cpu)}
+        client.close()
+        bodies = [
+            {"conversation": conversation_id(n % 1_000), "body": payload(n % 1_000, n).decode(), "delay": WAIT_MS}
+            for n in range(messages)
+        ]
+        for number in sorted({1, clients}):
+            (told,) = bullmq.ask("flood", bodies, port=server.port, clients=number)
+            found[f"bullmq, {number}"] = _own(messages, told["ms"] / 1_000, told["cpuUs"] / 1e6)
+        return found
+    finally:
+        server.stop()
+
+
+def _own(messages: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
+    return {
+        "adds_per_second": round(messages / seconds),
+        "client_cpu_us": round(cpu_seconds * 1e6 / messages, 1),
+    }
+
+
+def targets(found: Found, *, size: int) -> list[Target]:
+    def of(number: int, name: str) -> Rounds:
+        return found[number, name]
+
+    return [
+        target
+        for number in sorted({number for number, _ in found})
+        for target in (
+            Target(f"server CPU of a message of {size} B, of BullMQ's, {number} clients", 0.5,
+                   ratio(of(number, "ours").cpu_us, of(number, "bullmq").cpu_us)),
+            Target(f"server CPU of a message of {size} B, of naive's, {number} clients", 0.7,
+                   ratio(of(number, "ours").cpu_us, of(number, "naive").cpu_us)),
+            Target(f"time of an add of {size} B, of BullMQ's, {number} clients", 0.5,
+                   ratio(of(number, "bullmq").per_second, of(number, "ours").per_second)),
+        )
+    ]  # fmt: skip
+
+
+def show(found: Found, size: int) -> None:
+    print(f"\n{f'{size} B':26}{'adds a second':>30}{'server CPU, µs':>26}{'client CPU, µs':>26}{'commands':>10}")
+    for (number, name), rounds in sorted(found.items()):
+        figures: list[Figure] = [figure(values) for values in (rounds.per_second, rounds.cpu_us, rounds.client_us)]
+        commands = rounds.as_json()["commands"]
+        print(f"{number:>4} {name:21}{figures[0]!s:>30}{figures[1]!s:>26}{figures[2]!s:>26}{commands:>10}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look, not a figure to cite: fewer rounds, 200 B only")
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    bullmq.install()
+    rounds, conversations = (5, 300) if wanted.quick else (15, 600)
+    all_targets, result = [], []
+    for size in SIZES[:1] if wanted.quick else SIZES:
+        found = measure(size=size, clients=CLIENTS, conversations=conversations, rounds=rounds, seed=wanted.seed)
+        show(found, size)
+        all_targets += targets(found, size=size)
+        result += [
+            {"bytes": size, "clients": number, "contestant": name} | each.as_json()
+            for (number, name), each in sorted(found.items())
+        ]
+    own = own_clients(2_000 if wanted.quick else 10_000, 256)
+    for name, told in own.items():
+        print(
+            f"own client, {name:14}{told['adds_per_second']:>10,.0f} a second{told['client_cpu_us']:>10} µs of its CPU"
+        )
+    print_targets(all_targets)
+    save("ingest", {"seed": wanted.seed, "rounds": rounds, "contestants": result, "own_clients": own}, all_targets,
+         quick=wanted.quick)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
