@@ -108,8 +108,13 @@ def events(platform: str, count: int) -> list[dict[str, Any]]:
 
 def _body(platform: str, number: int) -> bytes:
     if platform == "generic":
-        told: Any = {"account": "a", "conversation": f"c{number % CONVERSATIONS}", "id": f"m{number}",
-                     "text": "Could you tell me whether this is still to be had?", "sentAt": 1_700_000_000_000}  # fmt: skip
+        told: Any = {
+            "account": "a",
+            "conversation": f"c{number % CONVERSATIONS}",
+            "id": f"m{number}",
+            "text": "Could you tell me whether this is still to be had?",
+            "sentAt": 1_700_000_000_000,
+        }
         return body_of(platform, told)
     told = json.loads((FIXTURES / platform / TEXTS[platform]).read_text("utf-8"))
     if platform == "whatsapp":

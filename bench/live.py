@@ -126,7 +126,9 @@ def _delivered(system: System) -> set[tuple[int, int]]:
 
 def lateness_targets(found: list[Json]) -> list[Target]:
     def p99(name: str, what: str) -> list[float]:
-        return [each["p99"] for each in found if (each["system"], each["what"], each["rate"]) == (name, what, RATES[-1])]
+        return [
+            each["p99"] for each in found if (each["system"], each["what"], each["rate"]) == (name, what, RATES[-1])
+        ]
 
     targets = []
     for what in ("timed", "immediate"):
@@ -153,7 +155,10 @@ def measure_lateness(*, rates: tuple[int, ...], seconds: float, rounds: int, see
         for kind, rate, what, delay in turns:
             told = {"system": kind.name, "rate": rate, "what": what, "round": turn}
             told |= lateness(kind, rate=rate, seconds=seconds, delay_ms=delay)
-            print("{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**told), flush=True)
+            print(
+                "{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**told),
+                flush=True,
+            )
             found.append(told)
     return found
 

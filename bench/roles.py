@@ -5,6 +5,7 @@ completes; `poll` is the naive processor. Answers are JSON lines, all times in m
 """
 
 import json
+import os
 import select
 import sys
 import time
@@ -22,8 +23,8 @@ from lambdas.shared.store.connection import Connection, ConnectionSettings, conn
 from lambdas.shared.store.outcomes import Completed, Taken
 from lambdas.shared.store.store import Store, StoreSettings
 from lambdas.shared.store.wake import Wake
-from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.timing import Timing
+from tests.support.fakes import RecordedTelemetry
 
 POLL_SECONDS = 0.5
 Given = Mapping[str, Any]
@@ -87,26 +88,10 @@ class _Pipe:
         sys.stdout.flush()
 
 
-class _Silent(Telemetry):
-    def info(self, decision: str, **_: Any) -> None:
-        return
-
-    warn = debug = info
-
-    def count(self, metric: str, value: int = 1) -> None:
-        return
-
-    def measure_ms(self, metric: str, value: int) -> None:
-        return
-
-    def flush(self) -> None:
-        return
-
-
 def process(given: Given) -> None:
     """The code that is deployed, with its own client; only Lambda and CloudWatch are not there."""
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
-    telemetry, functions = _Silent(), _Pipe()
+    telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
         store=Store(Connection(lambda: connect(address))),
         wake=Wake(lambda: connect(address), 0),
@@ -152,7 +137,7 @@ def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
         if not select.select([0], [], [], seconds)[0]:
             yield None
             continue
-        received = sys.stdin.buffer.raw.read(65_536)  # type: ignore[attr-defined]
+        received = os.read(0, 65_536)
         if not received:
             return
         *lines, rest = (rest + received).split(b"\n")

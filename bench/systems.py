@@ -40,6 +40,7 @@ class System:
     """Started by `with`; keeps the batches that came out."""
 
     name = ""
+    worker: subprocess.Popen[bytes]
 
     def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000) -> None:
         self.server = ValkeyServer()
@@ -194,5 +195,3 @@ def _message(body: str) -> Message:
     """From its id, which stands first."""
     told = json.loads(body.partition("\n")[0])
     return int(told[-20:-12], 16), int(told[-12:-2], 16)
-
-
