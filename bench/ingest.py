@@ -10,6 +10,7 @@ import base64
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ from bench.contestants import (
 from bench.crowd import Crowd
 from bench.measure import Cost, Figure, Meter, figure, ratio
 from bench.report import Target, print_targets, save
+from bench.wire import Wire
 from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
 from lambdas.shared.store.store import Store
 from tests.support.valkey_server import ValkeyServer
@@ -125,14 +127,47 @@ def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
 
 def _record(port: int, conversations: int, size: int, *, keep_all: bool) -> list[list[list[bytes]]]:
     """fragment -> conversation -> requests"""
-    messages = [
-        {"conversation": conversation_id(each), "body": payload(each, number, size).decode(), "delay": WAIT_MS}
-        for number in range(FRAGMENTS)
-        for each in range(conversations)
-    ]
+    messages = [_planned(each, number, size) for number in range(FRAGMENTS) for each in range(conversations)]
     sent = bullmq.ask("record", messages, port=port, keepAll=keep_all)
     requests = [[base64.b64decode(request) for request in each] for each in sent]
     return [requests[start : start + conversations] for start in range(0, len(requests), conversations)]
+
+
+def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
+    """What a conversation with one waiting message takes, each contestant's on a server of its own."""
+    found = {}
+    for name in ("ours", "naive", *(variant for variant, _ in _VARIANTS)):
+        server = ValkeyServer().start()
+        meter, wire = Meter(server.port, server.pid), Wire(server.port)
+        try:
+            fill = _filler(name, wire, server.port, size)
+            fill(0, conversations // 10)  # what is there once, and tables that have grown
+            before = meter.used_memory()
+            fill(conversations // 10, conversations)
+            found[name] = round((meter.used_memory() - before) / (conversations - conversations // 10))
+        finally:
+            meter.close()
+            wire.close()
+            server.stop()
+    return found
+
+
+def _filler(name: str, wire: Wire, port: int, size: int) -> Callable[[int, int], None]:
+    if name in ("ours", "naive"):
+        contestant = (Ours if name == "ours" else Naive)(wire, payload_bytes=size)
+        return lambda start, end: wire.pipe(contestant.request(each, 0) for each in range(start, end))
+    keep_all = dict(_VARIANTS)[name]
+
+    def fill(start: int, end: int) -> None:
+        bodies = [_planned(each, 0, size) for each in range(start, end)]
+        bullmq.ask("flood", bodies, port=port, clients=16, keepAll=keep_all)
+
+    return fill
+
+
+def _planned(conversation: int, number: int, size: int) -> dict[str, Any]:
+    body = payload(conversation, number, size).decode()
+    return {"conversation": conversation_id(conversation), "body": body, "delay": WAIT_MS}
 
 
 def own_clients(messages: int, clients: int) -> dict[str, dict[str, float]]:
@@ -149,10 +184,7 @@ def own_clients(messages: int, clients: int) -> dict[str, dict[str, float]]:
             )
         found = {"ours": _own(messages, time.perf_counter() - began, time.process_time() - cpu)}
         client.close()
-        bodies = [
-            {"conversation": conversation_id(n % 1_000), "body": payload(n % 1_000, n).decode(), "delay": WAIT_MS}
-            for n in range(messages)
-        ]
+        bodies = [_planned(number % 1_000, number, SIZES[0]) for number in range(messages)]
         for number in sorted({1, clients}):
             (told,) = bullmq.ask("flood", bodies, port=server.port, clients=number)
             found[f"bullmq, {number}"] = _own(messages, told["ms"] / 1_000, told["cpuUs"] / 1e6)
@@ -210,13 +242,16 @@ def main() -> None:
             {"bytes": size, "clients": number, "contestant": name} | each.as_json()
             for (number, name), each in sorted(found.items())
         ]
+    waiting = {size: bytes_waiting(1_000 if wanted.quick else 10_000, size) for size in SIZES}
+    print(f"bytes of a waiting conversation: {waiting}")
     own = own_clients(2_000 if wanted.quick else 10_000, 256)
     for name, told in own.items():
         print(
             f"own client, {name:14}{told['adds_per_second']:>10,.0f} a second{told['client_cpu_us']:>10} µs of its CPU"
         )
     print_targets(all_targets)
-    save("ingest", {"seed": wanted.seed, "rounds": rounds, "contestants": result, "own_clients": own}, all_targets,
+    save("ingest", {"seed": wanted.seed, "rounds": rounds, "contestants": result, "bytes_waiting": waiting,
+                    "own_clients": own}, all_targets,
          quick=wanted.quick)  # fmt: skip
 
 
