@@ -134,18 +134,16 @@ def ingest() -> str:
 def lateness() -> str:
     live = results("live")
     rates = sorted({each["rate"] for each in live["lateness"]})
-    rows = []
-    for what in ("timed", "immediate"):
-        for name in ("ours", "bullmq", "naive"):
-            cells = [
-                " / ".join(
-                    f"{figure(_of(live, name, what, rate=rate, column=column)).median:,.1f}"
-                    for column in ("p50", "p99")
-                )
-                + f" / {max(_of(live, name, what, rate=rate, column='max')):,.0f}"
-                for rate in rates
-            ]
-            rows.append([f"{NAMES[name].partition(',')[0]}, {what}", *cells])
+
+    def cell(name: str, what: str, rate: int) -> str:
+        p50, p99, most = (_of(live, name, what, rate=rate, column=column) for column in ("p50", "p99", "max"))
+        return f"{figure(p50).median:,.1f} / {figure(p99).median:,.1f} / {max(most):,.0f}"
+
+    rows = [
+        [f"{NAMES[name].partition(',')[0]}, {what}", *(cell(name, what, rate) for rate in rates)]
+        for what in ("timed", "immediate")
+        for name in ("ours", "bullmq", "naive")
+    ]
     heads = ["p50 / p99 / max, ms", *(f"{rate:,} a second" for rate in rates)]
     return f"{_table(heads, rows)}\n{conditions('live')}\n"
 

@@ -250,9 +250,14 @@ def main() -> None:
             f"own client, {name:14}{told['adds_per_second']:>10,.0f} a second{told['client_cpu_us']:>10} µs of its CPU"
         )
     print_targets(all_targets)
-    save("ingest", {"seed": wanted.seed, "rounds": rounds, "contestants": result, "bytes_waiting": waiting,
-                    "own_clients": own}, all_targets,
-         quick=wanted.quick)  # fmt: skip
+    told: dict[str, Any] = {
+        "seed": wanted.seed,
+        "rounds": rounds,
+        "contestants": result,
+        "bytes_waiting": waiting,
+        "own_clients": own,
+    }
+    save("ingest", told, all_targets, quick=wanted.quick)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from bench.contestants import conversation_id, message_id, payload
 from bench.roles import lean_store
 from tests.support.valkey_server import ValkeyServer
 
-START_IN_SECONDS = 2.0
+START_IN_SECONDS = 1.5
 READY_SECONDS = 30.0
 
 
