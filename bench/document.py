@@ -125,7 +125,8 @@ def ingest() -> str:
     heads = ["clients →", "commands", *cpu, f"CPU µs, 4 KB, {CLIENTS}", *kept, *adds]
     own = results("ingest")["own_clients"]
     said = "; ".join(
-        f"{name}: {each['adds_per_second']:,} a second, {each['client_cpu_us']:g} µs of its CPU"
+        f"{name} under way: {told(_figure(each['adds_per_second']), 0)} a second, "
+        f"{told(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
         for name, each in own.items()
     )
     return f"{_table(heads, rows)}\nBy one process of its own client: {said}.\n\n{conditions('ingest')}\n"

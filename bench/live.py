@@ -23,7 +23,7 @@ from bench.wire import encode
 from bench.workload import Shape, workload
 
 RATES = (10, 100, 1_000)
-ROUNDS = 7
+ROUNDS = 5
 DELAY_MS = 1_000
 WARM_UP_SECONDS = 1.0
 SILENT_SECONDS = 3.0
