@@ -6,7 +6,7 @@ Every contestant is asked through this, so that adds a second compare servers an
 import select
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import hiredis
 
@@ -40,12 +40,12 @@ class Crowd(Wire):
         self.client_cpu_seconds += time.process_time() - cpu
 
     @staticmethod
-    def _drive(turns: dict[socket.socket, "Iterable[bytes]"]) -> None:
+    def _drive(turns: dict[socket.socket, Iterator[bytes]]) -> None:
         poll = select.epoll()
-        lines = {each.fileno(): (each, iter(mine), hiredis.Reader()) for each, mine in turns.items()}
+        lines = {each.fileno(): (each, mine, hiredis.Reader()) for each, mine in turns.items()}
         for number, (each, mine, _) in lines.items():
             poll.register(number, select.EPOLLIN)
-            each.sendall(next(iter(mine)))
+            each.sendall(next(mine))
         active = len(lines)
         while active:
             for number, _ in poll.poll():

@@ -23,7 +23,9 @@ NAMES = {
     "bullmq keep-all": "BullMQ, keeps all",
     "bare": "bare",
     "ping": "PING",
+    "timer": "nothing but a timer",
 }
+CONTESTANTS = ("ours", "naive", "bullmq", "bullmq keep-all", "bare", "ping")
 
 Json = Any
 
@@ -47,7 +49,7 @@ def filled(text: str) -> str:
 def picture(ingest: Json, live: Json) -> str:
     cpu = [
         Bar(NAMES[each["contestant"]], _figure(each["server_cpu_us"]))
-        for name in NAMES
+        for name in CONTESTANTS
         for each in ingest["contestants"]
         if (each["contestant"], each["clients"], each["bytes"]) == (name, CLIENTS, 200)
     ]
@@ -88,11 +90,12 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def conditions(name: str) -> str:
     """When, on what and under which load."""
     found = results(name)
-    machine, load = found["machine"], found["load"]
+    machine, load, nice = found["machine"], found["load"], found.get("nice", 0)
+    priority = f"; at a raised priority (nice {nice})" if nice else ""
     versions = f"Valkey {machine['valkey']}, Python {machine['python']}, redis-py {machine['redis-py']}"
     return (
         f"{found['date']}, {found['commit']}: {machine['processor']}; {versions}; "
-        f"load {load[0]} in the last minute, {load[2]} in the last quarter of an hour."
+        f"load {load[0]} in the last minute, {load[2]} in the last quarter of an hour{priority}."
     )
 
 
@@ -118,7 +121,7 @@ def ingest() -> str:
             *(f"{waiting[size][name]:,}" if name in waiting[size] else "–" for size in waiting),
             *(told(_figure(at[name, number, 200]["adds_per_second"]), 0) for number in clients),
         ]
-        for name in NAMES
+        for name in CONTESTANTS
     ]
     kept = [f"bytes waiting, {size} B" for size in waiting]
     cpu, adds = [f"CPU µs, {number}" for number in clients], [f"adds/s, {number}" for number in clients]
@@ -143,7 +146,8 @@ def lateness() -> str:
     rows = [
         [f"{NAMES[name].partition(',')[0]}, {what}", *(cell(name, what, rate) for rate in rates)]
         for what in ("timed", "immediate")
-        for name in ("ours", "bullmq", "naive")
+        for name in ("ours", "bullmq", "naive", "timer")
+        if _of(live, name, what, rate=RATE, column="p50")
     ]
     heads = ["p50 / p99 / max, ms", *(f"{rate:,} a second" for rate in rates)]
     return f"{_table(heads, rows)}\n{conditions('live')}\n"

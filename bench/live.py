@@ -46,9 +46,27 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
             for batch in list(system.batches)
             if any(conversation >= warm_up for conversation, _ in batch.messages)
         ]
-    cuts = quantiles(late, n=100, method="inclusive")
-    return {"count": len(late), "missing": count - warm_up - len(late),
-            "p50": round(cuts[49], 2), "p99": round(cuts[98], 2), "max": round(max(late), 2)}  # fmt: skip
+    return _spread(late) | {"missing": count - warm_up - len(late)}
+
+
+def timer(*, rate: int, seconds: float) -> Json:
+    """How late a process is that does nothing but sleep to the same times: the machine's own share, and its load's."""
+    began, late = time.time(), []
+    for number in range(int(rate * seconds)):
+        due = began + number / rate
+        time.sleep(max(0.0, due - time.time()))
+        late.append((time.time() - due) * 1_000)
+    return _spread(late)
+
+
+def _spread(late_ms: list[float]) -> Json:
+    cuts = quantiles(late_ms, n=100, method="inclusive")
+    return {
+        "count": len(late_ms),
+        "p50": round(cuts[49], 2),
+        "p99": round(cuts[98], 2),
+        "max": round(max(late_ms), 2),
+    }
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
@@ -156,12 +174,12 @@ def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list
         order.shuffle(turns)
         for kind, what, delay in turns:
             told = {"system": kind.name, "rate": rate, "what": what, "round": turn}
-            told |= lateness(kind, rate=rate, seconds=seconds, delay_ms=delay)
-            print(
-                "{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**told),
-                flush=True,
-            )
-            found.append(told)
+            found.append(told | lateness(kind, rate=rate, seconds=seconds, delay_ms=delay))
+        found.append(
+            {"system": "timer", "rate": rate, "what": "timed", "round": turn} | timer(rate=rate, seconds=seconds)
+        )
+        for told in found[-len(turns) - 1 :]:
+            print("{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**told))
     return found
 
 
@@ -175,7 +193,13 @@ def main() -> None:
     # The promise is about the highest rate: it has the rounds that a spread takes.
     rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
     found = measure_lateness(rates=rates, seconds=1 if quick else 4, seed=wanted.seed)
-    result: Json = {"seed": wanted.seed, "lateness": found, "idle": {}, "correctness": {}, "recovery": {}}
+    result: Json = {
+        "seed": wanted.seed,
+        "lateness": found,
+        "idle": {},
+        "correctness": {},
+        "recovery": {},
+    }
     targets: list[Target] = lateness_targets(found)
     for kind in SYSTEMS:
         result["idle"][kind.name] = told = idle(kind, seconds=3 if quick else 10)

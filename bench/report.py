@@ -75,6 +75,8 @@ def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, q
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
         "machine": machine(),
+        # Below zero: at a raised priority, where others worked on the machine.
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "load": [round(load, 1) for load in os.getloadavg()],
     }
     told = head | result | {"targets": [target.as_json() for target in targets]}
