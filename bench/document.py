@@ -176,7 +176,7 @@ def handler() -> str:
         rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
     cold = ", ".join(f"{name} {told(_figure(each), 0)} ms" for name, each in found["cold_start"].items())
     table = _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
-    return f"{table}\nCold start, each on top of the one before: {cold}.\n\n{conditions('handler')}\n"
+    return f"{table}\nCPU of a cold start, each on top of the one before: {cold}.\n\n{conditions('handler')}\n"
 
 
 def stage() -> str:

@@ -155,8 +155,8 @@ def lateness_targets(found: list[Json]) -> list[Target]:
         ours: list[float] = p99("ours", what)
         targets += [
             Target(f"p99 of lateness, {what}, 1,000 a second, ms", 5, figure(ours)),
-            Target(f"the same, of BullMQ's, {what}", 0.2, ratio(ours, p99("bullmq", what))),
-            Target(f"the same, of naive's, {what}", 0.02, ratio(ours, p99("naive", what))),
+            Target(f"p99 of lateness, {what}, 1,000 a second, of BullMQ's", 0.2, ratio(ours, p99("bullmq", what))),
+            Target(f"p99 of lateness, {what}, 1,000 a second, of naive's", 0.02, ratio(ours, p99("naive", what))),
         ]
     return targets
 
