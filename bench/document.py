@@ -141,7 +141,7 @@ def lateness() -> str:
 
     def cell(name: str, what: str, rate: int) -> str:
         p50, p99, most = (_of(live, name, what, rate=rate, column=column) for column in ("p50", "p99", "max"))
-        return f"{figure(p50).median:,.1f} / {figure(p99).median:,.1f} / {max(most):,.0f}"
+        return f"{told(figure(p50))} / {told(figure(p99))} / {max(most):,.0f}"
 
     rows = [
         [f"{NAMES[name].partition(',')[0]}, {what}", *(cell(name, what, rate) for rate in rates)]

@@ -70,15 +70,18 @@ def is_too_much(found: dict[str, Any]) -> bool:
     return bool(found["errors"] > MOST_ERRORS or found["p99_ms"] > MOST_P99_MS)
 
 
-def ramp(name: str, send: Send, *, clients: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
-    steps = []
+def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) -> dict[str, list[dict[str, Any]]]:
+    """In turns, each until it is too much for it."""
+    steps: dict[str, list[dict[str, Any]]] = {name: [] for name in sends}
     for number in clients:
-        _warm_up(send, number)
-        steps.append(found := step(send, clients=number, seconds=seconds))
-        print("{name:8}{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors "
-              "{errors:.2%}".format(name=name, **found), flush=True)  # fmt: skip
-        if is_too_much(found):
-            break
+        for name, send in sends.items():
+            if steps[name] and is_too_much(steps[name][-1]):
+                continue
+            _warm_up(send, number)
+            found = step(send, clients=number, seconds=seconds)
+            steps[name].append(found)
+            told = "{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors {errors:.2%}"
+            print(f"{name:8}{told.format(**found)}", flush=True)
     return steps
 
 
@@ -142,15 +145,14 @@ def main() -> None:
     quick = parser.parse_args().quick
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     clients, seconds = (CLIENTS[2:5], 2.0) if quick else (CLIENTS, 5.0)
-    with own_stage(OVERRIDES) as outputs:
+    with own_stage(OVERRIDES) as outputs, bare(outputs) as send:
         load = [round(each, 1) for each in os.getloadavg()]
-        found = {"product": ramp("product", product(outputs), clients=clients, seconds=seconds)}
-        with bare(outputs) as send:
-            found["bare"] = ramp("bare", send, clients=clients, seconds=seconds)
-    for name, steps in found.items():
-        fine = [each["per_second"] for each in steps if not is_too_much(each)]
-        print(f"{name}: at most {max(fine, default=0):,.0f} requests a second with few errors, in time")
-    save("stage", {"load_before": load, "steps": found}, quick=quick)
+        found = ramp({"product": product(outputs), "bare": send}, clients=clients, seconds=seconds)
+        # While it is up: to stop many processes takes the emulator a while.
+        for name, steps in found.items():
+            fine = [each["per_second"] for each in steps if not is_too_much(each)]
+            print(f"{name}: at most {max(fine, default=0):,.0f} requests a second with few errors, in time")
+        save("stage", {"load_before": load, "steps": found}, quick=quick)
 
 
 if __name__ == "__main__":
