@@ -54,7 +54,7 @@ def picture(ingest: Json, live: Json) -> str:
         if (each["contestant"], each["clients"], each["bytes"]) == (name, CLIENTS, 200)
     ]
     late = [
-        Bar(f"{NAMES[name]}, {what}", figure(_of(live, name, what, rate=RATE, column="p99")))
+        Bar(f"{NAMES[name].partition(',')[0]}, {what}", figure(_of(live, name, what, rate=RATE, column="p99")))
         for what in ("timed", "immediate")
         for name in ("ours", "bullmq", "naive")
     ]
