@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
-from lambdas.ingest.lane import FAST_MS, LEAST_WINDOW_MS, Lane, LaneWithFallback
+from lambdas.ingest.lane import FAST_MS, Lane, LaneWithFallback
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.service import Ingest, Request, Response, refuse
 from lambdas.ingest.webhook_secrets import WebhookSecrets
@@ -24,7 +24,8 @@ from lambdas.shared.senders.rules_table import RulesTable
 from lambdas.shared.senders.secrets import Secrets
 from lambdas.shared.senders.starter import NO_PROCESSOR, ProcessorStarter
 from lambdas.shared.senders.triggers import TriggerQueue
-from lambdas.shared.store.opening import Opener, ValkeySettings, open_store
+from lambdas.shared.store.opening import Opener, open_store
+from lambdas.shared.store.settings import ValkeySettings
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.window import WindowLane
@@ -54,9 +55,9 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
     # A webhook waits for it, and its platform sends it again.
     table = HoldingTable(settings.holding.table, patience=aws.HURRIED)
     triggers = TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED)
+    window = WindowLane(table, triggers)
     if settings.valkey is None:
-        return WindowLane(table, triggers)
-    window = WindowLane(table, triggers, least_window_ms=LEAST_WINDOW_MS)
+        return window
     return LaneWithFallback(_main(settings.valkey, telemetry, retry_within_ms=FAST_MS), window, table, telemetry)
 
 

@@ -11,9 +11,6 @@ from lambdas.shared.store import outcomes as o
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.timing import Timing
 
-# A message that Valkey took without answering is on its way there for so long; before, nobody emits it here.
-LEAST_WINDOW_MS = 5_000
-
 # A connection that was lost says so at once, and is opened again. Who is silent for longer is left alone.
 FAST_MS = 300
 

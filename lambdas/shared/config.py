@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lambdas.shared.errors import InvalidSettings
-from lambdas.shared.store.connection import ConnectionSettings
-from lambdas.shared.store.opening import IamAccess, ValkeySettings
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 
 # An executor is killed at its time-out. Until its token has run out too nobody else may emit the batch, so the
 # token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.

@@ -45,13 +45,11 @@ class WindowLane:
         *,
         clock: Clock = system_clock,
         sleep: Callable[[float], None] = time.sleep,
-        least_window_ms: int = 0,
     ) -> None:
         self._table = table
         self._triggers = triggers
         self._clock = clock
         self._sleep = sleep
-        self._least_window_ms = least_window_ms
         self._last_arrival_ms = 0
 
     def shard_of(self, _conversation: str) -> int:
@@ -81,8 +79,7 @@ class WindowLane:
         """(when it is due, how many wait)"""
         now_ms = self._clock()
         window_ms = min(timing.window_ms, timing.max_wait_ms)
-        wait_ms = max(0 if timing.flush_reason else window_ms, self._least_window_ms)
-        due_at_ms = now_ms + wait_ms
+        due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
         before = self._table.open_window(
             conversation,
             due_at_ms=due_at_ms,
@@ -100,9 +97,8 @@ class WindowLane:
         if before.due_at_ms < now_ms - GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
-        soon_ms = now_ms + self._least_window_ms
-        if reason and before.due_at_ms > soon_ms and before.held_until_ms <= now_ms:
-            return self._hurry(conversation, soon_ms, reason) or before.due_at_ms, count
+        if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
+            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count
         return before.due_at_ms, count
 
     def _open(self, conversation: str, delay_ms: int, *, generation: int) -> None:

@@ -10,7 +10,8 @@ from redis.exceptions import TimeoutError as NoAnswer
 from lambdas.shared.breaker import FIRST_PAUSE_MS
 from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from lambdas.shared.store import outcomes as o
-from tests.support.two_lanes import RULES, TwoLanes, payload
+from tests.support.engine import payload
+from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_holding_table
 
 FLUSH = RULES.timing._replace(flush_reason="flush")
@@ -290,4 +291,5 @@ def test_who_is_typing_in_an_outage_moves_nothing(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     assert typing(lanes) == o.Empty()
     due_at_ms = send(lanes, "m1").due_at_ms
+    assert due_at_ms is not None
     assert typing(lanes) == o.Unmoved(due_at_ms)

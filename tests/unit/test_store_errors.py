@@ -108,6 +108,16 @@ def test_a_passing_fault_is_tried_again_within_the_call() -> None:
     assert client.commands == ["EVALSHA", "EVALSHA"]
 
 
+@pytest.mark.parametrize(("took_ms", "tries"), [(0, 2), (300, 2), (301, 1)])
+def test_who_has_another_way_tries_again_only_what_failed_at_once(took_ms: int, tries: int) -> None:
+    times = iter([1_000, 1_000, 1_000 + took_ms, 1_000 + took_ms])
+    client = Client(theirs.TimeoutError("late"), theirs.TimeoutError("late"))
+    connection = Connection(opening(client), 2, retry_within_ms=300, clock=lambda: next(times))
+    with pytest.raises(StoreUnavailable):
+        connection.run(SCRIPT, KEYS, (1, "l", 2))
+    assert len(client.commands) == tries
+
+
 @pytest.mark.parametrize("error", [theirs.OutOfMemoryError("full"), ResponseError("throttled"), ResponseError("a bug")])
 def test_what_will_not_pass_in_a_moment_is_not_tried_again(error: Exception) -> None:
     client = Client(error, [b"RENEWED", 5])
