@@ -216,9 +216,10 @@ def test_a_merged_batch_that_comes_again_before_the_other_one_is_done_is_not_ans
     world.deliver()
     assert world.sender.sent == PARTS[:1], "the other one ends in the midst of its reply"
     second = world.queue.pop()
-    world.queue.append(first._replace(at_ms=world.now_ms + 100_000))
+    world.queue.append(first._replace(at_ms=world.now_ms + 100_000, receives=8))
     world.deliver()
     assert world.sender.sent == PARTS[:1]
+    assert world.queue[0].at_ms - world.now_ms == 300_000, "it has as many receptions as the other one"
     world.queue.append(second)
     world.run()
     assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
