@@ -158,6 +158,12 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
         read_batch(json.dumps(body), FakeObjects())
 
 
+def test_an_event_of_a_version_before_lanes_is_of_the_main_one() -> None:
+    body = json.loads(event("b-1", 1, "Hey"))
+    del body["detail"]["lane"]
+    assert read_batch(json.dumps(body), FakeObjects()).lane == "debounce"
+
+
 def test_a_batch_that_no_assistant_could_be_told_of_is_refused_before_it_is_fetched() -> None:
     body = json.loads(event("b-1", 1, ""))
     reference = {"bucket": FakeObjects.bucket, "key": "batches/b-1.json", "bytes": 64_000_000}
