@@ -32,7 +32,7 @@ CDK = $(BIN)/python -m infra.cli
 PREFLIGHT = $(BIN)/python -m infra.preflight --stage $(STAGE) --for
 
 .PHONY: help setup test check format-check lint types imports format nightly demo up down status logs \
-  synth diff deploy destroy bootstrap cost lock clean
+  synth diff deploy destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -123,6 +123,14 @@ destroy: $(READY) ## remove a stage from AWS, after asking
 
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
+
+# The cost model stands on the file of bench.engine: whoever measures that anew writes it by hand, with --json.
+bench: $(READY) ## measure everything beside the others, on a quiet machine: half an hour; needs node
+	@$(BIN)/python -m bench.engine --scale
+	@for each in ingest live handler starts stage lateness model document; do $(BIN)/python -m bench.$$each || exit 1; done
+
+bench-quick: $(READY) ## a look at most of it: a few minutes, writes nothing; needs node
+	@for each in ingest live handler starts model; do $(BIN)/python -m bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
 	@$(BIN)/python -m infra.cost --stage $(STAGE) --messages-per-day $(MESSAGES)

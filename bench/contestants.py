@@ -16,7 +16,8 @@ from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, Script, load_script
 from lambdas.shared.store.connection import Connection
 from lambdas.shared.store.outcomes import Claimed, Completed, Taken
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import Store
 from lambdas.shared.timing import Timing
 
 FRAGMENTS = 5
@@ -36,10 +37,10 @@ def message_id(conversation: int, number: int) -> str:
     return f"wamid.HBgNNDkxNzYxMjM0NTY3OBUCABIYFjNFQjA{conversation:08X}{number:010X}A="
 
 
-def payload(conversation: int, number: int) -> bytes:
+def payload(conversation: int, number: int, size: int = PAYLOAD_BYTES) -> bytes:
     head = f'"{message_id(conversation, number)}"\n{{"v":1,"text":"'.encode()
     tail = b'","type":"text","receivedAt":1700000000000,"platform":"whatsapp"}'
-    return head + b"x" * (PAYLOAD_BYTES - len(head) - len(tail)) + tail
+    return head + b"x" * (size - len(head) - len(tail)) + tail
 
 
 class Contestant(Protocol):
@@ -76,10 +77,19 @@ class Sender(Recorder):
 class Ours:
     """buffer_message as the store sends it, a processor alive, batches claimed, taken and completed."""
 
-    def __init__(self, wire: Wire, *, name: str = "ours", scripts: Path = LUA_DIRECTORY, offset: int = 0) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        name: str = "ours",
+        scripts: Path = LUA_DIRECTORY,
+        offset: int = 0,
+        payload_bytes: int = PAYLOAD_BYTES,
+    ) -> None:
         self.name = name
         self._wire = wire
         self._offset = offset
+        self._payload_bytes = payload_bytes
         self.now_ms = START_MS
         self._waves = 0
         settings = StoreSettings(lease_ms=10**12)
@@ -95,7 +105,7 @@ class Ours:
         self._ingest.buffer_message(
             conversation_id(conversation),
             message_id(conversation, number),
-            payload=payload(conversation, number),
+            payload=payload(conversation, number, self._payload_bytes),
             timing=timing,
         )
         return self._recorder.request
@@ -118,18 +128,8 @@ class Ours:
                 self.take_and_complete(conversation)
 
     def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        costs: dict[str, Cost] = {}
-        self._waves += 1
+        costs = self._send_fragments(conversations, meter)
         number = self._waves * 10
-        for fragment in range(FRAGMENTS):
-            requests = [self.request(each, number + fragment) for each in range(conversations)]
-            with meter.costs_of(conversations) as cost:
-                self._wire.ask_all(requests)
-            kind = "next" if fragment else "first"
-            costs[kind] = costs.get(kind, Cost()) + cost
-            self.now_ms += GAP_MS // 2
-            assert not self.claim()  # it looks every half second; nothing is due yet
-            self.now_ms += GAP_MS // 2
         flush = TIMING._replace(flush_reason="flush_word")
         requests = [self.request(each, number) for each in range(conversations)]
         with meter.costs_of(conversations) as costs["duplicate"]:
@@ -140,6 +140,28 @@ class Ours:
         self.finish_what_is_due()
         self.now_ms += WAVE_MS
         return costs | {"mix": costs["first"] + costs["next"]}
+
+    def fragments(self, conversations: int, meter: Meter) -> Cost:
+        """A wave whose batches end by silence, with nothing but its fragments."""
+        costs = self._send_fragments(conversations, meter)
+        self.now_ms += TIMING.max_wait_ms
+        self.finish_what_is_due()
+        self.now_ms += WAVE_MS
+        return costs["first"] + costs["next"]
+
+    def _send_fragments(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        costs: dict[str, Cost] = {}
+        self._waves += 1
+        for fragment in range(FRAGMENTS):
+            requests = [self.request(each, self._waves * 10 + fragment) for each in range(conversations)]
+            with meter.costs_of(conversations) as cost:
+                self._wire.ask_all(requests)
+            kind = "next" if fragment else "first"
+            costs[kind] = costs.get(kind, Cost()) + cost
+            self.now_ms += GAP_MS // 2
+            assert not self.claim()  # it looks every half second; nothing is due yet
+            self.now_ms += GAP_MS // 2
+        return costs
 
 
 # The design that samples and blog posts show: one string key for each fact about a conversation, a list of
@@ -177,8 +199,9 @@ BARE_KINDS = ("m-msgs:<id>", "m-pending")
 class Naive:
     name = "naive"
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
         self._wire = wire
+        self._payload_bytes = payload_bytes
         self._sha = wire.call("SCRIPT", "LOAD", NAIVE)
         lease, heartbeat = script_keys(("n-lease", "n-heartbeat"), 0)
         wire.call("SET", lease, "0123456789abcdef", "EX", 3600)
@@ -191,7 +214,8 @@ class Naive:
         name = conversation_id(conversation)
         keys = script_keys(NAIVE_KINDS, 0, name.encode())
         return encode(
-            "EVALSHA", self._sha, len(keys), *keys, self.now_ms, name, payload(conversation, number),
+            "EVALSHA", self._sha, len(keys), *keys, self.now_ms, name,
+            payload(conversation, number, self._payload_bytes),
             timing.silence_ms, timing.typing_ms, 3600, timing.max_wait_ms,
         )  # fmt: skip
 
@@ -213,8 +237,9 @@ class Naive:
 class Bare:
     name = "bare"
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
         self._wire = wire
+        self._payload_bytes = payload_bytes
         self._sha = wire.call("SCRIPT", "LOAD", BARE)
         self.now_ms = START_MS
         self._sent = 0
@@ -223,7 +248,9 @@ class Bare:
         name = conversation_id(conversation)
         keys = script_keys(BARE_KINDS, 0, name.encode())
         due_at_ms = self.now_ms + TIMING.silence_ms
-        return encode("EVALSHA", self._sha, len(keys), *keys, name, payload(conversation, number), due_at_ms)
+        return encode(
+            "EVALSHA", self._sha, len(keys), *keys, name, payload(conversation, number, self._payload_bytes), due_at_ms
+        )
 
     def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
         mix = Cost()
@@ -237,6 +264,40 @@ class Bare:
         self._wire.pipe(forget(BARE_KINDS, conversations))
         self.now_ms += WAVE_MS
         return {"mix": mix}
+
+
+class BullMq:
+    """What BullMQ's own client sent for such a wave, recorded once and sent again by ours.
+
+    The times in it are those of the recording, and the wait is long: each fragment but the first replaces a job
+    that still waits.
+    """
+
+    def __init__(self, wire: Wire, requests: list[list[list[bytes]]], *, name: str) -> None:
+        self.name = name
+        self._wire = wire
+        self._fragments = requests
+
+    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+        costs: dict[str, Cost] = {}
+        for number, messages in enumerate(self._fragments):
+            requests = [request for message in messages for request in message]
+            with meter.costs_of(conversations, requests=len(requests)) as cost:
+                self._wire.ask_all(requests)
+            kind = "next" if number else "first"
+            costs[kind] = costs.get(kind, Cost()) + cost
+        self._wire.pipe(self._forget())
+        return costs | {"mix": costs["first"] + costs["next"]}
+
+    def _forget(self) -> Iterator[bytes]:
+        """What working the jobs off would have removed; the stream of events stays, as it would."""
+        cursor, kept = b"0", {b"{bull}:bench:" + kind for kind in (b"events", b"id", b"meta")}
+        while True:
+            cursor, keys = self._wire.call("SCAN", cursor, "MATCH", "{bull}:*", "COUNT", 1_000)
+            if gone := set(keys) - kept:
+                yield encode("UNLINK", *gone)
+            if cursor == b"0":
+                return
 
 
 class Ping:

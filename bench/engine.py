@@ -6,31 +6,13 @@ the ratios between them. A figure is the median of the rounds, with their middle
 
 import argparse
 import json
-import platform
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from redis import __version__ as redis_version
 
 from bench.hot_path import CALLS, CPU, ROUND_TRIPS, SCRIPT, HotPath, measure_hot_path
-from bench.measure import Figure, figure
+from bench.measure import figure
+from bench.report import Target, commit, machine, print_targets
 from bench.scale import Scale, measure_scale
-from tests.support.valkey_server import ValkeyServer
-
-
-class Target(NamedTuple):
-    what: str
-    at_most: float
-    found: Figure
-
-    @property
-    def verdict(self) -> str:
-        # A noisy figure cannot be named, but it can still lie clearly on one side.
-        if self.found.too_noisy and self.found.low <= self.at_most < self.found.high:
-            return "NOISY"
-        return "PASS" if self.found.median <= self.at_most else "MISS"
 
 
 def hot_path_targets(found: HotPath) -> list[Target]:
@@ -52,34 +34,6 @@ def scale_targets(found: Scale) -> list[Target]:
     ]
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on; neither names nor paths."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text("utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-        cores = sum(line.startswith("processor") for line in lines)
-        model = f"{model}, {cores} cores"
-    server = ValkeyServer().start()
-    try:
-        valkey = server.admin().info("server")["valkey_version"]
-    finally:
-        server.stop()
-    return {
-        "processor": model,
-        "system": f"{platform.system()} {platform.machine()}",
-        "valkey": valkey,
-        "redis-py": redis_version,
-        "python": platform.python_version(),
-    }
-
-
-def commit() -> str:
-    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "unknown"
-
-
 def print_hot_path(found: HotPath) -> None:
     print(f"\n{'µs a message':22}{'server CPU':>28}{'script':>28}{'redis.calls':>13}")
     for contestant, kind, cpu, script, calls in sorted(found.rows(), key=lambda row: row[:2]):
@@ -94,12 +48,6 @@ def print_scale(found: Scale) -> None:
     for what in found.kinds:
         cells = "".join(f"{found.cost(size, what)!s:>26}" for size in found.sizes)
         print(f"{'µs, ' + what:22}{cells}{found.growth(what)!s:>26}")
-
-
-def print_targets(targets: list[Target]) -> None:
-    print()
-    for target in targets:
-        print(f"{target.verdict:6}{target.what}: {target.found} (at most {target.at_most:g})")
 
 
 def arguments() -> argparse.Namespace:
@@ -153,10 +101,8 @@ def main() -> None:
         result["scale"] = scale.as_json()
     print_targets(targets)
     if wanted.json:
-        result["targets"] = [
-            {"what": t.what, "at_most": t.at_most, "found": t.found.as_json(), "verdict": t.verdict} for t in targets
-        ]
         wanted.json.parent.mkdir(parents=True, exist_ok=True)
+        result["targets"] = [target.as_json() for target in targets]
         wanted.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

@@ -40,6 +40,7 @@ LAST_EVENT_SECONDS = 30.0
 SENDERS = 4
 MOST_UNDER_WAY = 5
 
+LAMBDA = {"Service": "lambda.amazonaws.com"}
 BARE_SOURCE = "bench-bare"
 BARE_TYPE = "handled"
 BARE_HANDLER = f"""
@@ -78,7 +79,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each rate is kept up")
     seconds = parser.parse_args().seconds
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
-    with _stage() as outputs:
+    with own_stage(OVERRIDES) as outputs:
         rounds = list(_rounds(outputs, seconds))
     RESULTS.parent.mkdir(exist_ok=True)
     report = {
@@ -179,31 +180,47 @@ def _figures(times_ms: list[float]) -> Figures:
 @contextmanager
 def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that does nothing but put one event, and how to invoke it."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("bare.py", BARE_HANDLER)
-    client, name = outputs.client("lambda"), f"bench-bare-{uuid.uuid4().hex[:8]}"
-    client.create_function(
-        FunctionName=name,
-        Runtime="python3.13",
-        Handler="bare.handler",
-        Role="arn:aws:iam::000000000000:role/bench",
-        Code={"ZipFile": packed.getvalue()},
-        Environment={"Variables": {"BUS": outputs.EventBusName}},
-        Timeout=30,
-    )
+    with deployed_function(outputs, BARE_HANDLER, BUS=outputs.EventBusName) as function:
+        client = outputs.client("lambda")
 
-    def invoke(payload: dict[str, Any]) -> None:
-        client.invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(payload))
+        def invoke(payload: dict[str, Any]) -> None:
+            client.invoke(FunctionName=function, InvocationType="Event", Payload=json.dumps(payload))
 
-    try:
         yield invoke
-    finally:
-        client.delete_function(FunctionName=name)
 
 
 @contextmanager
-def _stage() -> Iterator[Outputs]:
+def deployed_function(outputs: Outputs, source: str, **variables: str) -> Iterator[str]:
+    """A function of the emulator that may do anything; its ARN."""
+    packed, name = io.BytesIO(), f"bench-{uuid.uuid4().hex[:8]}"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("bare.py", source)
+    roles, functions = outputs.client("iam"), outputs.client("lambda")
+    role = roles.create_role(RoleName=name, AssumeRolePolicyDocument=_policy("sts:AssumeRole", Principal=LAMBDA))
+    roles.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=_policy("*", Resource="*"))
+    function = functions.create_function(
+        FunctionName=name,
+        Runtime="python3.13",
+        Handler="bare.handler",
+        Role=role["Role"]["Arn"],
+        Code={"ZipFile": packed.getvalue()},
+        Environment={"Variables": variables},
+        Timeout=30,
+    )
+    try:
+        yield function["FunctionArn"]
+    finally:
+        functions.delete_function(FunctionName=name)
+        roles.delete_role_policy(RoleName=name, PolicyName="all")
+        roles.delete_role(RoleName=name)
+
+
+def _policy(action: str, **more: Any) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": action, **more}]})
+
+
+@contextmanager
+def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
     """A stage of its own, so that whatever runs in the usual place is not measured."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
         home = Path(folder)
@@ -212,7 +229,7 @@ def _stage() -> Iterator[Outputs]:
         (home / "emulator").symlink_to(installed)
         stage = Stage(home)
         try:
-            yield stage.up(Progress(), overrides=OVERRIDES)
+            yield stage.up(Progress(), overrides=overrides)
         finally:
             stage.down(Progress())
 

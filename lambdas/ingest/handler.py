@@ -24,7 +24,8 @@ from lambdas.shared.senders.rules_table import RulesTable
 from lambdas.shared.senders.secrets import Secrets
 from lambdas.shared.senders.starter import NO_PROCESSOR, ProcessorStarter
 from lambdas.shared.senders.triggers import TriggerQueue
-from lambdas.shared.store.opening import Opener, ValkeySettings, open_store
+from lambdas.shared.store.opening import Opener, open_store
+from lambdas.shared.store.settings import ValkeySettings
 from lambdas.shared.store.store import Store
 from lambdas.shared.telemetry import Telemetry
 from lambdas.shared.window import WindowLane

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lambdas.shared.errors import InvalidSettings
-from lambdas.shared.store.connection import ConnectionSettings
-from lambdas.shared.store.opening import IamAccess, ValkeySettings
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 
 # An executor is killed at its time-out. Until its token has run out too nobody else may emit the batch, so the
 # token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.
@@ -112,6 +110,8 @@ class ResponderOptions(NamedTuple):
     outbox_days: int
     lock_ms: int
     """It outlives the function, so nobody else works on a conversation while somebody does."""
+    hidden_seconds: int
+    """For so long a delivery is hidden at a time: what a crash leaves behind comes back then."""
 
 
 class ResponderSettings(NamedTuple):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
 from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.store import Store
 from tests.support.crowd import RULES, Place, execute, process, write
 from tests.support.engine import payload

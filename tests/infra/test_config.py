@@ -6,8 +6,7 @@ from pydantic import ValidationError
 
 from infra.config import LEAST_LEASE_MS, RULES, STAGE_NAME_LENGTH, ConfigError, StageConfig, load_stage
 from lambdas.shared.rules import RULE_FIELDS
-from lambdas.shared.store.connection import ConnectionSettings
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 

@@ -18,7 +18,7 @@ from lambdas.shared.store.outcomes import (
     Taken,
     WorkIsNear,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import (
     Bus,
     claim_and_take,

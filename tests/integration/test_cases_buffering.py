@@ -9,7 +9,7 @@ from lambdas.shared.errors import InvalidRules
 from lambdas.shared.message import Attachment, Message, decode, encode
 from lambdas.shared.rules import Rules
 from lambdas.shared.store.outcomes import Buffered, Duplicate, Empty, Stale, Taken
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
 from tests.support.engine import Engine, ManualClock
 from tests.support.invariants import assert_invariants

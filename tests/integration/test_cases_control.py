@@ -14,7 +14,7 @@ from lambdas.shared.store.outcomes import (
     Frozen,
     Stale,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
 from tests.support.engine import Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

@@ -11,7 +11,7 @@ from lambdas.shared.store.outcomes import (
     Duplicate,
     Lost,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import (
     WATCHDOG_PASS_MS,
     Bus,

@@ -11,8 +11,9 @@ from redis import Redis
 from lambdas.shared.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
 from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
 from lambdas.shared.store.outcomes import Buffered, Duplicate
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.store import Store
 from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle

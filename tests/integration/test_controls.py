@@ -16,7 +16,7 @@ from lambdas.shared.store.outcomes import (
     Taken,
     Unmoved,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import Bus, claim_and_take, emit_due, emit_one, ids_of, run_until_idle, take
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

@@ -13,7 +13,7 @@ from lambdas.shared.store.outcomes import (
     Released,
     Taken,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.engine import Engine
 
 PATIENT = Rules(silence_ms=200_000, max_wait_ms=400_000, typing_inference_ms=0)

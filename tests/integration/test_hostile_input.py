@@ -7,7 +7,7 @@ from lambdas.shared.errors import InvalidId
 from lambdas.shared.keys import MAX_CONVERSATION_BYTES
 from lambdas.shared.rules import Rules
 from lambdas.shared.store.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
 from tests.support.engine import Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

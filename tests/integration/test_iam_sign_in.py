@@ -20,10 +20,11 @@ from lambdas.shared.errors import SendFailed, StoreSignInRefused, StoreUnavailab
 from lambdas.shared.keys import wake_key
 from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY
-from lambdas.shared.store.connection import SIGN_IN_LIFE_MS, Connection, ConnectionSettings
-from lambdas.shared.store.opening import TOKEN_LIFE_MS, IamAccess, Opener, ValkeySettings
+from lambdas.shared.store.connection import SIGN_IN_LIFE_MS, Connection
+from lambdas.shared.store.opening import TOKEN_LIFE_MS, Opener
 from lambdas.shared.store.outcomes import Buffered
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
+from lambdas.shared.store.store import Store
 from lambdas.shared.store.wake import Wake
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine, ManualClock, payload

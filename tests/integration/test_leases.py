@@ -20,7 +20,7 @@ from lambdas.shared.store.outcomes import (
     Retried,
     WorkIsNear,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import Bus, claim_and_take, run_until_idle
 from tests.support.engine import Engine
 from tests.support.outcomes import same

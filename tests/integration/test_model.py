@@ -4,7 +4,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from lambdas.shared.scripts import LUA_DIRECTORY
-from lambdas.shared.store.connection import ConnectionSettings, connect
+from lambdas.shared.store.connection import connect
+from lambdas.shared.store.settings import ConnectionSettings
 from tests.support.engine import Engine
 from tests.support.machine import SETTINGS, EngineMachine
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer

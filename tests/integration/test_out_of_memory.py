@@ -6,7 +6,7 @@ import pytest
 
 from lambdas.shared.errors import StoreOutOfMemory
 from lambdas.shared.rules import Rules
-from lambdas.shared.store.connection import ConnectionSettings, connect
+from lambdas.shared.store.connection import connect
 from lambdas.shared.store.outcomes import (
     Acquired,
     Buffered,
@@ -17,7 +17,7 @@ from lambdas.shared.store.outcomes import (
     Retried,
     Returned,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.store import Store
 from tests.support.engine import Engine
 from tests.support.outcomes import same

@@ -8,7 +8,8 @@ import pytest
 import trustme
 
 from lambdas.shared.errors import StoreUnavailable
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.store import Store
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine

@@ -9,7 +9,7 @@ from lambdas.shared.store.outcomes import (
     Returned,
     Stale,
 )
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from tests.support.emission import claim_and_take, ids_of
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

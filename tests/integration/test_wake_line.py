@@ -10,7 +10,8 @@ import pytest
 
 from lambdas.shared.keys import wake_key
 from lambdas.shared.store import wake as wake_module
-from lambdas.shared.store.connection import Client, ConnectionSettings, connect
+from lambdas.shared.store.connection import Client, connect
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.wake import Wake
 from tests.support.valkey_server import ValkeyServer
 

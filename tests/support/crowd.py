@@ -13,9 +13,10 @@ from typing import Any
 
 from lambdas.shared.clock import system_clock
 from lambdas.shared.rules import Rules
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
 from lambdas.shared.store.outcomes import Acquired, Buffered, Claimed, Taken
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
+from lambdas.shared.store.store import Store
 from tests.support.engine import payload
 
 CONVERSATIONS = 1000

@@ -13,7 +13,8 @@ from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store.connection import Client, Connection
 from lambdas.shared.store.outcomes import Buffered, Cancelled, Duplicate
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import Store
 
 START_OF_TIME_MS = 1_700_000_000_000
 

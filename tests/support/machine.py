@@ -43,7 +43,8 @@ from lambdas.shared.store.outcomes import (
     Waiting,
     WorkIsNear,
 )
-from lambdas.shared.store.store import FIRST_PAGE, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import FIRST_PAGE
 from lambdas.shared.timing import Timing
 from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from lambdas.shared.rules import Rules
 from lambdas.shared.store import outcomes as o
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import Store
 from tests.support.engine import Engine, payload
 from tests.support.outcomes import changed, parts
 

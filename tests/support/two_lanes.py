@@ -24,7 +24,8 @@ from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.connection import Connection
 from lambdas.shared.store.outcomes import Buffered
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import Store
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.fakes import PROCESSOR, FakeFunctions
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene

@@ -10,7 +10,8 @@ import pytest
 from lambdas.shared.errors import ScriptInvariantBroken
 from lambdas.shared.rules import Rules
 from lambdas.shared.scripts import LUA_DIRECTORY, InvalidHeader, Script, load_script, parse_script
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import StoreSettings
+from lambdas.shared.store.store import Store
 
 NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000

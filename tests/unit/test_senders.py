@@ -21,7 +21,8 @@ from lambdas.shared.senders.event_bus import EventBus, entry_bytes
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.secrets import Secrets
-from lambdas.shared.store.opening import TOKEN_LIFE_MS, IamAccess, IamTokens
+from lambdas.shared.store.opening import TOKEN_LIFE_MS, IamTokens
+from lambdas.shared.store.settings import IamAccess
 
 
 @pytest.fixture(autouse=True)

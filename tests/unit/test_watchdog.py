@@ -4,7 +4,7 @@ from lambdas.shared.errors import StoreUnavailable
 from lambdas.shared.rules import Rules
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Recovered
-from lambdas.shared.store.store import StoreSettings
+from lambdas.shared.store.settings import StoreSettings
 from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeFunctions, RecordedTelemetry

@@ -1,7 +1,7 @@
 """Signs the token with which a function signs in to the cache."""
 
 from lambdas.shared.senders import aws
-from lambdas.shared.store.opening import IamAccess
+from lambdas.shared.store.settings import IamAccess
 
 TOKEN_SECONDS = 900
 

@@ -1,7 +1,7 @@
 """One connection to Valkey, kept across calls, and the one place where its errors become ours."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis import Redis, RedisError
@@ -38,6 +38,7 @@ from lambdas.shared.errors import (
     StoreUnavailable,
 )
 from lambdas.shared.scripts import Script
+from lambdas.shared.store.settings import ConnectionSettings
 
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
@@ -69,15 +70,6 @@ class Client(Protocol):
     def execute_command(self, *args: Argument) -> Any: ...
 
     def close(self) -> None: ...
-
-
-class ConnectionSettings(NamedTuple):
-    """Where Valkey is, and how long one try may wait for it."""
-
-    url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
-    connect_timeout_ms: int = 400
-    answer_timeout_ms: int = 800
-    ca_file: str | None = None
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:

@@ -1,38 +1,18 @@
 """From settings to an open store."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import SendFailed
-from lambdas.shared.store.connection import (
-    Client,
-    Connection,
-    ConnectionSettings,
-    connect,
-    is_sign_in_refused,
-)
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.connection import Client, Connection, connect, is_sign_in_refused
+from lambdas.shared.store.settings import IamAccess, ValkeySettings
+from lambdas.shared.store.store import Store
 
 # A token is good for 15 minutes, and only for signing in.
 TOKEN_LIFE_MS = 600_000
-
-
-class IamAccess(NamedTuple):
-    """Who signs in to the cache, where it takes IAM tokens."""
-
-    user: str
-    cache_name: str
-    region: str
-
-
-class ValkeySettings(NamedTuple):
-    connection: ConnectionSettings
-    iam: IamAccess | None
-    store: StoreSettings
 
 
 SignToken = Callable[[IamAccess], str]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import InvalidId, InvalidInput, ScriptInvariantBroken
@@ -16,28 +16,12 @@ from lambdas.shared.keys import batch_prefix, encode_conversation, script_keys, 
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.store.connection import Argument, Connection
+from lambdas.shared.store.settings import A_DAY_MS, StoreSettings
 from lambdas.shared.timing import Timing
 from lambdas.shared.wire import id_line
 
-A_DAY_MS = 86_400_000
 FIRST_PAGE = "open:0"  # of list_conversations
 _CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
-
-
-class StoreSettings(NamedTuple):
-    shards: int = 1
-    lease_ms: int = 15_000  # a processor that is silent for so long is dead
-    start_ms: int = 10_000  # a reserved start that did not lead to a lease after so long failed
-    # Work due later than this needs no processor yet: the watchdog passes several times before it.
-    horizon_ms: int = 90_000
-    look_ms: int = 500  # the processor looks at least this often
-    claim_ms: int = 30_000  # from claim to take
-    executor_ms: int = 60_000  # from take to complete; above the executor's own time-out
-    seen_ms: int = A_DAY_MS  # message ids and statistics of an idle conversation
-    max_batch: int = 1000  # messages in one batch; the rest makes the next one
-    max_batch_bytes: int = 4_194_304  # of its payloads: what an executor's memory takes several times over
-    max_search: int = 1000  # messages looked through for an edit or a delete
-    max_emitted: int = 100  # batches a conversation remembers, to say where an edited message went
 
 
 class Store:

@@ -1,0 +1,42 @@
+"""BullMQ, driven from here: its package is pinned in package-lock.json and installed when it is first needed."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+class NodeMissing(Exception):
+    pass
+
+
+def install() -> None:
+    """Into bench/node_modules, from the lock file."""
+    if not shutil.which("node") or not shutil.which("npm"):
+        raise NodeMissing("BullMQ needs node and npm on the PATH")
+    installed = HERE / "node_modules" / ".package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < (HERE / "package-lock.json").stat().st_mtime:
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--silent"], cwd=HERE, check=True)
+
+
+def versions() -> dict[str, str]:
+    """What is pinned."""
+    packages = json.loads((HERE / "package-lock.json").read_text("utf-8"))["packages"]
+    found = {name: packages[f"node_modules/{name}"]["version"] for name in ("bullmq", "ioredis")}
+    node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return found | {"node": node}
+
+
+def command(role: str, **options: Any) -> list[str]:
+    return ["node", str(HERE / "bullmq.mjs"), role, json.dumps(options)]
+
+
+def ask(role: str, messages: Iterable[dict[str, Any]], **options: Any) -> list[Any]:
+    """Run a role to its end, with these messages: what it said."""
+    given = "".join(json.dumps(message) + "\n" for message in messages)
+    done = subprocess.run(command(role, **options), input=given, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]

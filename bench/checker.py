@@ -1,0 +1,48 @@
+"""What became of a workload: the same questions to every system."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bench.workload import Sending
+
+Message = tuple[int, int]
+"""Conversation and number."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    messages: int
+    bursts: int
+    batches: int
+    lost: int
+    """Messages in no batch."""
+    sent_twice: int
+    """Messages in more than one batch, or more than once in one."""
+    merged: int
+    """Batches with messages of two bursts, or of two conversations."""
+    split: int
+    """Bursts that came as several batches, whole: late, but nothing that a reader would miss."""
+
+
+def check(sent: Iterable[Sending], batches: Iterable[list[Message]]) -> Verdict:
+    burst_of = {(each.conversation, each.number): (each.conversation, each.burst) for each in sent}
+    came: Counter[Message] = Counter()
+    pieces: defaultdict[tuple[int, int], int] = defaultdict(int)
+    merged = count = 0
+    for batch in batches:
+        count += 1
+        came.update(batch)
+        bursts = {burst_of[message] for message in batch}
+        merged += len(bursts) > 1
+        for burst in bursts:
+            pieces[burst] += 1
+    return Verdict(
+        messages=len(burst_of),
+        bursts=len(set(burst_of.values())),
+        batches=count,
+        lost=sum(message not in came for message in burst_of),
+        sent_twice=sum(times > 1 for times in came.values()),
+        merged=merged,
+        split=sum(found > 1 for found in pieces.values()),
+    )

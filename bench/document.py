@@ -1,0 +1,231 @@
+"""What docs/performance.md and its picture say, from bench/results: `python -m bench.document`.
+
+A table stands between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.chart import Bar, Panel, svg
+from bench.measure import Figure, figure
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+DOCUMENT, PICTURE = "performance.md", "performance.svg"
+RATE, CLIENTS = 1_000, 16
+NAMES = {
+    "ours": "ours",
+    "naive": "naive",
+    "bullmq": "BullMQ, keeps the last",
+    "bullmq keep-all": "BullMQ, keeps all",
+    "bare": "bare",
+    "ping": "PING",
+    "timer": "nothing but a timer",
+}
+CONTESTANTS = ("ours", "naive", "bullmq", "bullmq keep-all", "bare", "ping")
+
+Json = Any
+
+
+def results(name: str) -> Json:
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / DOCUMENT).write_text(filled(text), "utf-8")
+    (folder / PICTURE).write_text(picture(results("ingest"), results("live")), "utf-8")
+
+
+def filled(text: str) -> str:
+    def table(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}"
+
+    return re.sub(r"(<!-- bench: (\w+) -->).*?(<!-- end -->)", table, text, flags=re.DOTALL)
+
+
+def picture(ingest: Json, live: Json) -> str:
+    cpu = [
+        Bar(NAMES[each["contestant"]], _figure(each["server_cpu_us"]))
+        for name in CONTESTANTS
+        for each in ingest["contestants"]
+        if (each["contestant"], each["clients"], each["bytes"]) == (name, CLIENTS, 200)
+    ]
+    late = [
+        Bar(f"{NAMES[name].partition(',')[0]}, {what}", figure(_of(live, name, what, rate=RATE, column="p99")))
+        for what in ("timed", "immediate")
+        for name in ("ours", "bullmq", "naive")
+    ]
+    return svg([
+        Panel(f"Server CPU of a message, µs ({CLIENTS} clients, 200 bytes)", cpu, is_log=False),
+        Panel(f"Lateness, p99 in ms ({RATE:,} batches due a second)", late, is_log=True),
+    ])  # fmt: skip
+
+
+def _figure(told: Json) -> Figure:
+    return Figure(told.get("median", (told["q1"] + told["q3"]) / 2), told["q1"], told["q3"], told["rounds"])
+
+
+def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[float]:
+    return [
+        each[column] for each in live["lateness"] if (each["system"], each["what"], each["rate"]) == (name, what, rate)
+    ]
+
+
+def told(found: Figure, digits: int = 1) -> str:
+    """A median, or of what was too noisy no more than where the middle half lies."""
+    if found.too_noisy:
+        return f"noisy, {found.low:,.{digits}f}–{found.high:,.{digits}f}"
+    return f"{found.median:,.{digits}f}"
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def conditions(name: str) -> str:
+    """When, on what and under which load."""
+    found = results(name)
+    machine, load, nice = found["machine"], found["load"], found.get("nice", 0)
+    priority = f"; at a raised priority (nice {nice})" if nice else ""
+    versions = f"Valkey {machine['valkey']}, Python {machine['python']}, redis-py {machine['redis-py']}"
+    return (
+        f"{found['date']}, {found['commit']}: {machine['processor']}; {versions}; "
+        f"load {load[0]} in the last minute, {load[2]} in the last quarter of an hour{priority}."
+    )
+
+
+def targets(*names: str) -> str:
+    rows = [
+        [each["what"], f"{each['at_most']:g}", told(_figure(each["found"]), 2), each["verdict"].lower()]
+        for name in names
+        for each in results(name)["targets"]
+    ]
+    return _table(["promised", "at most", "found", "verdict"], rows)
+
+
+def ingest() -> str:
+    found = results("ingest")["contestants"]
+    at = {(each["contestant"], each["clients"], each["bytes"]): each for each in found}
+    clients, waiting = sorted({each["clients"] for each in found}), results("ingest")["bytes_waiting"]
+    rows = [
+        [
+            NAMES[name],
+            f"{at[name, clients[0], 200]['commands']:g}",
+            *(told(_figure(at[name, number, 200]["server_cpu_us"])) for number in clients),
+            told(_figure(at[name, CLIENTS, 4_096]["server_cpu_us"])),
+            *(f"{waiting[size][name]:,}" if name in waiting[size] else "–" for size in waiting),
+            *(told(_figure(at[name, number, 200]["adds_per_second"]), 0) for number in clients),
+        ]
+        for name in CONTESTANTS
+    ]
+    kept = [f"bytes waiting, {size} B" for size in waiting]
+    cpu, adds = [f"CPU µs, {number}" for number in clients], [f"adds/s, {number}" for number in clients]
+    heads = ["clients →", "commands", *cpu, f"CPU µs, 4 KB, {CLIENTS}", *kept, *adds]
+    own = results("ingest")["own_clients"]
+    said = "; ".join(
+        f"{name} under way: {told(_figure(each['adds_per_second']), 0)} a second, "
+        f"{told(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
+        for name, each in own.items()
+    )
+    return f"{_table(heads, rows)}\nBy one process of its own client: {said}.\n\n{conditions('ingest')}\n"
+
+
+def lateness() -> str:
+    live = results("live")
+    rates = sorted({each["rate"] for each in live["lateness"]})
+
+    def cell(name: str, what: str, rate: int) -> str:
+        p50, p99, most = (_of(live, name, what, rate=rate, column=column) for column in ("p50", "p99", "max"))
+        return f"{told(figure(p50))} / {told(figure(p99))} / {max(most):,.0f}"
+
+    rows = [
+        [f"{NAMES[name].partition(',')[0]}, {what}", *(cell(name, what, rate) for rate in rates)]
+        for what in ("timed", "immediate")
+        for name in ("ours", "bullmq", "naive", "timer")
+        if _of(live, name, what, rate=RATE, column="p50")
+    ]
+    heads = ["p50 / p99 / max, ms", *(f"{rate:,} a second" for rate in rates)]
+    return f"{_table(heads, rows)}\n{conditions('live')}\n"
+
+
+def systems() -> str:
+    live = results("live")
+    rows = []
+    for name, found in live["correctness"].items():
+        idle, recovery = live["idle"][name], live["recovery"].get(name)
+        back = f"{recovery['resumed_after_s']:g} s / {recovery['latest_s']:g} s" if recovery else "–"
+        rows.append([
+            NAMES[name], *(f"{found[each]:,}" for each in ("messages", "lost", "sent_twice", "merged", "split")),
+            f"{idle['waiting_per_second']:g}", back,
+        ])  # fmt: skip
+    heads = ["", "messages", "lost", "twice", "merged", "split", "idle commands/s", "after kill -9"]
+    return _table(heads, rows)
+
+
+def handler() -> str:
+    found = results("handler")
+    rows = []
+    for platform, each in found["platforms"].items():
+        parts = [part for part in each["profile"] if part["part"] != "store"][:3]
+        top = ", ".join(f"{part['part']} {part['share']:.0%}" for part in parts)
+        rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
+    cold = ", ".join(f"{name} {told(_figure(each), 0)} ms" for name, each in found["cold_start"].items())
+    table = _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
+    return f"{table}\nCPU of a cold start, each on top of the one before: {cold}.\n\n{conditions('handler')}\n"
+
+
+def stage() -> str:
+    found = results("stage")
+    steps = {name: {each["clients"]: each for each in told_} for name, told_ in found["steps"].items()}
+
+    def cell(step: Json) -> str:
+        if step is None:
+            return "–"
+        return f"{step['per_second']:,.0f} / {step['p50_ms']:,.0f} / {step['p99_ms']:,.0f}, {step['errors']:.1%}"
+
+    clients = sorted({number for each in steps.values() for number in each})
+    rows = [[str(number), *(cell(each.get(number)) for each in steps.values())] for number in clients]
+    heads = ["clients", *("the whole way" if name == "product" else "a function that does nothing" for name in steps)]
+    return f"{_table(heads, rows)}\n{conditions('stage')}\n"
+
+
+def model() -> str:
+    found = results("model")
+    quotas = found["quotas"]
+    rows = [
+        [
+            f"{each['messages_per_day']:,}", str(each["shards"]), f"${each['dollars_a_month']:,.0f}",
+            ", ".join(f"{quotas[name]['name']} {part:.1%}" for name, part in _most(each["share_of_quota"], 2)),
+        ]
+        for each in found["rows"]
+    ]  # fmt: skip
+    reached = "\n".join(
+        f"| {quotas[name]['name']} | {quotas[name]['value']:,.0f} | {volume:,} |"
+        for name, volume in sorted(found["reached_at"].items(), key=lambda item: item[1])
+    )
+    table = _table(["messages a day", "shards", "a month", "nearest to their quotas in the busiest second"], rows)
+    return f"{table}\n| limit | quota | reached at, messages a day |\n|---|---:|---:|\n{reached}\n"
+
+
+def _most(shares: dict[str, float], count: int) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])[:count]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "targets": lambda: targets("ingest", "live", "handler"),
+    "ingest": ingest,
+    "lateness": lateness,
+    "systems": systems,
+    "handler": handler,
+    "stage": stage,
+    "model": model,
+}
+
+if __name__ == "__main__":
+    docs = ROOT / "docs"
+    write(docs, (docs / DOCUMENT).read_text("utf-8"))

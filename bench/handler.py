@@ -1,0 +1,242 @@
+"""CPU of a warm ingest handler, and its cold start: `python -m bench.handler [--quick]`.
+
+The handler as deployed, with its own Powertools and redis-py, on a Valkey of this machine; AWS is played from memory,
+as it is when secrets and rules are fresh. What redis-py itself takes, from the call of a command to its reply, is
+taken out. A request carries one message.
+"""
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bench.measure import figure
+from bench.report import Target, print_targets, save
+from lambdas.ingest import handler as ingest_handler
+from lambdas.ingest.service import Ingest
+from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.shared.rule_book import RuleBook
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.connection import Connection, connect
+from lambdas.shared.store.settings import ConnectionSettings
+from lambdas.shared.store.store import Store
+from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets
+from tests.support.ingest_scene import SECRET, SECRETS, gateway
+from tests.support.platforms import FIXTURES, body_of, content_type, signed
+from tests.support.valkey_server import ValkeyServer
+
+ENVIRONMENT = {
+    "POWERTOOLS_SERVICE_NAME": "ingest",
+    "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer",
+    "POWERTOOLS_LOG_LEVEL": "INFO",
+}
+PLATFORMS = ("generic", "whatsapp", "telegram")
+TEXTS = {"whatsapp": "text_in_reply.json", "telegram": "text.json"}
+CONVERSATIONS = 200
+# Most of what a request costs is within these; each without what it calls of the others.
+PARTS = {
+    "log line": "telemetry.py:info",
+    "metrics, added": "telemetry.py:count",
+    "metrics, written": "telemetry.py:flush",
+    "body read": ":read",
+    "signature": ":authenticate",
+    "rules and wire form": "service.py:_ready",
+    "store": "store.py:buffer_message",
+}
+Handler = Callable[[dict[str, Any], None], dict[str, Any]]
+
+
+class Commands:
+    """What redis-py's own CPU came to."""
+
+    def __init__(self) -> None:
+        self.cpu_ns = 0
+
+    def around(self, client: Any) -> Any:
+        run = client.execute_command
+
+        def execute_command(*args: Any) -> Any:
+            began = time.thread_time_ns()
+            try:
+                return run(*args)
+            finally:
+                self.cpu_ns += time.thread_time_ns() - began
+
+        client.execute_command = execute_command
+        return client
+
+
+def warm_handler(port: int, commands: Commands) -> Handler:
+    telemetry = ingest_handler._telemetry()
+    address = ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true")
+
+    def opened() -> Any:
+        client: Any = connect(address)
+        # The node's own client is what the store talks to.
+        node = client.get_node_from_key(b"{b0}:")
+        commands.around(client.get_redis_connection(node))
+        return client
+
+    ingest = Ingest(
+        lane=Store(Connection(opened)),
+        secrets=WebhookSecrets(FakeSecrets(json.dumps(SECRETS)), "id", telemetry),
+        starter=ProcessorStarter(FakeFunctions(), "processor", telemetry),
+        bus=FakeBus(),
+        telemetry=telemetry,
+        book=RuleBook(FakeRules(), {}, telemetry),
+    )
+    ingest_handler._ingest = lambda: ingest  # type: ignore[assignment]
+    return ingest_handler.handler
+
+
+def events(platform: str, count: int) -> list[dict[str, Any]]:
+    """Requests of one message each, of many conversations."""
+    made = []
+    for number in range(count):
+        body = _body(platform, number)
+        headers = {"content-type": content_type(platform), "host": "hooks.example.com", "user-agent": "bench"}
+        headers |= signed(platform, body, SECRET)
+        made.append(gateway(platform, body, headers=headers))
+    return made
+
+
+def _body(platform: str, number: int) -> bytes:
+    if platform == "generic":
+        told: Any = {
+            "account": "a",
+            "conversation": f"c{number % CONVERSATIONS}",
+            "id": f"m{number}",
+            "text": "Could you tell me whether this is still to be had?",
+            "sentAt": 1_700_000_000_000,
+        }
+        return body_of(platform, told)
+    told = json.loads((FIXTURES / platform / TEXTS[platform]).read_text("utf-8"))
+    if platform == "whatsapp":
+        message = told["entry"][0]["changes"][0]["value"]["messages"][0]
+        message |= {"id": f"wamid.{number}", "from": f"4917{number % CONVERSATIONS:08}"}
+        del message["context"]
+    else:
+        told["update_id"] = told["message"]["message_id"] = number + 1
+        told["message"]["chat"]["id"] = number % CONVERSATIONS + 1
+    return body_of(platform, told)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """The log goes where Lambda's does: out of the process."""
+    kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    sys.stdout.flush()
+    os.dup2(null, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(null)
+
+
+def cpu_us(handler: Handler, requests: list[dict[str, Any]], commands: Commands) -> tuple[float, float]:
+    """Per request: all, and what of it was redis-py's."""
+    commands.cpu_ns, began = 0, time.thread_time_ns()
+    for request in requests:
+        answer = handler(request, None)
+        assert answer["statusCode"] == 200, answer
+    whole = time.thread_time_ns() - began
+    return whole / len(requests) / 1_000, commands.cpu_ns / len(requests) / 1_000
+
+
+def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Which parts take how much of it, by a profiler that makes everything slower: shares, not times."""
+    profile = cProfile.Profile(time.thread_time)
+    profile.enable()
+    for request in requests:
+        handler(request, None)
+    profile.disable()
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    whole = sum(own for _, _, own, _, _ in stats.values())
+    found = []
+    for part, wanted in PARTS.items():
+        file, _, function = wanted.rpartition(":")
+        spent = sum(
+            cumulative
+            for (path, _, name), (_, _, _, cumulative, _) in stats.items()
+            if name == function and path.endswith(file) and "/lambdas/" in path
+        )
+        found.append({"part": part, "share": round(spent / whole, 3)})
+    return sorted(found, key=lambda each: -each["share"])
+
+
+# Before anything else of ours is imported.
+COLD = """
+import time
+began = time.process_time()
+import lambdas.ingest.handler
+imported = time.process_time()
+import boto3
+boto3.client("secretsmanager", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
+sdk = time.process_time()
+from bench.handler import first_request_ms
+print(json.dumps({"import": (imported - began) * 1000, "SDK and a client": (sdk - imported) * 1000,
+                  "first request": first_request_ms(PORT)}))
+"""
+
+
+def cold_start(rounds: int, port: int) -> list[dict[str, float]]:
+    """CPU in fresh interpreters; the first is left out, because it writes the byte code."""
+    program = "import json\n" + COLD.replace("PORT", str(port))
+    command = [sys.executable, "-c", program]
+    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(rounds + 1)]
+    return [json.loads(each.splitlines()[-1]) for each in told[1:]]
+
+
+def first_request_ms(port: int) -> float:
+    os.environ |= ENVIRONMENT
+    (request,) = events("generic", 1)
+    began = time.process_time()
+    warm_handler(port, Commands())(request, None)
+    return (time.process_time() - began) * 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.handler", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
+    wanted = parser.parse_args()
+    os.environ |= ENVIRONMENT
+    rounds, count = (5, 500) if wanted.quick else (15, 1_000)
+    server, targets, result = ValkeyServer().start(), [], {}
+    try:
+        commands = Commands()
+        handler = warm_handler(server.port, commands)
+        for platform in PLATFORMS:
+            requests = events(platform, (rounds + 1) * count)
+            with silent():
+                cpu_us(handler, requests[:count], commands)
+                found = [cpu_us(handler, requests[n * count : (n + 1) * count], commands) for n in range(1, rounds + 1)]
+                parts = profiled(handler, requests[:count])
+            ours = figure([(whole - redis) / 1_000 for whole, redis in found])
+            redis_py = figure([redis / 1_000 for _, redis in found])
+            result[platform] = {"cpu_ms": ours.as_json(), "redis_py_ms": redis_py.as_json(), "profile": parts}
+            print(f"{platform:10} {ours} ms of CPU a request, and redis-py's {redis_py}; "
+                  + ", ".join(f"{each['part']} {each['share']:.0%}" for each in parts[:5]))  # fmt: skip
+            targets.append(Target(f"CPU of a request of {platform} beyond redis-py's, ms", 1.5, ours))
+        cold = cold_start(3 if wanted.quick else 9, server.port)
+    finally:
+        server.stop()
+    starts = {name: figure([each[name] for each in cold]) for name in cold[0]}
+    print("cold start, ms of CPU: " + ", ".join(f"{name} {found}" for name, found in starts.items()))
+    print_targets(targets)
+    cold_json = {name: found.as_json() for name, found in starts.items()}
+    save("handler", {"rounds": rounds, "requests": count, "platforms": result, "cold_start": cold_json}, targets,
+         quick=wanted.quick)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

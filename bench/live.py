@@ -1,0 +1,229 @@
+"""Systems at work: lateness, idle commands, what is lost, and recovery: `python -m bench.live [--quick]`.
+
+Each system has its own server and processes, the same messages at the same times, and the same checker. They take
+turns. Lateness is from when a batch was due until its system began to handle it: our processor starts an executor,
+BullMQ's worker calls its function, the naive poll has read the conversation's name.
+"""
+
+import argparse
+import random
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from statistics import quantiles
+from typing import Any
+
+from bench import bullmq
+from bench.checker import Verdict, check
+from bench.measure import Figure, figure, ratio
+from bench.report import Target, print_targets, save
+from bench.systems import SYSTEMS, BullMqSystem, NaiveSystem, OurSystem, Planned, System
+from bench.wire import encode
+from bench.workload import Shape, workload
+
+RATES = (10, 100, 1_000)
+ROUNDS = 5
+DELAY_MS = 1_000
+WARM_UP_SECONDS = 1.0
+SILENT_SECONDS = 3.0
+STALLED_SECONDS = 75.0
+WATCHDOG_SECONDS = 30.0
+
+Json = dict[str, Any]
+
+
+def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:
+    """One message a conversation, at even distances."""
+    warm_up, count = int(rate * WARM_UP_SECONDS), int(rate * (WARM_UP_SECONDS + seconds))
+    plan = [Planned(number * 1_000 / rate, number, 0, delay_ms) for number in range(count)]
+    with kind() as system:
+        system.send(plan)
+        system.sent()
+        system.drain(messages=count, at_most_seconds=10)
+        late = [
+            max(batch.claimed_ms - batch.due_ms, 0.0)
+            for batch in list(system.batches)
+            if any(conversation >= warm_up for conversation, _ in batch.messages)
+        ]
+    return _spread(late) | {"missing": count - warm_up - len(late)}
+
+
+def timer(*, rate: int, seconds: float) -> Json:
+    """How late a process is that does nothing but sleep to the same times: the machine's own share, and its load's."""
+    began, late = time.time(), []
+    for number in range(int(rate * seconds)):
+        due = began + number / rate
+        time.sleep(max(0.0, due - time.time()))
+        late.append((time.time() - due) * 1_000)
+    return _spread(late)
+
+
+def _spread(late_ms: list[float]) -> Json:
+    cuts = quantiles(late_ms, n=100, method="inclusive")
+    return {
+        "count": len(late_ms),
+        "p50": round(cuts[49], 2),
+        "p99": round(cuts[98], 2),
+        "max": round(max(late_ms), 2),
+    }
+
+
+def idle(kind: type[System], *, seconds: float) -> Json:
+    """What a waiting worker asks of the server, with a conversation due in a minute; and what after it has left."""
+    with kind() as system:
+        system.send([Planned(0, 1, 0, 60_000)])
+        system.sent()
+        time.sleep(1)
+        found: Json = {"waiting_per_second": round(_commands(system.server.port, seconds) / seconds, 2)}
+    if kind is OurSystem:
+        with kind(idle_ms=1_000) as system:
+            system.worker.wait(timeout=30)
+            found["after_exit_per_second"] = _commands(system.server.port, seconds)
+    return found
+
+
+def _commands(port: int, seconds: float) -> int:
+    """What clients asked in that time; commands inside scripts are the server's own affair."""
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        line.sendall(encode("MONITOR"))
+        line.settimeout(0.1)
+        seen, deadline = b"", time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                seen += line.recv(1 << 16)
+            except TimeoutError:
+                continue
+    return sum(each.startswith(b"+1") and b" lua] " not in each.split(b'"', 1)[0] for each in seen.split(b"\r\n"))
+
+
+def correctness(kind: type[System], *, conversations: int, bursts: int, seed: int) -> Verdict:
+    shape = Shape()
+    sent = workload(conversations=conversations, bursts=bursts, seed=seed, shape=shape)
+    messages = len({(each.conversation, each.number) for each in sent})
+    with kind(work_ms=50) as system:
+        system.send(Planned(each.at_ms, each.conversation, each.number, shape.silence_ms) for each in sent)
+        system.sent()
+        # Beyond the last message: what comes twice, or late.
+        system.drain(messages=messages, at_most_seconds=5)
+        time.sleep(SILENT_SECONDS)
+        return check(sent, [batch.messages for batch in list(system.batches)])
+
+
+def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
+    """The worker is killed with -9 while it works. BullMQ's is started again at once, as a supervisor would; ours by
+    whichever message or watchdog's pass finds no live processor."""
+    count = int(rate * (before + after))
+    plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]
+    with kind(work_ms=500) as system:
+        began_ms = system.send(plan)
+        killed_ms = began_ms + before * 1_000
+        time.sleep(max(0.0, killed_ms / 1_000 - time.time()))
+        system.kill_worker()
+        if not isinstance(system, OurSystem):
+            system.start_worker()
+        deadline = time.monotonic() + after + STALLED_SECONDS
+        next_pass = time.monotonic() + random.Random(rate).uniform(0, WATCHDOG_SECONDS)
+        while time.monotonic() < deadline and len(_delivered(system)) < count:
+            time.sleep(0.1)
+            if isinstance(system, OurSystem) and time.monotonic() > next_pass:
+                next_pass += WATCHDOG_SECONDS
+                system.watchdog_pass()
+        batches = list(system.batches)
+        resumed = min((each.claimed_ms for each in batches if each.claimed_ms > killed_ms + 5), default=None)
+        late = [each.claimed_ms - each.due_ms for each in batches]
+        return {
+            "resumed_after_s": round((resumed - killed_ms) / 1_000, 2) if resumed else None,
+            "latest_s": round(max(late) / 1_000, 2),
+            "lost": count - len(_delivered(system)),
+            "handled_twice": sum(len(each.messages) for each in batches) - len(_delivered(system)),
+        }
+
+
+def _delivered(system: System) -> set[tuple[int, int]]:
+    return {message for batch in list(system.batches) for message in batch.messages}
+
+
+def lateness_targets(found: list[Json]) -> list[Target]:
+    def p99(name: str, what: str) -> list[float]:
+        return [
+            each["p99"] for each in found if (each["system"], each["what"], each["rate"]) == (name, what, RATES[-1])
+        ]
+
+    targets = []
+    for what in ("timed", "immediate"):
+        ours: list[float] = p99("ours", what)
+        targets += [
+            Target(f"p99 of lateness, {what}, 1,000 a second, ms", 5, figure(ours)),
+            Target(f"p99 of lateness, {what}, 1,000 a second, of BullMQ's", 0.2, ratio(ours, p99("bullmq", what))),
+            Target(f"p99 of lateness, {what}, 1,000 a second, of naive's", 0.02, ratio(ours, p99("naive", what))),
+        ]
+    return targets
+
+
+def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list[Json]:
+    """A round of all systems for each of the rates."""
+    order = random.Random(seed)
+    found = []
+    for turn, rate in enumerate(rates):
+        turns = [
+            (kind, what, delay)
+            for kind in (OurSystem, NaiveSystem, BullMqSystem)
+            for what, delay in (("timed", DELAY_MS), ("immediate", 0))
+        ]
+        order.shuffle(turns)
+        for kind, what, delay in turns:
+            told = {"system": kind.name, "rate": rate, "what": what, "round": turn}
+            found.append(told | lateness(kind, rate=rate, seconds=seconds, delay_ms=delay))
+        found.append(
+            {"system": "timer", "rate": rate, "what": "timed", "round": turn} | timer(rate=rate, seconds=seconds)
+        )
+        for told in found[-len(turns) - 1 :]:
+            print("{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**told))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.live", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: one round, fewer rates, no recovery")
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    bullmq.install()
+    quick = wanted.quick
+    # The promise is about the highest rate: it has the rounds that a spread takes.
+    rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
+    found = measure_lateness(rates=rates, seconds=1 if quick else 4, seed=wanted.seed)
+    result: Json = {
+        "seed": wanted.seed,
+        "lateness": found,
+        "idle": {},
+        "correctness": {},
+        "recovery": {},
+    }
+    targets: list[Target] = lateness_targets(found)
+    for kind in SYSTEMS:
+        result["idle"][kind.name] = told = idle(kind, seconds=3 if quick else 10)
+        print(f"idle, {kind.name}: {told}", flush=True)
+        verdict = correctness(kind, conversations=60 if quick else 400, bursts=2 if quick else 5, seed=wanted.seed)
+        result["correctness"][kind.name] = asdict(verdict)
+        print(f"correctness, {kind.name}: {asdict(verdict)}", flush=True)
+    if not quick:
+        for kind in (OurSystem, BullMqSystem):
+            result["recovery"][kind.name] = told = recovery(kind, rate=20, before=5, after=20)
+            print(f"recovery, {kind.name}: {told}", flush=True)
+    ours = result["correctness"]["ours"]
+    targets += [
+        Target("commands a second, waiting", 3, _exact(result["idle"]["ours"]["waiting_per_second"])),
+        Target("commands a second, after the exit", 0, _exact(result["idle"]["ours"]["after_exit_per_second"])),
+        Target("lost, sent twice or merged", 0, _exact(ours["lost"] + ours["sent_twice"] + ours["merged"])),
+    ]
+    print_targets(targets)
+    save("live", result, targets, quick=quick)
+
+
+def _exact(value: float) -> Figure:
+    return Figure(value, value, value, 1)
+
+
+if __name__ == "__main__":
+    main()

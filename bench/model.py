@@ -1,0 +1,191 @@
+"""Which limit bites first, and what a month costs: `python -m bench.model [--seed N] [--seconds N]`.
+
+A simulation of the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
+by chance, write their fragments, fall due, and are answered. In every second of it, what each limit of AWS is asked
+for is counted; the busiest second is held against the quota. Volumes, not architectures: nothing is raised, nobody
+adds shards. Times and ECPUs are those of infra/cost/usage.toml, some measured and some assumed.
+"""
+
+import argparse
+import json
+import random
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil, log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.report import save
+from infra.config import StageConfig, load_stage
+from infra.cost.facts import used
+from infra.cost.lines import total
+from infra.cost.model import bill, ecpu
+from infra.cost.traffic import Traffic
+
+HERE = Path(__file__).parent
+VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+STAGE = "prod"
+# AWS: at this memory a function has one CPU.
+MB_OF_A_CPU = 1_769
+# A conversation's fragments come within its wait, its statuses within this time after the answer.
+STATUS_SECONDS = 10.0
+
+
+class Limit(NamedTuple):
+    name: str
+    value: float
+    per_shard: bool
+
+
+@dataclass
+class Load:
+    """Counts by second, and by shard where a limit is a shard's."""
+
+    requests: Counter[int] = field(default_factory=Counter)
+    busy: Counter[int] = field(default_factory=Counter)
+    """Seconds of running functions, in microseconds."""
+    events: Counter[int] = field(default_factory=Counter)
+    ecpus: Counter[tuple[int, int]] = field(default_factory=Counter)
+    starts: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+
+def limits(config: StageConfig, region: str) -> dict[str, Limit]:
+    told = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
+    regions = told["put_events"]["regions"]
+    start_ms = json.loads((HERE / "results" / "starts.json").read_text("utf-8"))["cpu_ms"]
+    # Of a noisy run, the worse end.
+    cpu_ms = start_ms.get("median", start_ms["q3"])
+    values = {
+        "put_events": regions.get(region, regions["other"]),
+        "executor_starts": round(config.memory.processor / MB_OF_A_CPU / cpu_ms * 1_000),
+    }
+    return {
+        name: Limit(each["name"], float(values.get(name, each.get("value", 0))), each["scope"] == "shard")
+        for name, each in told.items()
+    }
+
+
+def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
+    """The busiest seconds: conversations begin at the peak's rate, also before, so that all is under way."""
+    drawn, load = random.Random(seed), Load()
+    rate = traffic.batches / traffic.active_seconds * traffic.peak
+    lead = traffic.wait_seconds + STATUS_SECONDS
+    at = -lead
+    while (at := at + drawn.expovariate(rate)) < seconds:
+        shard = drawn.randrange(shards)
+        fragments = _fragments(traffic.fragments_per_batch, drawn)
+        for each in range(fragments):
+            # All but the last within the wait; what ends it comes with the silence.
+            sent = at + drawn.uniform(0, traffic.wait_seconds) * (each > 0)
+            _ingest(load, sent, drawn)
+            load.ecpus[int(sent), shard] += round(ecpu("buffer_us", used("buffer_call_bytes") + traffic.payload_bytes))
+        due = at + traffic.wait_seconds
+        _emit(load, int(due), shard, traffic.payload_bytes * fragments)
+        for _ in range(_whole(traffic.statuses_per_batch, drawn)):
+            _ingest(load, due + drawn.uniform(0, STATUS_SECONDS), drawn)
+    return load
+
+
+def _fragments(mean: float, drawn: random.Random) -> int:
+    return 1 if mean <= 1 else 1 + int(log(1 - drawn.random()) / log(1 - 1 / mean))
+
+
+def _whole(mean: float, drawn: random.Random) -> int:
+    return int(mean) + (drawn.random() < mean % 1)
+
+
+def _ingest(load: Load, at: float, drawn: random.Random) -> None:
+    load.requests[int(at)] += 1
+    cold = used("cold_start_ms") * (drawn.random() < used("cold_share"))
+    load.busy[int(at)] += round((used("ingest_ms") + cold) * 1_000)
+
+
+def _emit(load: Load, second: int, shard: int, batch_bytes: float) -> None:
+    load.starts[second, shard] += 1
+    load.events[second] += 1
+    load.busy[second] += round(used("executor_ms") * 1_000)
+    taken = used("take_call_bytes") + batch_bytes
+    calls = ecpu("look_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
+    load.ecpus[second, shard] += round(calls)
+
+
+def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
+    """What each limit was asked for in the busiest second."""
+
+    def most(counted: Counter[Any]) -> float:
+        seconds_of = ((key[0] if isinstance(key, tuple) else key, count) for key, count in counted.items())
+        return max((count for second, count in seconds_of if 0 <= second < seconds), default=0)
+
+    requests = most(load.requests)
+    return {
+        "api_requests": requests,
+        "ingest_requests": requests,
+        # A shard has a processor, and its successor for a while.
+        "lambda_concurrency": ceil(most(load.busy) / 1e6) + 2 * shards,
+        "slot_ecpu": most(load.ecpus),
+        "executor_starts": most(load.starts),
+        "put_events": most(load.events),
+    }
+
+
+def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int, seed: int) -> dict[str, Any]:
+    traffic = Traffic(messages_per_day=messages_per_day)
+    allowed = limits(config, region)
+    one = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)
+    # Of one shard's limits: how many shards keep each below three quarters of its quota.
+    needed = max(ceil(one[name] / (0.75 * limit.value)) for name, limit in allowed.items() if limit.per_shard)
+    asked = busiest(simulate(traffic, shards=needed, seconds=seconds, seed=seed), seconds=seconds, shards=needed)
+    share = {name: round(asked[name] / limit.value, 4) for name, limit in allowed.items()}
+    sized = config.model_copy(update={"shards": needed})
+    return {
+        "messages_per_day": messages_per_day,
+        "busiest_second": {name: round(value) for name, value in asked.items()},
+        "one_shard": {name: round(one[name] / limit.value, 4) for name, limit in allowed.items() if limit.per_shard},
+        "shards": needed,
+        "share_of_quota": share,
+        "first": allowed[max(share, key=lambda name: share[name])].name,
+        "beyond": [allowed[name].name for name, part in share.items() if part > 1],
+        "dollars_a_month": round(total(bill(sized, traffic)), 2),
+    }
+
+
+def reached_at(config: StageConfig, *, region: str, seconds: int, seed: int) -> dict[str, int]:
+    """The messages a day, of one shard, whose busiest second is a limit's quota; to two digits."""
+    volume = VOLUMES[-2]
+    traffic = Traffic(messages_per_day=volume)
+    asked = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)
+    allowed = limits(config, region)
+    return {name: int(float(f"{volume * limit.value / asked[name]:.1e}")) for name, limit in allowed.items()}
+
+
+def show(rows: list[dict[str, Any]]) -> Iterator[str]:
+    yield f"{'messages a day':>16}{'shards':>8}{'dollars a month':>17}  nearest to its quota, with these shards"
+    for each in rows:
+        shares = sorted(each["share_of_quota"].items(), key=lambda item: -item[1])[:3]
+        told = ", ".join(f"{name} {part:.1%}" for name, part in shares)
+        yield f"{each['messages_per_day']:>16,}{each['shards']:>8}{each['dollars_a_month']:>17,.0f}  {told}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.model", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=int, default=30, help="of the busiest time that is simulated")
+    parser.add_argument("--region", default="us-east-1")
+    parser.add_argument("--quick", action="store_true", help="a look: writes nothing")
+    wanted = parser.parse_args()
+    stages = json.loads((HERE.parent / "cdk.json").read_text("utf-8"))["context"]["stages"]
+    config = load_stage(stages, stage=STAGE)
+    drawn: dict[str, Any] = {"region": wanted.region, "seconds": wanted.seconds, "seed": wanted.seed}
+    rows = [row(config, volume, **drawn) for volume in VOLUMES]
+    print("\n".join(show(rows)))
+    reached = reached_at(config, **drawn)
+    for name, volume in sorted(reached.items(), key=lambda item: item[1]):
+        print(f"{name:20} is reached at {volume:>12,} messages a day (one shard)")
+    quotas = {name: limit._asdict() for name, limit in limits(config, wanted.region).items()}
+    save("model", drawn | {"stage": STAGE, "quotas": quotas, "rows": rows, "reached_at": reached}, quick=wanted.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""What a benchmark leaves: its verdicts on the terminal, and one file in bench/results."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redis import __version__ as redis_version
+
+from bench.measure import Figure
+from tests.support.valkey_server import ValkeyServer
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Target(NamedTuple):
+    what: str
+    at_most: float
+    found: Figure
+
+    @property
+    def verdict(self) -> str:
+        # A noisy figure cannot be named, but it can still lie clearly on one side.
+        if self.found.too_noisy and self.found.low <= self.at_most < self.found.high:
+            return "NOISY"
+        return "PASS" if self.found.median <= self.at_most else "MISS"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"what": self.what, "at_most": self.at_most, "found": self.found.as_json(), "verdict": self.verdict}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; neither names nor paths."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text("utf-8").splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+        cores = sum(line.startswith("processor") for line in lines)
+        model = f"{model}, {cores} cores"
+    server = ValkeyServer().start()
+    try:
+        valkey = server.admin().info("server")["valkey_version"]
+    finally:
+        server.stop()
+    return {
+        "processor": model,
+        "system": f"{platform.system()} {platform.machine()}",
+        "valkey": valkey,
+        "redis-py": redis_version,
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
+
+
+def print_targets(targets: list[Target]) -> None:
+    print()
+    for target in targets:
+        print(f"{target.verdict:6}{target.what}: {target.found} (at most {target.at_most:g})")
+
+
+def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, quick: bool = False) -> None:
+    """A quick run is a look: it leaves nothing behind."""
+    if quick:
+        return
+    head = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        # Below zero: at a raised priority, where others worked on the machine.
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "load": [round(load, 1) for load in os.getloadavg()],
+    }
+    told = head | result | {"targets": [target.as_json() for target in targets]}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(f"Written to bench/results/{path.name}; load {told['load']}.")

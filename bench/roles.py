@@ -1,0 +1,176 @@
+"""What our engine and the naive design do in processes of their own: `python -m bench.roles <role> <JSON>`.
+
+`send` sends messages at their times; `process` is our processor itself, `execute` what it starts: it takes, works and
+completes; `poll` is the naive processor. Answers are JSON lines, all times in ms.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from bench.contestants import NAIVE_KINDS, Naive, Sender
+from bench.wire import Wire, encode
+from lambdas.processor.service import Executors, Processor, Timings
+from lambdas.shared.keys import script_keys
+from lambdas.shared.scripts import LUA_DIRECTORY, load_script
+from lambdas.shared.senders.starter import ProcessorStarter
+from lambdas.shared.store.connection import Connection, connect
+from lambdas.shared.store.outcomes import Completed, Taken
+from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
+from lambdas.shared.store.store import Store
+from lambdas.shared.store.wake import Wake
+from lambdas.shared.timing import Timing
+from tests.support.fakes import RecordedTelemetry
+
+POLL_SECONDS = 0.5
+Given = Mapping[str, Any]
+
+
+def say(line: Any) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def now_ms() -> float:
+    return time.time() * 1_000
+
+
+def timing(delay_ms: int) -> Timing:
+    """Silence only; a message without a delay ends the wait."""
+    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "", 0)
+
+
+def messages() -> Iterator[Given]:
+    """As they fall due."""
+    for line in sys.stdin:
+        message = json.loads(line)
+        time.sleep(max(0.0, (message["at"] - now_ms()) / 1_000))
+        yield message
+
+
+def lean_store(port: int, settings: StoreSettings | None = None) -> Store:
+    wire = Wire(port)
+    for path in LUA_DIRECTORY.glob("*.lua"):
+        wire.call("SCRIPT", "LOAD", load_script(path.stem).source)
+    return Store(Sender(wire), settings)
+
+
+def send(given: Given) -> None:
+    store = lean_store(given["port"])
+    for message in messages():
+        outcome = store.buffer_message(
+            message["conversation"], message["id"], payload=message["body"].encode(), timing=timing(message["delay"])
+        )
+        if outcome.start_processor:
+            say({"start": 0})
+
+
+def send_naive(given: Given) -> None:
+    wire = Wire(given["port"])
+    naive = Naive(wire)
+    for message in messages():
+        naive.now_ms = int(now_ms())
+        wire.ask(naive.request(message["c"], message["number"], timing(message["delay"])))
+
+
+class _Pipe:
+    """Lambda, as far as the processor knows: an executor is told of each start."""
+
+    def prepare(self) -> None:
+        return
+
+    def start(self, _function: str, payload: Mapping[str, object]) -> None:
+        sys.stdout.write(json.dumps({"c": payload["conversation"], "claimed": now_ms()}) + "\n")
+        sys.stdout.flush()
+
+
+def process(given: Given) -> None:
+    """The code that is deployed, with its own client; only Lambda and CloudWatch are not there."""
+    address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
+    telemetry, functions = RecordedTelemetry(), _Pipe()
+    processor = Processor(
+        store=Store(Connection(lambda: connect(address))),
+        wake=Wake(lambda: connect(address), 0),
+        executors=Executors(functions, "executor"),
+        starter=ProcessorStarter(functions, "processor", telemetry),
+        telemetry=telemetry,
+        timings=Timings(idle_ms=given["idleMs"], handover_ms=0),
+        shard=0,
+    )
+    say({"ready": True})
+    processor.run(lambda: 10**9)
+
+
+def execute(given: Given) -> None:
+    """Every executor in one process: each takes its batch at once and completes it after its work."""
+    store, working = lean_store(given["port"]), deque[tuple[float, str, str]]()
+    for line in _lines_or_time(lambda: working[0][0] if working else None):
+        while working and working[0][0] <= now_ms():
+            _, conversation, token = working.popleft()
+            completed = store.complete_batch(conversation, token)
+            if isinstance(completed, Completed) and completed.start_processor:
+                say({"start": 0})
+        if line is None:
+            continue
+        told = json.loads(line)
+        if "c" not in told:
+            say(told)
+            continue
+        token = f"{told['claimed']}"
+        taken = store.take_batch(told["c"], token)
+        if isinstance(taken, Taken):
+            bodies = [each[:100].decode() for each in taken.payloads]
+            say({"due": taken.due_at_ms, "claimed": told["claimed"], "taken": now_ms(), "bodies": bodies})
+            working.append((now_ms() + given["workMs"], told["c"], token))
+
+
+def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
+    """Lines as they come; None whenever a time has come."""
+    rest = b""
+    while True:
+        until = next_ms()
+        seconds = None if until is None else max(0.0, (until - now_ms()) / 1_000)
+        if not select.select([0], [], [], seconds)[0]:
+            yield None
+            continue
+        received = os.read(0, 65_536)
+        if not received:
+            return
+        *lines, rest = (rest + received).split(b"\n")
+        for line in lines:
+            yield line.decode()
+
+
+def poll(given: Given) -> None:
+    """Every half second: read what is due, work, delete it."""
+    wire = Wire(given["port"])
+    pending = script_keys(NAIVE_KINDS, 0)[-1]
+    say({"ready": True})
+    while True:
+        began = time.monotonic()
+        due = wire.call("ZRANGE", pending, "-inf", int(now_ms()), "BYSCORE", "WITHSCORES")
+        claimed = now_ms()
+        found = list(zip(due[::2], due[1::2], strict=True))
+        for name, due_at_ms in found:
+            bodies = wire.call("LRANGE", script_keys(NAIVE_KINDS, 0, name)[0], 0, -1)
+            told = [body[:100].decode() for body in reversed(bodies)]
+            say({"due": int(due_at_ms), "claimed": claimed, "taken": now_ms(), "bodies": told})
+        if found:
+            time.sleep(given["workMs"] / 1_000)
+        for name, _ in found:
+            *kept, pending = script_keys(NAIVE_KINDS, 0, name)
+            wire.pipe([encode("DEL", *kept), encode("ZREM", pending, name)])
+        time.sleep(max(0.0, POLL_SECONDS - (time.monotonic() - began)))
+
+
+ROLES: dict[str, Callable[[Given], None]] = {
+    "send": send, "send_naive": send_naive, "process": process, "execute": execute, "poll": poll,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](json.loads(sys.argv[2]))

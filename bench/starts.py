@@ -1,0 +1,85 @@
+"""What the start of an executor takes of a processor's CPU: `python -m bench.starts [--quick]`.
+
+The processor's own `Executors` and the SDK, against a server of this machine that accepts whatever comes. The
+connection is plain: TLS comes on top. A processor has 256 MB, and so a seventh of a CPU: how many batches a second
+one shard can send out follows from this figure.
+"""
+
+import argparse
+import os
+import socketserver
+import time
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from bench.measure import figure
+from bench.report import save
+from lambdas.processor.service import WORKERS, Executors
+from lambdas.shared.senders.functions import Functions
+
+ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-Amzn-RequestId: 0\r\n\r\n"
+
+
+class _Accepts(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        while self.rfile.readline():
+            length = 0
+            while (line := self.rfile.readline().strip()) != b"":
+                name, _, value = line.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+            self.rfile.read(length)
+            self.wfile.write(ACCEPTED)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+def serve(told: Connection) -> None:
+    with _Server(("127.0.0.1", 0), _Accepts) as server:
+        told.send(server.server_address[1])
+        server.serve_forever()
+
+
+def start_all(executors: Executors, count: int) -> tuple[float, float]:
+    """Starts a second, and ms of CPU for each."""
+    began, cpu = time.perf_counter(), time.process_time()
+    for number in range(count):
+        executors.send(f"default/generic/a/{number}", 0)
+    while executors.any_under_way:
+        executors.wait(10, for_all=True)
+        for _, error in executors.ended():
+            if error:
+                raise error
+    return count / (time.perf_counter() - began), (time.process_time() - cpu) / count * 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.starts", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
+    quick = parser.parse_args().quick
+    heard, told = get_context("spawn").Pipe()
+    stub = get_context("spawn").Process(target=serve, args=(told,), daemon=True)
+    stub.start()
+    address = f"http://127.0.0.1:{heard.recv()}"
+    os.environ |= {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1",
+                   "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}  # fmt: skip
+    executors = Executors(Functions(connections=WORKERS), "executor")
+    try:
+        start_all(executors, 200)
+        found = [start_all(executors, 300) for _ in range(5 if quick else 15)]
+    finally:
+        executors.close()
+        stub.terminate()
+    result: dict[str, Any] = {
+        "starts_per_second": figure([rate for rate, _ in found]).as_json(),
+        "cpu_ms": figure([cpu for _, cpu in found]).as_json(),
+    }
+    print(f"CPU of a start, ms: {figure([cpu for _, cpu in found])}; a second: {figure([rate for rate, _ in found])}")
+    save("starts", result, quick=quick)
+
+
+if __name__ == "__main__":
+    main()

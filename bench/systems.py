@@ -1,0 +1,197 @@
+"""Whole systems at work in real time, each with processes of its own on a server of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from threading import Thread
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from bench import bullmq
+from bench.checker import Message
+from bench.contestants import conversation_id, message_id, payload
+from bench.roles import lean_store
+from tests.support.valkey_server import ValkeyServer
+
+START_IN_SECONDS = 1.5
+READY_SECONDS = 30.0
+
+
+class Planned(NamedTuple):
+    """A message to be sent; without a delay it is due at once."""
+
+    at_ms: float
+    conversation: int
+    number: int
+    delay_ms: int
+
+
+class Batch(NamedTuple):
+    due_ms: float
+    claimed_ms: float
+    messages: list[Message]
+
+
+class System:
+    """Started by `with`; keeps the batches that came out."""
+
+    name = ""
+    worker: subprocess.Popen[bytes]
+
+    def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000) -> None:
+        self.server = ValkeyServer()
+        self.work_ms, self.idle_ms = work_ms, idle_ms
+        self.batches: list[Batch] = []
+        self._ready = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.server.start()
+        self.prepare()
+        self.start_worker()
+        self._wait_ready(1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self.server.stop()
+
+    def prepare(self) -> None:
+        """What lives as long as the system."""
+
+    def start_worker(self) -> None:
+        """What claims; also again after it was killed."""
+        raise NotImplementedError
+
+    def sender(self) -> list[str]:
+        raise NotImplementedError
+
+    def kill_worker(self) -> None:
+        self.worker.kill()
+        self.worker.wait()
+
+    def send(self, plan: Iterable[Planned]) -> float:
+        """All of it at its times; answers when, in ms of the epoch, the plan began."""
+        began_ms = (time.time() + START_IN_SECONDS) * 1_000
+        with tempfile.TemporaryFile() as lines:
+            for each in plan:
+                lines.write(json.dumps(_told(each, began_ms)).encode() + b"\n")
+            lines.seek(0)
+            self._sender = self.spawn(self.sender(), stdin=lines)
+        return began_ms
+
+    def sent(self) -> None:
+        assert self._sender.wait() == 0
+
+    def drain(self, *, messages: int, at_most_seconds: float) -> None:
+        """Until so many messages came out, or for so long."""
+        deadline = time.monotonic() + at_most_seconds
+        while time.monotonic() < deadline and sum(len(each.messages) for each in self.batches) < messages:
+            time.sleep(0.1)
+
+    def spawn(self, command: list[str], *, stdin: Any = None, stdout: int | None = None) -> subprocess.Popen[bytes]:
+        """Its lines are heard, unless they go elsewhere."""
+        process = subprocess.Popen(command, stdin=stdin, stdout=stdout or subprocess.PIPE)
+        self._processes.append(process)
+        if process.stdout:
+            Thread(target=self._hear, args=(process.stdout,), daemon=True).start()
+        return process
+
+    def _hear(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            told = json.loads(line)
+            if told == "ready" or (isinstance(told, dict) and "ready" in told):
+                self._ready += 1
+            elif isinstance(told, dict) and "start" in told:
+                self.start_worker()
+            elif isinstance(told, dict):
+                self.batches.append(Batch(told["due"], told["claimed"], [_message(body) for body in told["bodies"]]))
+
+    def _wait_ready(self, count: int) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while self._ready < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} did not start")
+            time.sleep(0.01)
+
+
+class OurSystem(System):
+    name = "ours"
+
+    def prepare(self) -> None:
+        # Executors outlive the processor that starts them.
+        started, self._starts = os.pipe()
+        self.spawn(_role("execute", port=self.server.port, workMs=self.work_ms), stdin=started)
+        self._watch = lean_store(self.server.port)
+
+    def start_worker(self) -> None:
+        self.worker = self.spawn(
+            _role("process", port=self.server.port, idleMs=self.idle_ms), stdin=subprocess.DEVNULL, stdout=self._starts
+        )
+
+    def sender(self) -> list[str]:
+        return _role("send", port=self.server.port)
+
+    def watchdog_pass(self) -> None:
+        if self._watch.recover_expired(0).start_processor:
+            self.start_worker()
+
+
+class NaiveSystem(System):
+    name = "naive"
+
+    def start_worker(self) -> None:
+        self.worker = self.spawn(_role("poll", port=self.server.port, workMs=self.work_ms))
+
+    def sender(self) -> list[str]:
+        return _role("send_naive", port=self.server.port)
+
+
+class BullMqSystem(System):
+    name = "bullmq"
+    keep_all = False
+
+    def start_worker(self) -> None:
+        options = {"port": self.server.port, "workMs": self.work_ms, "keepAll": self.keep_all}
+        self.worker = self.spawn(bullmq.command("work", **options))
+
+    def sender(self) -> list[str]:
+        return bullmq.command("send", port=self.server.port, keepAll=self.keep_all)
+
+
+class BullMqKeepAll(BullMqSystem):
+    name = "bullmq keep-all"
+    keep_all = True
+
+
+SYSTEMS: tuple[type[System], ...] = (OurSystem, NaiveSystem, BullMqSystem, BullMqKeepAll)
+
+
+def _role(name: str, **options: Any) -> list[str]:
+    return [sys.executable, "-m", "bench.roles", name, json.dumps(options)]
+
+
+def _told(planned: Planned, began_ms: float) -> dict[str, Any]:
+    return {
+        "at": began_ms + planned.at_ms,
+        "c": planned.conversation,
+        "conversation": conversation_id(planned.conversation),
+        "id": message_id(planned.conversation, planned.number),
+        "number": planned.number,
+        "body": payload(planned.conversation, planned.number).decode(),
+        "delay": planned.delay_ms,
+    }
+
+
+def _message(body: str) -> Message:
+    """From its id, which stands first."""
+    told = json.loads(body.partition("\n")[0])
+    return int(told[-20:-12], 16), int(told[-12:-2], 16)

@@ -1,0 +1,72 @@
+"""Who writes what and when: bursts of messages, drawn from named distributions with a seed.
+
+It is a stand-in: the shapes (few fragments with a long tail, gaps spread over a decade) are those that people who chat
+show, the parameters are our choice and in `Shape`. It is not a recording of anybody's traffic; it knows no hours of
+the day and no crowds. So that a checker can say what each batch should have held, the gaps inside a burst stay below
+the silence that ends it, and those between two bursts of a conversation above it.
+"""
+
+import random
+from dataclasses import dataclass
+from math import log
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Shape:
+    silence_ms: int = 500
+    mean_fragments: float = 3.0
+    """Of a burst: one and a geometric number more."""
+    gap_median_ms: float = 80.0
+    """Between fragments: lognormal, cut off at three fifths of the silence."""
+    gap_sigma: float = 0.8
+    pause_ms: float = 1_500.0
+    """Between bursts, beyond one and a half silences: exponential with this mean."""
+    redelivered_share: float = 0.02
+    """Sent again after a while, as platforms do when an answer was lost."""
+
+
+class Sending(NamedTuple):
+    at_ms: float
+    """From the beginning."""
+    conversation: int
+    burst: int
+    number: int
+    """Of the message, in its conversation; the same again when it is redelivered."""
+
+
+def workload(*, conversations: int, bursts: int, seed: int, shape: Shape | None = None) -> list[Sending]:
+    """In the order of sending."""
+    drawn, chosen = random.Random(seed), shape or Shape()
+    sendings = [
+        sending
+        for conversation in range(conversations)
+        for sending in _conversation(conversation, bursts, chosen, drawn)
+    ]
+    return sorted(sendings)
+
+
+def _conversation(conversation: int, bursts: int, shape: Shape, drawn: random.Random) -> list[Sending]:
+    at_ms, number, sendings = drawn.uniform(0, shape.silence_ms + shape.pause_ms), 0, []
+    for burst in range(bursts):
+        for fragment in range(fragments(shape, drawn)):
+            if fragment:
+                at_ms += gap_ms(shape, drawn)
+            sendings.append(Sending(at_ms, conversation, burst, number))
+            if drawn.random() < shape.redelivered_share:
+                # Within the burst still, so that what redeliveries do to timers is not mistaken for a merge.
+                sendings.append(Sending(at_ms + shape.silence_ms / 20, conversation, burst, number))
+            number += 1
+        at_ms += 1.5 * shape.silence_ms + drawn.expovariate(1 / shape.pause_ms)
+    return sendings
+
+
+def fragments(shape: Shape, drawn: random.Random) -> int:
+    if shape.mean_fragments <= 1:
+        return 1
+    more = 1 - 1 / shape.mean_fragments
+    return 1 + int(log(1 - drawn.random()) / log(more))
+
+
+def gap_ms(shape: Shape, drawn: random.Random) -> float:
+    return min(drawn.lognormvariate(log(shape.gap_median_ms), shape.gap_sigma), 0.6 * shape.silence_ms)

@@ -1,0 +1,62 @@
+"""The scale model: seeded, and in line with the traffic that it is drawn from."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.model import busiest, limits, row, simulate
+from infra.config import StageConfig, load_stage
+from infra.cost.traffic import Traffic
+
+ROOT = Path(__file__).parents[2]
+CROWD = Traffic(messages_per_day=5_000_000)
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def prod() -> StageConfig:
+    stages: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
+    return load_stage(stages, stage="prod")
+
+
+def test_the_same_seed_gives_the_same_load_and_another_seed_another() -> None:
+    one, again, other = (simulate(CROWD, shards=2, seconds=10, seed=seed) for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+
+
+def test_the_simulated_stretch_has_the_rates_of_the_busiest_hour() -> None:
+    load = simulate(CROWD, shards=1, seconds=SECONDS, seed=1)
+    per_second = sum(load.requests[second] for second in range(SECONDS)) / SECONDS
+    batches = sum(load.events[second] for second in range(SECONDS)) / SECONDS
+    assert per_second == pytest.approx(CROWD.webhooks / CROWD.active_seconds * CROWD.peak, rel=0.05)
+    assert batches == pytest.approx(CROWD.batches / CROWD.active_seconds * CROWD.peak, rel=0.1)
+
+
+def test_shards_share_the_work_of_the_cache_and_leave_that_of_the_account_as_it_is() -> None:
+    one = busiest(simulate(CROWD, shards=1, seconds=SECONDS, seed=1), seconds=SECONDS, shards=1)
+    four = busiest(simulate(CROWD, shards=4, seconds=SECONDS, seed=1), seconds=SECONDS, shards=4)
+    assert four["slot_ecpu"] < 0.4 * one["slot_ecpu"]
+    assert four["executor_starts"] < 0.5 * one["executor_starts"]
+    assert four["put_events"] == pytest.approx(one["put_events"], rel=0.2)
+
+
+def test_a_stage_gets_the_shards_that_keep_its_busiest_second_below_their_quotas(prod: StageConfig) -> None:
+    found = row(prod, 20_000_000, region="us-east-1", seconds=10, seed=1)
+    assert found["shards"] > 1
+    assert found["one_shard"]["executor_starts"] > 1
+    assert max(found["share_of_quota"][name] for name in found["one_shard"]) < 1
+
+
+def test_a_region_that_is_not_named_has_the_quota_of_the_others(prod: StageConfig) -> None:
+    assert limits(prod, "us-east-1")["put_events"].value == 10_000
+    assert limits(prod, "eu-central-2")["put_events"].value == 400
+
+
+def test_every_quota_says_where_and_when_it_was_read() -> None:
+    quotas = tomllib.loads((ROOT / "bench" / "quotas.toml").read_text("utf-8"))
+    for quota in quotas.values():
+        assert {"name", "scope", "as_of", "source"} <= quota.keys()
