@@ -24,7 +24,8 @@ from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.shared.rule_book import RuleBook
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.store import Store
 from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets
 from tests.support.ingest_scene import SECRET, SECRETS, gateway
@@ -84,7 +85,7 @@ def warm_handler(port: int, commands: Commands) -> Handler:
         return client
 
     ingest = Ingest(
-        store=Store(Connection(opened)),
+        lane=Store(Connection(opened)),
         secrets=WebhookSecrets(FakeSecrets(json.dumps(SECRETS)), "id", telemetry),
         starter=ProcessorStarter(FakeFunctions(), "processor", telemetry),
         bus=FakeBus(),

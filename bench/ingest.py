@@ -33,7 +33,8 @@ from bench.crowd import Crowd
 from bench.measure import Cost, Figure, Meter, figure, ratio
 from bench.report import Target, print_targets, save
 from bench.wire import Wire
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
+from lambdas.shared.store.settings import ConnectionSettings
 from lambdas.shared.store.store import Store
 from tests.support.valkey_server import ValkeyServer
 

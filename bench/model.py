@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from bench.report import save
 from infra.config import StageConfig, load_stage
 from infra.cost.facts import used
-from infra.cost.model import bill, ecpu, total
+from infra.cost.lines import total
+from infra.cost.model import bill, ecpu
 from infra.cost.traffic import Traffic
 
 HERE = Path(__file__).parent

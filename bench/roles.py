@@ -19,9 +19,10 @@ from lambdas.processor.service import Executors, Processor, Timings
 from lambdas.shared.keys import script_keys
 from lambdas.shared.scripts import LUA_DIRECTORY, load_script
 from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Connection, ConnectionSettings, connect
+from lambdas.shared.store.connection import Connection, connect
 from lambdas.shared.store.outcomes import Completed, Taken
-from lambdas.shared.store.store import Store, StoreSettings
+from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
+from lambdas.shared.store.store import Store
 from lambdas.shared.store.wake import Wake
 from lambdas.shared.timing import Timing
 from tests.support.fakes import RecordedTelemetry
@@ -41,7 +42,7 @@ def now_ms() -> float:
 
 def timing(delay_ms: int) -> Timing:
     """Silence only; a message without a delay ends the wait."""
-    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "")
+    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "", 0)
 
 
 def messages() -> Iterator[Given]:

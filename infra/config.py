@@ -209,11 +209,6 @@ class Responder(Settings):
     # For so long a batch that comes again is known; at least as long as events are archived.
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
 
-    @property
-    def needs_valkey(self) -> bool:
-        outcomes = (self.inactive_project, self.channel_not_allowed, self.handed_to_human)
-        return self.gate != "deliver" or "hold" in outcomes
-
     @model_validator(mode="after")
     def _has_a_model(self) -> Responder:
         if self.assistant != "echo" and not self.model:
@@ -316,11 +311,8 @@ class StageConfig(Settings):
     def _can_respond(self) -> StageConfig:
         if self.responder is None:
             return self
-        if not self.has_main_lane and self.responder.needs_valkey:
-            raise ValueError(
-                "without the main lane responder.gate must be deliver, and nothing of it hold: only Valkey knows what"
-                " is newer, and keeps messages back"
-            )
+        if not self.is_local and not self.responder.assistant_url.startswith("https:"):
+            raise ValueError("responder.assistant_url must begin with https: the key goes there, and what people wrote")
         if self.responder.outbox_days <= self.bus.archive_days:
             raise ValueError("responder.outbox_days must exceed bus.archive_days: replayed batches are known by it")
         return self

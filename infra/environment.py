@@ -24,7 +24,7 @@ Of *emitters* there is one a lane: conversation_processor and window_processor. 
 | EXECUTOR_TIMEOUT_MS | conversation_processor | how long one may work on a batch |
 | MAX_ATTEMPTS | emitters | when a batch is given up |
 | DEAD_LETTER_QUEUE_URL | emitters, admin, responder | where it is put then |
-| RESPONDER | responder | what it goes by, JSON: `Responder` of `infra/config.py`, and `lock_ms` |
+| RESPONDER | responder | what it goes by, JSON: `Responder` of `infra/config.py`, and two times |
 | CONVERSATIONS_TABLE, QUEUE_URL, RESPONDER_SECRET_ID | responder | its table, its queue, its keys |
 | ADMIN_FUNCTION | responder | whom it asks about the buffer |
 """
@@ -48,6 +48,7 @@ Environment = Mapping[str, str]
 RESPONDER_MARGIN_SECONDS = 45
 # A lock outlives the function that holds it, also if hosts' clocks differ.
 LOCK_MARGIN_SECONDS = 5
+HIDDEN_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def responder(
     oversize: s3.IBucket,
 ) -> Environment:
     lock_seconds = responder_seconds(config) + LOCK_MARGIN_SECONDS
-    options = {**config.model_dump(mode="json"), "lock_ms": lock_seconds * 1_000}
+    times = {"lock_ms": lock_seconds * 1_000, "hidden_seconds": HIDDEN_SECONDS}
+    options = {**config.model_dump(mode="json"), **times}
     return {
         "CONVERSATIONS_TABLE": table.table_name,
         "QUEUE_URL": queue.queue_url,

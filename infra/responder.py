@@ -96,7 +96,7 @@ class ResponderStack(cdk.Stack):
         self._export()
 
     def _let_it(self, buffer: BufferStack) -> None:
-        table = [f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "Delete", "ConditionCheck")]
+        table = [f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "ConditionCheck")]
         allow = self.function.allow
         allow(*table, "dynamodb:Query", on=self.table.table_arn)
         allow("secretsmanager:GetSecretValue", on=self.secrets.arn)
@@ -141,7 +141,8 @@ class ResponderStack(cdk.Stack):
 def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
     """A model of this region, an inference profile with its model in every region, or whatever an ARN names."""
     if model.startswith("arn:"):
-        return [model]
+        name = model.partition(":inference-profile/")[2]
+        return [model, *(_model_arns(stack, name)[1:] if name else [])]
     prefix = next((each for each in PROFILES if model.startswith(each)), "")
     if not prefix:
         return [f"arn:{stack.partition}:bedrock:{stack.region}::foundation-model/{model}"]

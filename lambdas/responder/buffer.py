@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lambdas.responder.errors import Busy
+from lambdas.responder.event import Batch
 
 Json = dict[str, Any]
 
@@ -22,8 +23,10 @@ class MessageBuffer:
         self._admin_function = admin_function
         self._by = by
 
-    def has_newer(self, conversation: str, generation: int) -> bool:
-        return bool(self._ask("gate", conversation=conversation, generation=generation)["newer"])
+    def newest(self, batch: Batch) -> int:
+        """The generation that its conversation has come to."""
+        asked = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
+        return int(self._ask("gate", **asked)["current"])
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), LONGEST_HOLD_MS))

@@ -4,7 +4,6 @@ MalformedEvent      (InvalidInput) what the queue held is no event of ours
 Refused             it was not done, and asking again will not help
 Busy                (retryable) it was not done; later it may be
 Unconfirmed         (retryable) nobody knows whether it was done: the answer is missing
-OwnerLost           (retryable) somebody else has the conversation now
 """
 
 from lambdas.shared.errors import InvalidInput, MessageBufferError
@@ -23,8 +22,4 @@ class Busy(MessageBufferError):
 
 
 class Unconfirmed(MessageBufferError):
-    retryable = True
-
-
-class OwnerLost(MessageBufferError):
     retryable = True

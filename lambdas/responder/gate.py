@@ -27,13 +27,14 @@ class Parked(NamedTuple):
 
     batch_id: str
     generation: int
+    lane: str
     text: str
     said: str
     """The parts that were out when the gate closed."""
 
 
 class Buffer(Protocol):
-    def has_newer(self, conversation: str, generation: int) -> bool: ...
+    def newest(self, batch: Batch) -> int: ...
 
 
 class Gate:
@@ -48,7 +49,7 @@ class Gate:
         return self._policy == QUEUE
 
     def is_closed(self, batch: Batch, *, parked: list[Parked], answered: int, parts_out: int) -> bool:
-        """`answered`: the newest generation that has been. What is newer than that is yet to come."""
+        """`answered`: the newest generation of its lane that has been. What is newer than that is yet to come."""
         if self._policy == DELIVER or len(parked) >= MOST_PARKED:
             return False
         if any(each.batch_id == batch.batch_id for each in parked):
@@ -56,4 +57,6 @@ class Gate:
             return False
         if parts_out and self._policy != INTERRUPT:
             return False
-        return self._buffer.has_newer(str(batch.conversation), max(batch.generation, answered))
+        newest = self._buffer.newest(batch)
+        # An idle conversation is forgotten, and counts from the beginning: then nothing can be told from `answered`.
+        return newest > max(batch.generation, answered if answered <= newest else 0)

@@ -38,8 +38,8 @@ from lambdas.shared.telemetry import Telemetry
 
 Json = dict[str, Any]
 
-HIDDEN_SECONDS = 30
-BEAT_SECONDS = 10.0
+# While a delivery is hidden once: one beat may fail.
+BEATS = 3
 
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
     "whatsapp": WhatsApp,
@@ -56,6 +56,7 @@ class _Parts(NamedTuple):
     desk: Desk
     deliveries: Deliveries
     telemetry: Telemetry
+    hidden_seconds: int
 
 
 @cache
@@ -75,7 +76,8 @@ def _parts() -> _Parts:
         channel=partial(_channel, settings.options, credentials, Fake(bus)),
     )
     responder = Responder(table=table, outlets=outlets, options=settings.options, telemetry=telemetry)
-    return _Parts(responder, Desk(table=table, buffer=buffer, telemetry=telemetry), deliveries, telemetry)
+    desk = Desk(table=table, buffer=buffer, telemetry=telemetry)
+    return _Parts(responder, desk, deliveries, telemetry, settings.options.hidden_seconds)
 
 
 @cache
@@ -114,11 +116,11 @@ def handler(event: Json, context: Any) -> Json:
 
 
 def _is_done(record: Json, parts: _Parts, context: Any) -> bool:
-    receipt = record["receiptHandle"]
-    hide = partial(parts.deliveries.hide, receipt)
+    hide = partial(parts.deliveries.hide, record["receiptHandle"])
+    keep = partial(hide, seconds=parts.hidden_seconds)
     try:
-        hide(seconds=HIDDEN_SECONDS)
-        with Heartbeat(partial(hide, seconds=HIDDEN_SECONDS), every_seconds=BEAT_SECONDS) as heartbeat:
+        keep()
+        with Heartbeat(keep, every_seconds=parts.hidden_seconds / BEATS) as heartbeat:
             receives = int(record["attributes"]["ApproximateReceiveCount"])
             delivery = Delivery(record["body"], receives, context.get_remaining_time_in_millis, heartbeat.check)
             later = parts.responder.respond(delivery)

@@ -47,11 +47,19 @@ class Http:
                 preload_content=False,
             )
             content = self._read(answer, deadline)
-        # Not `from error`: its words have the URL in them.
+        # Not `from error`: its words have the URL in them, or a header.
+        except self._errors.LocationValueError as error:
+            raise Refused(f"no such place: {type(error).__name__}") from None
         except (self._errors.NewConnectionError, self._errors.ConnectTimeoutError) as error:
             raise Busy(f"no connection: {type(error).__name__}") from None
         except self._errors.HTTPError as error:
             raise Unconfirmed(f"no answer: {type(error).__name__}") from None
+        except ValueError as error:
+            # A key with a line end, for one, which no header can have: the request was never begun.
+            raise Refused(f"no request: {type(error).__name__}") from None
+        finally:
+            # One that idles while Lambda lets us sleep may die unnoticed, and what is sent on it may not be repeated.
+            self._pool.clear()
         return _judged(answer.status, content)
 
     def post_json(self, url: str, value: Json, *, headers: Mapping[str, str], seconds: float) -> Json:

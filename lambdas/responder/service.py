@@ -15,14 +15,15 @@ from lambdas.responder import history
 from lambdas.responder.assistants.base import Assistant, Prompt
 from lambdas.responder.channels.base import SECONDS as CHANNEL_SECONDS
 from lambdas.responder.channels.base import Channel, split
-from lambdas.responder.errors import Busy, OwnerLost, Refused, Unconfirmed
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
 from lambdas.responder.event import Batch, Objects, read_batch
 from lambdas.responder.gate import MOST_PARKED_BYTES, Gate, Parked
 from lambdas.responder.history import ASSISTANT, USER, Turn
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.config import ResponderOptions
 from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import MessageBufferError, SendFailed
+from lambdas.shared.errors import LockLost, MessageBufferError, SendFailed
+from lambdas.shared.senders.aws import LONGEST_CALL_MS
 from lambdas.shared.senders.conversations_table import (
     PLANNED,
     SENDING,
@@ -65,7 +66,7 @@ class Bus(Protocol):
 
 
 class Buffer(Protocol):
-    def has_newer(self, conversation: str, generation: int) -> bool: ...
+    def newest(self, batch: Batch) -> int: ...
 
     def hold(self, conversation: str, hold_ms: int) -> None: ...
 
@@ -104,11 +105,18 @@ class _Work:
         return [Parked(**each) for each in self.record.parked]
 
     @property
-    def older(self) -> list[Parked]:
-        """Parked batches that this one answers, too."""
+    def earlier(self) -> list[Parked]:
+        """Parked batches of the same lane, the oldest first."""
         batch = self.batch
-        older = [each for each in self.parked if each.generation < batch.generation]
-        return sorted(older, key=lambda each: each.generation)
+        earlier = [each for each in self.parked if each.lane == batch.lane and each.generation < batch.generation]
+        return sorted(earlier, key=lambda each: each.generation)
+
+    @property
+    def carried(self) -> list[Parked]:
+        """Parked batches that this one answers, too: once it is planned, no other than the assistant was told of."""
+        if self.outbox is None:
+            return self.earlier
+        return [each for each in self.earlier if each.batch_id in self.outbox.carried]
 
     @property
     def said_before(self) -> str:
@@ -158,25 +166,24 @@ class Responder:
     def _after(self, error: MessageBufferError, batch: Batch | None, delivery: Delivery) -> Later | None:
         told = {"conversation": str(batch.conversation), "batch": batch.batch_id} if batch else {}
         reason = str(error)
-        later = min(FIRST_RETRY_SECONDS << min(delivery.receives, 10), LONGEST_RETRY_SECONDS)
+        later = _back_off(delivery)
         if error.retryable and delivery.receives < self._options.max_attempts:
             self._telemetry.count("ReplyRetries")
             self._telemetry.warn("reply is tried again", reason=reason, attempt=delivery.receives, **told)
-            return Later(later)
+            return later
         try:
-            self._give_up(batch)
+            if batch:
+                self._let_go_of_others(batch)
             self._outlets.bury(delivery.body, reason)
         except SendFailed as failed:
             self._telemetry.warn("reply could not be put aside", reason=str(failed), **told)
-            return Later(later)
+            return later
         self._telemetry.count("ReplyDeadLetters")
         self._telemetry.warn("reply was given up", reason=reason, attempt=delivery.receives, **told)
         return None
 
-    def _give_up(self, batch: Batch | None) -> None:
+    def _let_go_of_others(self, batch: Batch) -> None:
         """What it would have answered beside its own is answered by itself, then."""
-        if batch is None:
-            return
         record = self._table.read(str(batch.conversation))
         for each in record.parked if record else []:
             self._table.let_go(str(batch.conversation), each["batch_id"], carried_by=batch.batch_id)
@@ -185,21 +192,21 @@ class Responder:
 
     def _own_and_answer(self, batch: Batch, delivery: Delivery) -> Later | None:
         name, owner, now_ms = str(batch.conversation), self._new_owner(), self._clock()
-        record = self._table.acquire(
-            name,
-            owner,
-            now_ms=now_ms,
-            until_ms=now_ms + self._options.lock_ms,
-            create=self._options.unknown_conversation == "create",
-        )
-        if isinstance(record, Locked):
-            seconds = max(1, min((record.until_ms - now_ms) // 1_000, FIRST_RETRY_SECONDS << min(delivery.receives, 4)))
-            self._telemetry.info("conversation is worked on", conversation=name, batch=batch.batch_id)
-            return Later(seconds)
-        if isinstance(record, Unknown):
-            self._withhold_unknown(batch)
-            return None
         try:
+            record = self._table.acquire(
+                name,
+                owner,
+                now_ms=now_ms,
+                until_ms=now_ms + self._options.lock_ms,
+                create=self._options.unknown_conversation == "create",
+            )
+            if isinstance(record, Locked):
+                longest = FIRST_RETRY_SECONDS << min(delivery.receives, 4)
+                self._telemetry.info("conversation is worked on", conversation=name, batch=batch.batch_id)
+                return Later(max(1, min((record.until_ms - now_ms) // 1_000, longest)))
+            if isinstance(record, Unknown):
+                self._withhold_unknown(batch)
+                return None
             outbox = self._table.outbox(name, batch.batch_id)
             if outbox and outbox.outcome:
                 self._telemetry.info("answered before", conversation=name, batch=batch.batch_id)
@@ -224,14 +231,16 @@ class Responder:
 
     def _answer(self, work: _Work) -> Later | None:
         if work.outbox and work.outbox.carried_by:
-            return self._wait(work, "another batch answers this one, too")
+            # It may try for as long as that one does.
+            return self._wait(work, "another batch answers this one, too", _back_off(work.delivery))
         reason = self._why_not(work)
         channel = None if reason else self._outlets.channel(work.batch.conversation)
         if channel is None:
             self._withhold(work, reason or "channel_not_allowed")
             return None
-        if self._gate.queues() and work.older and work.delivery.receives < self._options.max_attempts:
-            return self._wait(work, "an earlier reply goes first")
+        if self._gate.queues() and work.earlier and work.delivery.receives < self._options.max_attempts:
+            again = Later(max(1, self._options.gate_wait_seconds // 4))
+            return self._wait(work, "an earlier reply goes first", again)
         if work.outbox is None:
             if self._gate.merges() and self._is_closed(work, parts_out=0):
                 return self._park(work, said="")
@@ -269,18 +278,19 @@ class Responder:
         )
         parts = split(reply.text, channel.longest)
         tokens = (reply.input_tokens, reply.output_tokens)
+        carried = [each.batch_id for each in work.carried]
         planned = self._table.plan(
             work.name,
             work.owner,
             work.batch.batch_id,
             parts=parts,
             tokens=tokens,
-            carried=[each.batch_id for each in work.older],
+            carried=carried,
             expires_at_seconds=self._expires_at_seconds(),
         )
         if not planned:
-            raise OwnerLost("the conversation is somebody else's")
-        work.outbox = Outbox(None, None, parts, [PLANNED] * len(parts), *tokens)
+            raise LockLost("the conversation is somebody else's")
+        work.outbox = Outbox(None, None, carried, parts, [PLANNED] * len(parts), *tokens)
 
     def _show_typing(self, work: _Work, channel: Channel) -> None:
         try:
@@ -304,7 +314,8 @@ class Responder:
         return "\n".join(said)
 
     def _send_part(self, work: _Work, channel: Channel, number: int, text: str) -> None:
-        work.require_ms(int(CHANNEL_SECONDS * 1_000))
+        # A part whose sender is ended after it began is never sent: the table may take its time, too.
+        work.require_ms(int(CHANNEL_SECONDS * 1_000) + LONGEST_CALL_MS)
         self._mark(work, number, before=PLANNED, after=SENDING)
         try:
             channel.send(work.batch.conversation, text)
@@ -327,28 +338,35 @@ class Responder:
     def _mark(self, work: _Work, number: int, *, before: str, after: str) -> None:
         marked = self._table.mark(work.name, work.owner, work.batch.batch_id, part=number, before=before, after=after)
         if not marked:
-            raise OwnerLost("the part is not where it was left")
+            raise LockLost("the part is not where it was left")
 
     # -- the gate ----------------------------------------------------------------------------------
 
     def _is_closed(self, work: _Work, *, parts_out: int) -> bool:
-        answered = work.record.answered_generation
-        return self._gate.is_closed(work.batch, parked=work.parked, answered=answered, parts_out=parts_out)
+        answered = work.record.answered.get(work.batch.lane, 0)
+        try:
+            return self._gate.is_closed(work.batch, parked=work.parked, answered=answered, parts_out=parts_out)
+        except MessageBufferError as error:
+            if work.delivery.receives < self._options.max_attempts:
+                raise
+            # Better a reply that may be late than none.
+            self._telemetry.warn("gate could not be asked", conversation=work.name, reason=str(error))
+            return False
 
     def _park(self, work: _Work, *, said: str) -> Later:
         batch = work.batch
         text, said = (history.shortened(each, MOST_PARKED_BYTES) for each in (batch.text, said))
-        own = Parked(batch.batch_id, batch.generation, text, said)
+        own = Parked(batch.batch_id, batch.generation, batch.lane, text, said)
         # What is planned stays: if nothing newer comes, it is what will be said.
         if not self._table.park(work.name, work.owner, [*work.record.parked, own._asdict()]):
-            raise OwnerLost("the conversation is somebody else's")
+            raise LockLost("the conversation is somebody else's")
         self._telemetry.count("RepliesParked")
         self._telemetry.info("reply waits: newer messages", conversation=work.name, batch=batch.batch_id)
         return Later(self._options.gate_wait_seconds)
 
-    def _wait(self, work: _Work, reason: str) -> Later:
+    def _wait(self, work: _Work, reason: str, later: Later) -> Later:
         self._table.release(work.name, work.owner, status=work.record.status or "waiting", reason=reason)
-        return Later(max(1, self._options.gate_wait_seconds // 4))
+        return later
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -367,7 +385,7 @@ class Responder:
         batch, record, now_ms = work.batch, work.record, self._clock()
         new = [turn._replace(text=history.shortened(turn.text)) for turn in turns]
         kept = history.kept([*(Turn(**each) for each in record.turns), *new])
-        over = {each.batch_id for each in work.older} if answers_older else set()
+        over = {each.batch_id for each in work.carried} if answers_older else set()
         processing_ms = now_ms - work.began_at_ms
         done = self._table.settle(
             work.name,
@@ -382,7 +400,7 @@ class Responder:
                 rolled_before=record.rolled,
                 parked=[each for each in record.parked if each["batch_id"] not in over | {batch.batch_id}],
                 carried=sorted(over),
-                answered_generation=max(record.answered_generation, batch.generation),
+                answered=record.answered | {batch.lane: max(record.answered.get(batch.lane, 0), batch.generation)},
                 input_tokens=work.outbox.input_tokens if work.outbox else 0,
                 output_tokens=work.outbox.output_tokens if work.outbox else 0,
                 processing_ms=processing_ms,
@@ -391,13 +409,13 @@ class Responder:
             ),
         )
         if not done:
-            raise OwnerLost("the conversation is somebody else's")
+            raise LockLost("the conversation is somebody else's")
         self._telemetry.measure_ms("ProcessingMs", processing_ms)
 
     def _user_turns(self, work: _Work) -> list[Turn]:
         """What was parked, with what was said of it, and then this batch."""
         turns: list[Turn] = []
-        for each in work.older:
+        for each in work.carried:
             turns.append(self._turn(USER, each.text, each.batch_id))
             if each.said:
                 turns.append(self._turn(ASSISTANT, each.said, each.batch_id))
@@ -409,6 +427,8 @@ class Responder:
     def _withhold(self, work: _Work, reason: str) -> None:
         """Nobody answers this batch here: told on the bus, and kept in the history for whoever answers next."""
         outcome = getattr(self._options, reason)
+        if work.outbox:
+            self._break_off(work, work.outbox)
         if outcome == "hold":
             until_ms = work.record.hand_off_until_ms - self._clock()
             hold_ms = until_ms if reason == "handed_to_human" else self._options.hold_seconds * 1_000
@@ -418,6 +438,13 @@ class Responder:
         if said := work.said_before:
             turns.append(self._turn(ASSISTANT, said, work.batch.batch_id))
         self._write(work, turns, outcome="withheld", status="reply_withheld", reason=reason, answers_older=False)
+
+    def _break_off(self, work: _Work, outbox: Outbox) -> None:
+        """A reply that an owner before has begun."""
+        for number, state in enumerate(outbox.states):
+            if state.startswith(SENDING):
+                self._mark_unconfirmed(work, number, "its sender ended while it was sent")
+        self._let_go_of_others(work.batch)
 
     def _withhold_unknown(self, batch: Batch) -> None:
         self._tell_withheld(batch, "unknown_conversation", "drop")
@@ -438,3 +465,7 @@ class Responder:
 
     def _expires_at_seconds(self) -> int:
         return self._clock() // 1_000 + self._options.outbox_days * 86_400
+
+
+def _back_off(delivery: Delivery) -> Later:
+    return Later(min(FIRST_RETRY_SECONDS << min(delivery.receives, 10), LONGEST_RETRY_SECONDS))

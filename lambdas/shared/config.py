@@ -110,6 +110,8 @@ class ResponderOptions(NamedTuple):
     outbox_days: int
     lock_ms: int
     """It outlives the function, so nobody else works on a conversation while somebody does."""
+    hidden_seconds: int
+    """For so long a delivery is hidden at a time: what a crash leaves behind comes back then."""
 
 
 class ResponderSettings(NamedTuple):

@@ -45,12 +45,10 @@ def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         secrets = stage.outputs.client("secretsmanager")
         (secret_id,) = [each["Name"] for each in secrets.list_secrets()["SecretList"] if "Responder" in each["Name"]]
         secrets.put_secret_value(SecretId=secret_id, SecretString=json.dumps({"openai": {"apiKey": API_KEY}}))
-        # What was read before that is kept for a while; a new process reads it anew.
-        stage.kill("responder")
         yield stage
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def replies(running: LocalStage) -> Iterator[Inbox]:
     with collect(running.outputs, pattern=REPLIES) as inbox:
         yield inbox
@@ -118,18 +116,11 @@ def second_burst(customer: Customer) -> Callable[[Request], Answer]:
     bursts = [["The blue one!", "With stripes."]]
 
     def answer(request: Request) -> Answer:
-        if bursts:
+        if bursts and asked(request) == "Where is it?":
             customer.write(*bursts.pop())
         return said(f"About: {asked(request)}")
 
     return answer
-
-
-def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai: WebServer, customer: Customer) -> None:
-    with answering(ai, second_burst(customer)):
-        customer.write("Where is it?")
-        assert customer.hears(1)
-    assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
 
 
 def test_who_always_delivers_answers_a_second_burst_by_a_second_reply(
@@ -138,14 +129,15 @@ def test_who_always_delivers_answers_a_second_burst_by_a_second_reply(
     with reconfigured(running, gate="deliver"), answering(ai, second_burst(customer)):
         customer.write("Where is it?")
         assert customer.hears(2)
-    assert customer.heard() == ["About: Where is it?", "About: The blue one!\nWith stripes."]
+    # Which of the two comes first nobody promises: one of them may have had to be tried again.
+    assert sorted(customer.heard()) == ["About: The blue one!\nWith stripes.", "About: Where is it?"]
 
 
 def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
     running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proxied = aws_proxy(running.outputs.AwsEndpointUrl)
-    with proxied as proxy, reconfigured(running, lock_ms=8_000, AWS_ENDPOINT_URL=proxy.url):
+    with proxied as proxy, reconfigured(running, lock_ms=8_000, hidden_seconds=6, AWS_ENDPOINT_URL=proxy.url):
         held = proxy.hold_answer(PUT_EVENTS)
         customer.write("Where is it?")
         running.kill_caller("responder", held.wait(timeout_seconds=REPLY_SECONDS))
@@ -154,6 +146,13 @@ def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
         assert customer.hears(1)
     turns = history(running, customer, capsys)["turns"]
     assert [(turn["role"], turn["text"]) for turn in turns] == [("user", "Where is it?"), ("assistant", "Hello.")]
+
+
+def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai: WebServer, customer: Customer) -> None:
+    with answering(ai, second_burst(customer)):
+        customer.write("Where is it?")
+        assert customer.hears(1)
+    assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
 
 
 def test_a_conversation_that_was_handed_to_a_human_is_held_until_it_is_resumed(
@@ -178,8 +177,20 @@ def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: 
     variables: dict[str, Any] = {"RESPONDER": json.dumps(told)}
     if AWS_ENDPOINT_URL:
         variables["AWS_ENDPOINT_URL"] = AWS_ENDPOINT_URL
+    queue_url = found["Environment"]["Variables"]["QUEUE_URL"]
+    # A process that is at work while its configuration changes would go on with the old one.
+    wait_until(lambda: is_empty(running, queue_url))
     with running.configured("responder", **variables):
         yield
+        wait_until(lambda: is_empty(running, queue_url))
+
+
+def is_empty(running: LocalStage, queue_url: str) -> bool:
+    """Nothing waits, and nothing is being worked on."""
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    sqs = running.outputs.client("sqs")
+    attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=names)["Attributes"]
+    return all(int(attributes[name]) == 0 for name in names)
 
 
 def operate(running: LocalStage, *command: str) -> None:
@@ -197,4 +208,4 @@ def wait_until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not done():
         assert time.monotonic() < deadline
-        time.sleep(1)
+        time.sleep(0.5)

@@ -1,5 +1,6 @@
 """The responder's stack: what it may do, what it keeps, and that nothing else needs it."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Tem
 def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     allowed = _statements(template)
     assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
-        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem",
+        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem",
         "dynamodb:ConditionCheckItem", "dynamodb:Query", "secretsmanager:GetSecretValue", "lambda:InvokeFunction",
         "events:PutEvents", "s3:GetObject", "bedrock:InvokeModel",
     }  # fmt: skip
@@ -91,6 +92,10 @@ def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     [
         ("amazon.nova-lite-v1:0", ["foundation-model/amazon.nova-lite-v1:0"]),
         (PROFILE, [f"inference-profile/{PROFILE}", "foundation-model/amazon.nova-lite-v1:0"]),
+        (
+            f"arn:aws:bedrock:us-east-1:111122223333:inference-profile/{PROFILE}",
+            [f"inference-profile/{PROFILE}", "foundation-model/amazon.nova-lite-v1:0"],
+        ),
         ("arn:aws:bedrock:us-east-1:111122223333:application-inference-profile/x", ["application-inference-profile/x"]),
     ],
 )
@@ -103,6 +108,13 @@ def test_only_the_model_of_the_stage_may_be_asked(
     found = [str(each) for each in (resources if isinstance(resources, list) else [resources])]
     assert len(found) == len(named)
     assert all(any(name in resource for resource in found) for name in named)
+
+
+@pytest.mark.parametrize("gate", ["discard_and_merge", "deliver"])
+def test_the_window_lane_alone_may_have_a_responder_with_any_gate(gate: str, synthesize: Callable[..., Stacks]) -> None:
+    template = synthesize("dev", responder={"gate": gate}, lane="window")["Responder"]
+    function = _one(template, "AWS::Lambda::Function")["Properties"]
+    assert json.loads(function["Environment"]["Variables"]["RESPONDER"])["gate"] == gate
 
 
 def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stacks]) -> None:
@@ -121,8 +133,7 @@ def test_its_secret_is_made_empty(template: Template) -> None:
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"outbox_days": 30}, "bus": {"archive_days": 30}}, "outbox_days must exceed bus.archive_days"),
-        ({"responder": {}, "lane": "window"}, "gate must be deliver, and nothing of it hold"),
-        ({"responder": {"gate": "deliver"}, "lane": "window"}, "nothing of it hold"),
+        ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),
     ],
 )
 def test_a_responder_that_cannot_be_is_refused_in_a_sentence(

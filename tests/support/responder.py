@@ -12,6 +12,7 @@ from moto import mock_aws
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.channels.base import Channel
 from lambdas.responder.errors import Busy, Unconfirmed
+from lambdas.responder.event import Batch
 from lambdas.responder.service import Delivery, Outlets, Responder
 from lambdas.shared.config import ResponderOptions
 from lambdas.shared.conversation import ConversationId
@@ -53,6 +54,7 @@ OPTIONS = ResponderOptions(
     max_attempts=12,
     outbox_days=35,
     lock_ms=LOCK_MS,
+    hidden_seconds=HIDDEN_MS // 1_000,
 )
 
 
@@ -139,14 +141,13 @@ class FakeBuffer:
 
     def __init__(self) -> None:
         self.generation = 1
+        self.window_generation = 1
         self.held_ms: list[int] = []
         self.asked = 0
-        self.on_ask: Callable[[int], None] = lambda _number: None
 
-    def has_newer(self, conversation: str, generation: int) -> bool:
+    def newest(self, batch: Batch) -> int:
         self.asked += 1
-        self.on_ask(self.asked)
-        return self.generation > generation
+        return self.generation if batch.lane == "debounce" else self.window_generation
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self.held_ms.append(hold_ms)
@@ -205,10 +206,13 @@ class World:
         self._owners += 1
         return f"owner-{self._owners}"
 
-    def emit(self, batch_id: str, generation: int, text: str = "Where is it?", conversation: str = NAME) -> None:
+    def emit(self, batch_id: str, generation: int, text: str = "Where is it?", lane: str = "debounce") -> None:
         """A batch comes out of the buffer, and into the responder's queue."""
-        self.buffer.generation = max(self.buffer.generation, generation)
-        self.queue.append(Waiting(self.now_ms, event(batch_id, generation, text, conversation), 1))
+        if lane == "debounce":
+            self.buffer.generation = max(self.buffer.generation, generation)
+        else:
+            self.buffer.window_generation = max(self.buffer.window_generation, generation)
+        self.queue.append(Waiting(self.now_ms, event(batch_id, generation, text, lane), 1))
 
     def deliver(self) -> None:
         """The next delivery, at its time; what is not done with goes back."""
@@ -263,13 +267,14 @@ class World:
         return str(record["conversationStatus"])
 
 
-def event(batch_id: str, generation: int, text: str, conversation: str = NAME) -> str:
+def event(batch_id: str, generation: int, text: str, lane: str = "debounce") -> str:
     message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
     detail = {
         "version": 1,
         "batchId": batch_id,
-        "conversationId": conversation,
+        "conversationId": NAME,
         "generation": generation,
+        "lane": lane,
         "messages": [message],
     }
     return json.dumps({"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail})

@@ -24,6 +24,8 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    port: int
+    """Of who asks: another one is another connection."""
 
     @property
     def json(self) -> Any:
@@ -65,7 +67,7 @@ class WebServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                request = Request(self.path, dict(self.headers), body)
+                request = Request(self.path, dict(self.headers), body, self.client_address[1])
                 web.requests.append(request)
                 answer = web.answer(request) if callable(web.answer) else web.answer
                 if answer == RESET:

@@ -1,13 +1,16 @@
 """What an operator sees and does where there is a window lane, alone or behind the main one."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
-from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation, read_request
+from lambdas.responder.buffer import MessageBuffer
+from lambdas.responder.event import read_batch
 from lambdas.shared.senders.starter import ProcessorStarter
 from tests.support.engine import Engine, payload
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
@@ -60,6 +63,42 @@ def test_the_window_lane_alone_is_seen_and_led(window: WindowScene, alone: Desk)
     assert (told["dropped"], told["frozen"]) == (1, 0)
     assert json.loads(alone.bus.published[0][1])["lane"] == "window"
     assert alone.functions.started == []
+
+
+class Calls:
+    """The admin function, called in this process."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._operations: dict[str, tuple[type[Request], Callable[[Any], dict[str, Any]]]] = {
+            "gate": (AskGate, conversations.gate),
+            "conversation.hold": (HoldConversation, conversations.hold),
+        }
+
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
+        model, operation = self._operations[str(payload["operation"])]
+        request = read_request(model, {name: value for name, value in payload.items() if name != "operation"})
+        return {"ok": True, "result": operation(request)}
+
+
+@pytest.mark.parametrize("desk", ["alone", "behind"])
+def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
+    desk: str, window: WindowScene, request: pytest.FixtureRequest
+) -> None:
+    conversations: Conversations = request.getfixturevalue(desk).conversations
+    buffer = MessageBuffer(Calls(conversations), "admin", by="responder")
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    (detail,) = window.events()
+    body = {"detail-type": "messages.batch.ready", "detail": detail}
+    batch = read_batch(json.dumps(body), window.objects)
+    assert buffer.newest(batch) == batch.generation
+    window.send("m2")
+    assert buffer.newest(batch) > batch.generation
+    buffer.hold(CONVERSATION, 60_000)
+    window.pass_time(2 * WINDOW_MS)
+    assert window.batches() == [["m1"]]
+    window.pass_time(60_000)
+    assert window.batches() == [["m1"], ["m2"]]
 
 
 def test_behind_the_main_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:

@@ -183,6 +183,35 @@ def test_without_its_credentials_a_channel_says_which_are_missing(name: str) -> 
         make(Http(), {})
 
 
+@pytest.mark.parametrize("token", ["with a\nline end", "with a ☂"])
+@pytest.mark.parametrize("name", ["whatsapp", "messenger"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_told(name: str, token: str, server: WebServer) -> None:
+    make: Any = {"whatsapp": whatsapp.WhatsApp, "messenger": messenger.Messenger}[name]
+    with pytest.raises(Refused) as raised:
+        make(Http(), {"accessToken": token, "pageToken": token}, url=server.url).send(READERS[name], TEXT)
+    assert "with a" not in str(raised.value)
+    assert not server.requests
+
+
+@pytest.mark.parametrize("name", ["whatsapp", "messenger"])
+def test_an_account_cannot_lead_to_another_place_of_the_provider(name: str, server: WebServer) -> None:
+    channel(name, server).send(ConversationId("acme", name, "../me?x=", "7"), TEXT)
+    assert server.requests[0].path == "/..%2Fme%3Fx%3D/messages"
+
+
+def test_a_reader_that_is_no_topic_of_a_chat_is_refused(server: WebServer) -> None:
+    with pytest.raises(Refused):
+        channel("telegram", server).send(ConversationId("acme", "telegram", "bot", "1:two"), TEXT)
+    assert not server.requests
+
+
+def test_each_send_has_a_connection_of_its_own(server: WebServer) -> None:
+    http = Http()
+    for _ in range(2):
+        whatsapp.WhatsApp(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
+    assert len({request.port for request in server.requests}) == 2
+
+
 def test_a_redirect_is_not_followed_with_the_credentials(server: WebServer) -> None:
     server.answer = (302, {})
     with pytest.raises(Refused):
@@ -208,6 +237,7 @@ def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_fai
         ("short", ["short"]),
         ("one paragraph\n\nand another", ["one paragraph", "and another"]),
         ("words that have to be broken", ["words that have to", "be broken"]),
+        ("half \ud83d", ["half ?"]),
         ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
     ],
 )

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from lambdas.responder.errors import Busy
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MOST_PARKED, POLICIES, QUEUE
-from tests.support.responder import PARTS, Tables, World, tables
+from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"
 BOTH = f"{FIRST}\n{SECOND}"
@@ -215,9 +216,10 @@ def test_a_merged_batch_that_comes_again_before_the_other_one_is_done_is_not_ans
     world.deliver()
     assert world.sender.sent == PARTS[:1], "the other one ends in the midst of its reply"
     second = world.queue.pop()
-    world.queue.append(first._replace(at_ms=world.now_ms + 100_000))
+    world.queue.append(first._replace(at_ms=world.now_ms + 100_000, receives=8))
     world.deliver()
     assert world.sender.sent == PARTS[:1]
+    assert world.queue[0].at_ms - world.now_ms == 300_000, "it has as many receptions as the other one"
     world.queue.append(second)
     world.run()
     assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
@@ -270,6 +272,87 @@ def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     world.steps.fail_at = (6, "before", False)
     world.run()
-    assert world.steps.names[6] == "has_newer"
+    assert world.steps.names[6] == "newest"
     assert world.sender.sent == PARTS
     assert len(world.assistant.prompts) == 1
+
+
+def test_a_gate_that_cannot_be_asked_to_the_last_lets_the_reply_go(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+
+    def fail(_batch: object) -> int:
+        raise Busy("gate: unavailable")
+
+    world.buffer.newest = fail  # type: ignore[method-assign,assignment]
+    world.run()
+    assert (world.sender.sent, world.buried) == (PARTS, [])
+
+
+def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    world.queue.clear()
+    world.emit("b-50", 50, FIRST)
+    world.run()
+    world.emit("w-1", 1, SECOND, lane="window")
+    world.buffer.window_generation = 2
+    world.deliver()
+    assert world.status() == "reply_parked", "what the other lane counted does not open this one's gate"
+    world.emit("b-51", 51, "Hello?")
+    world.queue = [each for each in world.queue if "b-51" in each.body] + world.queue[:-1]
+    world.deliver()
+    assert [each["batch_id"] for each in world.parked()] == ["w-1"], "it waits for its own lane"
+    world.emit("w-2", 2, "And?", lane="window")
+    world.run()
+    assert world.assistant.last_told[-1] == ("user", f"{SECOND}\nAnd?")
+    assert customers_words(world) == [FIRST, "Hello?", SECOND, "And?"]
+
+
+def test_a_conversation_that_was_forgotten_has_its_gate_again(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    world.queue.clear()
+    world.emit("b-50", 50, FIRST)
+    world.run()
+    world.emit("b-1", 1, SECOND)
+    world.buffer.generation = 2
+    world.deliver()
+    assert world.status() == "reply_parked"
+
+
+def test_a_planned_reply_does_not_settle_what_its_assistant_was_not_told(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    late = world.queue.pop()
+    world.emit("b-2", 2, SECOND)
+
+    def write_once_more() -> None:
+        world.buffer.generation = 3
+
+    world.assistant.while_asked = write_once_more
+    world.deliver()
+    world.queue.append(late)
+    world.queue.sort(key=lambda each: "b-2" in each.body)
+    world.deliver()
+    assert [each["batch_id"] for each in world.parked()] == ["b-2", "b-1"]
+    world.run()
+    assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
+    assert customers_words(world) == [SECOND, FIRST]
+    assert world.sender.sent == [*PARTS, *PARTS]
+
+
+def test_what_was_to_be_answered_by_a_reply_that_is_withheld_is_withheld_by_itself(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    before_the_call(world)
+    world.deliver()
+
+    def die(_text: str) -> None:
+        raise world.steps._error("send", True, done=False)
+
+    world.sender.before_send = die
+    world.emit("b-2", 2, SECOND)
+    world.queue.sort(key=lambda each: each.at_ms)
+    world.deliver()
+    world.table.hand_off(NAME, until_ms=world.now_ms + 3_600_000, now_ms=world.now_ms)
+    world.run()
+    assert sorted(customers_words(world)) == sorted([FIRST, SECOND])
+    assert len(world.bus.published) == 2
+    assert world.telemetry.counts["UnconfirmedSends"] == 1, "a part may be out"
+    assert (world.sender.sent, world.parked(), world.is_free()) == ([], [], True)

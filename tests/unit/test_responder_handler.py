@@ -34,6 +34,7 @@ from tests.support.responder import (
     tables,
 )
 
+BATCH = read_batch(event("b-1", 2, "Hey", lane="window"), FakeObjects())
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
 
 
@@ -71,7 +72,7 @@ class FakeResponder:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeDeliveries, FakeResponder]:
     deliveries, responder = FakeDeliveries(), FakeResponder()
-    parts = module._Parts(responder, SimpleNamespace(), deliveries, RecordedTelemetry())  # type: ignore[arg-type]
+    parts = module._Parts(responder, SimpleNamespace(), deliveries, RecordedTelemetry(), 30)  # type: ignore[arg-type]
     monkeypatch.setattr(module, "_parts", lambda: parts)
     return deliveries, responder
 
@@ -90,14 +91,13 @@ def test_only_what_has_to_come_again_is_reported_as_failed(queue: Queue) -> None
     answer = module.handler({"Records": [record("a"), record("b", receives=3), record("c")]}, CONTEXT)
     assert answer == {"batchItemFailures": [{"itemIdentifier": "id-b"}]}
     assert [delivery.receives for delivery in responder.seen] == [1, 3, 1]
-    assert deliveries.hidden[-2:] == [("receipt-b", 16), ("receipt-c", module.HIDDEN_SECONDS)]
+    assert deliveries.hidden[-2:] == [("receipt-b", 16), ("receipt-c", 30)]
 
 
 def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
     deliveries, _ = queue
     module.handler({"Records": [record("a")]}, CONTEXT)
     assert deliveries.hidden == [("receipt-a", 30)]
-    assert module.BEAT_SECONDS * 2 < module.HIDDEN_SECONDS, "one beat may fail"
 
 
 def test_who_cannot_keep_a_delivery_does_not_work_on_it(queue: Queue) -> None:
@@ -110,7 +110,7 @@ def test_who_cannot_keep_a_delivery_does_not_work_on_it(queue: Queue) -> None:
 
 def test_a_heartbeat_that_failed_marks_the_delivery_as_failed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries, responder = queue
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(module, "BEATS", 30_000)
 
     def respond(delivery: Delivery) -> None:
         deliveries.failures = 1
@@ -158,10 +158,36 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
         read_batch(json.dumps(body), FakeObjects())
 
 
+def test_an_event_of_a_version_before_lanes_is_of_the_main_one() -> None:
+    body = json.loads(event("b-1", 1, "Hey"))
+    del body["detail"]["lane"]
+    assert read_batch(json.dumps(body), FakeObjects()).lane == "debounce"
+
+
+def test_a_batch_that_no_assistant_could_be_told_of_is_refused_before_it_is_fetched() -> None:
+    body = json.loads(event("b-1", 1, ""))
+    reference = {"bucket": FakeObjects.bucket, "key": "batches/b-1.json", "bytes": 64_000_000}
+    body["detail"] |= {"messages": [], "messagesRef": reference}
+    with pytest.raises(MalformedEvent, match="more than"):
+        read_batch(json.dumps(body), FakeObjects())
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "\x00\t"])
+def test_what_has_nothing_to_read_is_told_by_its_kind(text: str) -> None:
+    assert read_batch(event("b-1", 1, text), FakeObjects()).text == "[text]"
+
+
+@pytest.mark.parametrize("body", ["{", "[" * 200_000, "null", '{"detail": []}'])
+def test_what_is_no_event_is_malformed(body: str) -> None:
+    with pytest.raises(MalformedEvent):
+        read_batch(body, FakeObjects())
+
+
 @pytest.mark.parametrize(
     "change",
     [{"version": 2}, {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
-     {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []}],
+     {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
+     {"lane": "third"}, {"lane": []}],
 )  # fmt: skip
 def test_what_does_not_keep_to_the_schema_is_malformed(change: dict[str, Any]) -> None:
     body = json.loads(event("b-1", 1, "a secret word"))
@@ -280,15 +306,15 @@ class FakeAdmin:
 
 def test_the_gate_is_asked_of_the_admin_function() -> None:
     admin = FakeAdmin({"ok": True, "result": {"current": 3, "newer": True}})
-    assert MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2) is True
-    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2}
+    assert MessageBuffer(admin, "admin", by="responder").newest(BATCH) == 3
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
     assert admin.asked == [("admin", asked)]
 
 
 def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
     admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(Busy):
-        MessageBuffer(admin, "admin", by="responder").has_newer(NAME, 2)
+        MessageBuffer(admin, "admin", by="responder").newest(BATCH)
 
 
 # -- secrets ---------------------------------------------------------------------------------------

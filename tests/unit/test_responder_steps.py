@@ -16,8 +16,8 @@ QUESTION = "Where is it?"
 ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
-    "acquire", "outbox", "tenant_settings", "has_newer", "answer", "plan",
-    "has_newer", "mark", "send", "mark", "mark", "send", "mark", "settle",
+    "acquire", "outbox", "tenant_settings", "newest", "answer", "plan",
+    "newest", "mark", "send", "mark", "mark", "send", "mark", "settle",
 ]  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_a_part_is_not_begun_when_too_little_time_is_left(world: Callable[..., W
     at_work.emit("b-1", 1)
 
     def take_long() -> None:
-        at_work.time_left_ms = 12_000
+        at_work.time_left_ms = 20_000
 
     at_work.assistant.while_asked = take_long
     at_work.deliver()
@@ -329,3 +329,13 @@ def test_what_is_settled_keeps_no_words_in_the_outbox_and_expires(world: Callabl
     assert outbox
     assert int(outbox["expiresAt"]) == at_work.now_ms // 1_000 + 35 * 86_400
     assert "today" not in str(outbox)
+
+
+def test_an_acquisition_whose_answer_was_lost_keeps_nobody_waiting(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.steps.fail_at = (0, "after", False)
+    at_work.emit("b-1", 1)
+    at_work.deliver()
+    assert at_work.is_free()
+    at_work.run()
+    assert at_work.turns() == ANSWERED

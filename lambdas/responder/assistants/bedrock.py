@@ -9,7 +9,13 @@ from lambdas.shared.errors import SendFailed
 Json = dict[str, Any]
 
 # As often as they are asked they will say so.
-FINAL = ("ValidationException", "AccessDeniedException", "ResourceNotFoundException", "ModelErrorException")
+FINAL = (
+    "ValidationException",
+    "ParamValidationError",
+    "AccessDeniedException",
+    "ResourceNotFoundException",
+    "ModelErrorException",
+)
 
 
 class Converses(Protocol):

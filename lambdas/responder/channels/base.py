@@ -43,7 +43,8 @@ def phone(address: str) -> str:
 def split(text: str, longest: int) -> list[str]:
     """Parts that a channel takes, broken where a reader would not mind."""
     parts: list[str] = []
-    rest = text.strip()
+    # Half a surrogate pair, which an AI may answer with, can neither be written down nor sent.
+    rest = text.encode("utf-8", "replace").decode().strip()
     while len(rest) > longest:
         # Not so near to the beginning that the parts get many.
         at = next((at for each in BREAKS if (at := rest.rfind(each, longest // 2, longest)) != -1), None)

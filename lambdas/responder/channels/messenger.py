@@ -1,5 +1,7 @@
 """Messenger's Send API. Credentials: `pageToken`, of the page that is the account."""
 
+from urllib.parse import quote
+
 from lambdas.responder.channels.base import SECONDS, Credentials, required
 from lambdas.responder.http import Http, Json
 from lambdas.shared.conversation import ConversationId
@@ -24,7 +26,7 @@ class Messenger:
     def _post(self, to: ConversationId, fields: Json) -> None:
         # The token goes in a header: what is in a URL ends up in logs.
         self._http.post_json(
-            f"{self._url}/{to.account}/messages",
+            f"{self._url}/{quote(to.account, safe='')}/messages",
             {"recipient": {"id": to.user}, **fields},
             headers={"Authorization": f"Bearer {self._token}"},
             seconds=SECONDS,

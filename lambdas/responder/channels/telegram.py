@@ -1,6 +1,7 @@
 """Telegram's Bot API. Credentials: `botToken`. The reader is a chat, or `chat:topic` in a forum."""
 
 from lambdas.responder.channels.base import SECONDS, Credentials, required
+from lambdas.responder.errors import Refused
 from lambdas.responder.http import Http, Json
 from lambdas.shared.conversation import ConversationId
 
@@ -23,5 +24,7 @@ class Telegram:
 
     def _post(self, method: str, to: ConversationId, fields: Json) -> None:
         chat, _, topic = to.user.partition(":")
+        if topic and not topic.isdecimal():
+            raise Refused("the reader is no chat, nor a topic of one")
         place: Json = {"chat_id": chat} | ({"message_thread_id": int(topic)} if topic else {})
         self._http.post_json(f"{self._url}/bot{self._token}/{method}", place | fields, headers={}, seconds=SECONDS)

@@ -1,5 +1,7 @@
 """WhatsApp Cloud API. Credentials: `accessToken`; the account is the phone number id."""
 
+from urllib.parse import quote
+
 from lambdas.responder.channels.base import SECONDS, Credentials, required
 from lambdas.responder.http import Http, Json
 from lambdas.shared.conversation import ConversationId
@@ -23,7 +25,7 @@ class WhatsApp:
 
     def _post(self, to: ConversationId, fields: Json) -> None:
         self._http.post_json(
-            f"{self._url}/{to.account}/messages",
+            f"{self._url}/{quote(to.account, safe='')}/messages",
             {"messaging_product": "whatsapp", **fields},
             headers={"Authorization": f"Bearer {self._token}"},
             seconds=SECONDS,

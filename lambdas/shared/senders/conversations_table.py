@@ -34,8 +34,8 @@ class Record(NamedTuple):
     rolled: int
     """So many older turns are items of their own."""
     parked: list[Json]
-    answered_generation: int
-    """The newest that has been answered."""
+    answered: dict[str, int]
+    """The newest generation of each lane that has been answered."""
 
 
 class Locked(NamedTuple):
@@ -51,6 +51,8 @@ class Outbox(NamedTuple):
     """Given once the batch is settled; then nothing more is done for it."""
     carried_by: str | None
     """The batch whose reply answers this one, too."""
+    carried: list[str]
+    """The batches that this one's reply answers, too."""
     parts: list[str]
     states: list[str]
     input_tokens: int
@@ -69,7 +71,7 @@ class Settled(NamedTuple):
     rolled_before: int
     parked: list[Json]
     carried: list[str]
-    answered_generation: int
+    answered: dict[str, int]
     input_tokens: int
     output_tokens: int
     processing_ms: int
@@ -173,6 +175,7 @@ class ConversationsTable:
         return Outbox(
             _text(item, "outcome"),
             _text(item, "carriedBy"),
+            _json(item, "carried", []),
             _json(item, "parts", []),
             [state["S"] for state in item.get("states", {"L": []})["L"]],
             _number(item, "inputTokens"),
@@ -193,7 +196,8 @@ class ConversationsTable:
         """Say what is going to be sent, before any of it is. False: somebody else has the conversation."""
         plan = {
             **self._key(conversation, _outbox(batch_id)),
-            "parts": _s(json.dumps(parts)),
+            "parts": _s(json.dumps(parts, ensure_ascii=False)),
+            "carried": _s(json.dumps(carried)),
             "states": {"L": [_s(PLANNED)] * len(parts)},
             "inputTokens": _n(tokens[0]),
             "outputTokens": _n(tokens[1]),
@@ -258,14 +262,14 @@ class ConversationsTable:
             conversation,
             RECORD,
             "SET turns = :turns, rolled = :rolled, parked = :parked, conversationStatus = :status, reason = :reason, "
-            "answeredGeneration = :generation, processingMs = :ms, updatedAt = :now "
+            "answered = :answered, processingMs = :ms, updatedAt = :now "
             "REMOVE #owner, ownerUntil ADD inputTokens :in, outputTokens :out",
             turns=_s(json.dumps(s.turns, ensure_ascii=False)),
             rolled=_n(s.rolled_before + len(s.rolled)),
             parked=_s(json.dumps(s.parked, ensure_ascii=False)),
             status=_s(s.status),
             reason=_s(s.reason),
-            generation=_n(s.answered_generation),
+            answered=_s(json.dumps(s.answered)),
             ms=_n(s.processing_ms),
             now=_n(s.now_ms),
             **{"in": _n(s.input_tokens), "out": _n(s.output_tokens)},
@@ -357,7 +361,7 @@ def _record(item: Item) -> Record:
         _json(item, "turns", []),
         _number(item, "rolled"),
         _json(item, "parked", []),
-        _number(item, "answeredGeneration"),
+        _json(item, "answered", {}),
     )
 
 
