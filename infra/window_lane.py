@@ -15,7 +15,8 @@ from infra.storage import HoldingTable, Queue, let_emit
 
 TIMEOUT = cdk.Duration.seconds(30)
 SWEEP_RATE = cdk.Duration.minutes(1)
-TRIGGERS_AT_ONCE = 5
+# One that takes long keeps no other waiting, whose time in the queue would run out meanwhile.
+TRIGGERS_AT_ONCE = 1
 
 # What each function asks of the table.
 ACTIONS = {

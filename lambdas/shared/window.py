@@ -151,7 +151,7 @@ class WindowLane:
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         until_ms = self._clock() + hold_ms
-        if not self._table.hold(conversation, until_ms=until_ms):
+        if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBER_MS):
             return o.OnHold(self._table.window(conversation).held_until_ms, start_processor=False)
         # Its trigger finds it not due, and rests until it is.
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
@@ -181,7 +181,9 @@ class WindowLane:
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBER_MS
             self._table.bury(conversation, taken, batch_id=MAIN_LANE, expires_at_ms=expires_at_ms)
-            self._table.bury(conversation, [*dropped, *marks], batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            # A word may have been a message before it became an order; the service takes no item twice in a batch.
+            gone = dict.fromkeys([*dropped, *marks])
+            self._table.bury(conversation, gone, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
                 window.generation,

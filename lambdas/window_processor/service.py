@@ -10,6 +10,7 @@ Any step may be the last one that happens; the trigger then comes again.
 6. close   the window, unless something came since it was read: then the next window begins
 """
 
+import json
 from collections.abc import Callable
 from hashlib import blake2s
 from random import SystemRandom
@@ -20,7 +21,7 @@ from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
 from lambdas.shared.errors import LockLost, MessageBufferError, SendFailed
 from lambdas.shared.heartbeat import Heartbeat
-from lambdas.shared.senders.holding_table import Contents, Frozen, Held, HoldingTable, Window
+from lambdas.shared.senders.holding_table import FIRST_ATTEMPT, Contents, Frozen, Held, HoldingTable, Window
 from lambdas.shared.senders.triggers import Trigger
 from lambdas.shared.store.outcomes import Taken
 from lambdas.shared.telemetry import Telemetry
@@ -53,6 +54,7 @@ class _Locked(NamedTuple):
 
 class _Batch(NamedTuple):
     frozen: Frozen
+    attempt: int
     payloads: list[bytes] | None
     """None: it was emitted before."""
     left: bool
@@ -91,6 +93,8 @@ class WindowProcessor:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
+            # An edit of a held message is in the way for a moment, as a busy table is for a while.
+            self._rest(trigger, LONGEST_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
@@ -114,6 +118,9 @@ class WindowProcessor:
             self._telemetry.info("nothing waits", conversation=trigger.conversation)
             return True
         rest_ms = window.due_at_ms - now_ms
+        if window.held_until_ms > max(window.due_at_ms, now_ms):
+            # Whoever rescheduled it did not know of the hold.
+            self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
             rest_ms = min(window.owner_until_ms - now_ms, LONGEST_REST_MS)
@@ -146,7 +153,7 @@ class WindowProcessor:
         conversation, frozen = locked.conversation, batch.frozen
         if batch.payloads is not None:
             heartbeat.check()
-            self._emission.send(conversation, _taken(frozen, batch.payloads, locked.window.attempt), time)
+            self._emission.send(conversation, _taken(batch, batch.payloads), time)
         expires_at_ms = self._clock() + REMEMBER_MS
         self._table.bury(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
         heartbeat.check()
@@ -156,8 +163,11 @@ class WindowProcessor:
         """The one that was frozen before, or a new one; None: nothing waited, and the window is closed."""
         for _ in range(READS):
             contents = self._table.read(locked.conversation)
-            if locked.window.frozen is not None:
-                return _again(locked.window.frozen, contents)
+            if contents.window.owner != locked.owner:
+                raise LockLost("the lock ran out, and somebody else has the window now")
+            if contents.window.frozen is not None:
+                # By an earlier attempt; or by this one, whose answer was lost.
+                return _again(contents.window.frozen, contents)
             held = self._ours(locked.conversation, contents)
             if not held:
                 self._telemetry.info("nothing held", conversation=locked.conversation)
@@ -166,8 +176,8 @@ class WindowProcessor:
             fit = _fitting(held)
             frozen = _freeze(locked.conversation, fit, contents.window)
             if self._table.freeze(locked.conversation, locked.owner, frozen, changes=contents.window.changes):
-                return _Batch(frozen, [each.body for each in fit], left=len(fit) < len(held))
-        raise LockLost("the window could not be frozen: it is somebody else's, or its messages keep being edited")
+                return _Batch(frozen, FIRST_ATTEMPT, [each.body for each in fit], left=len(fit) < len(held))
+        raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _ours(self, conversation: str, contents: Contents) -> list[Held]:
         """All that is held but for what the debounce lane has too, and has said so first."""
@@ -213,12 +223,13 @@ class WindowProcessor:
 
 
 def _again(frozen: Frozen, contents: Contents) -> _Batch:
+    attempt = contents.window.attempt
     bodies = {each.name: each.body for each in contents.held}
     left = not bodies.keys() <= set(frozen.names)
     if any(name not in bodies for name in frozen.names):
         # It was emitted, for somebody began to bury it.
-        return _Batch(frozen, None, left)
-    return _Batch(frozen, [bodies[name] for name in frozen.names], left)
+        return _Batch(frozen, attempt, None, left)
+    return _Batch(frozen, attempt, [bodies[name] for name in frozen.names], left)
 
 
 def _fitting(held: list[Held]) -> list[Held]:
@@ -234,7 +245,7 @@ def _fitting(held: list[Held]) -> list[Held]:
 def _freeze(conversation: str, held: list[Held], window: Window) -> Frozen:
     names = tuple(each.name for each in held)
     # A message is in one batch only, so these are the names of no other.
-    words = "\n".join((conversation, *names))
+    words = json.dumps((conversation, *names))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",
         names=names,
@@ -246,10 +257,11 @@ def _freeze(conversation: str, held: list[Held], window: Window) -> Frozen:
     )
 
 
-def _taken(frozen: Frozen, payloads: list[bytes], attempt: int) -> Taken:
+def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
+    frozen = batch.frozen
     return Taken(
         batch_id=frozen.batch_id,
-        attempt=attempt,
+        attempt=batch.attempt,
         generation=frozen.generation,
         first_at_ms=frozen.first_at_ms,
         last_at_ms=frozen.last_at_ms,

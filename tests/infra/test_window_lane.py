@@ -109,7 +109,7 @@ def test_a_trigger_is_not_seen_twice_while_it_is_worked_on_and_waits_as_long_as_
         and each["Properties"]["EventSourceArn"] == {"Fn::GetAtt": ["Triggers", "Arn"]}
     ]
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert mapping["BatchSize"] == 5
+    assert mapping["BatchSize"] == 1, "no window waits for another one's batch to leave"
 
 
 @pytest.mark.parametrize("overrides", [{}, {"lane": "window"}])

@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import pytest
@@ -118,6 +120,15 @@ def test_a_window_longer_than_the_queue_delays_is_kept_too(window: WindowScene) 
     assert window.batches() == [["m1"]]
 
 
+def test_ids_with_line_ends_do_not_make_two_batches_one(window: WindowScene) -> None:
+    window.send("m1\nm2")
+    window.pass_time(WINDOW_MS)
+    window.send("m1")
+    window.send("m2")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1\nm2"], ["m1", "m2"]]
+
+
 # -- what comes twice --------------------------------------------------------------------------------
 
 
@@ -228,6 +239,11 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
 # -- when it fails -----------------------------------------------------------------------------------
 
 
+def _items(window: WindowScene) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = window.table._client.scan(TableName="holding")["Items"]
+    return items
+
+
 def _fail() -> None:
     raise SendFailed("ThrottlingException")
 
@@ -292,6 +308,16 @@ def test_retries_come_later_and_later(window: WindowScene) -> None:
     assert not window.bus.published
     window.pass_time(2_000)
     assert window.batches() == [["m1"]]
+
+
+def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowScene) -> None:
+    window.send("m1")
+    with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
+        window.pass_time(120_000)
+    assert read.call_count > MAX_ATTEMPTS
+    window.pass_time(60_000)
+    assert window.letters.bodies == []
+    assert [event["attempt"] for event in window.events()] == [1]
 
 
 def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_messages(window: WindowScene) -> None:
@@ -400,6 +426,35 @@ def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_resumed_or_over(wind
     assert window.batches()[1:] == [["m3"]]
 
 
+def test_a_hold_is_not_forgotten_with_the_window_before_it(window: WindowScene) -> None:
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    window.clock.advance(REMEMBER_MS - 60_000)
+    held = window.lane.hold_buffer(CONVERSATION, hold_ms=REMEMBER_MS)
+    (expires,) = [item["expires_at"] for item in _items(window) if item["item"]["S"] == "!"]
+    assert int(expires["N"]) * 1_000 > held.held_until_ms
+
+
+def test_a_hold_of_a_conversation_that_nobody_has_seen_is_forgotten_in_the_end(window: WindowScene) -> None:
+    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert ["expires_at" in item for item in _items(window)] == [True]
+
+
+def test_a_hold_of_an_open_window_does_not_let_it_expire(window: WindowScene) -> None:
+    window.send("m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert not [item for item in _items(window) if "expires_at" in item]
+
+
+def test_a_window_that_closes_while_it_is_put_on_hold_is_on_hold(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS)
+    with window.wire.at("update_item", window.run, nth=2):
+        held = window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert window.batches() == [["m1"]]
+    assert window.table.window(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000
+
+
 def test_a_longer_hold_goes_on(window: WindowScene) -> None:
     first = window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
     assert window.lane.hold_buffer(CONVERSATION, hold_ms=1_000) == first
@@ -417,6 +472,14 @@ def test_a_stop_drops_what_waits_and_is_told_once(window: WindowScene) -> None:
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m3"]]
     assert window.is_at_rest()
+
+
+def test_an_order_that_was_taken_for_a_message_before_can_be_obeyed(window: WindowScene) -> None:
+    window.send("m1")
+    assert isinstance(cancelled := window.lane.cancel_buffer(CONVERSATION, cancel_id="m1"), o.Cancelled)
+    assert cancelled.buffered == 1
+    window.pass_time(WINDOW_MS)
+    assert window.events() == []
 
 
 def test_a_stop_drops_a_batch_that_waits_for_its_next_attempt(window: WindowScene) -> None:

@@ -4,15 +4,17 @@ A processor's run, request by request: lock, read, freeze, emit, bury, close.
 """
 
 from collections.abc import Callable
+from functools import partial
 from threading import enumerate as enumerate_threads
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from lambdas.shared.errors import SendFailed, StoreUnavailable
 from lambdas.shared.senders.triggers import Trigger
 from lambdas.shared.store import outcomes as o
-from lambdas.window_processor.service import LOCK_MS
+from lambdas.window_processor.service import LOCK_MS, LONGEST_REST_MS
 from tests.support.engine import payload
 from tests.support.window import AMPLE, CONVERSATION, VISIBILITY_MS, WINDOW_MS, Killed, WindowScene, failing, killed
 
@@ -240,6 +242,41 @@ def test_two_webhooks_at_once_open_one_window(window: WindowScene, step: int) ->
     assert len(window.triggers.waiting) == 1
     settle(window)
     assert sorted(each for batch in window.batches() for each in batch) == ["m1", "m2"]
+
+
+def test_a_hold_that_comes_between_two_windows_is_kept(window: WindowScene) -> None:
+    due(window, "m1")
+    hold = partial(window.lane.hold_buffer, CONVERSATION, hold_ms=120_000)
+    with window.wire.at("put_events", lambda: window.send("m2"), after=True), window.wire.at("send_message", hold):
+        window.run()
+    window.pass_time(119_000, sweep=True)
+    assert window.batches() == [["m1"]]
+    assert len(window.triggers.waiting) == 1, "the sweep does not take it for forgotten"
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"], ["m2"]]
+
+
+def test_a_trigger_that_finds_the_table_busy_is_soon_back(window: WindowScene) -> None:
+    due(window, "m1")
+    with window.wire.at("update_item", failing("TransactionConflictException")):
+        window.run()
+    window.pass_time(LONGEST_REST_MS)
+    assert window.batches() == [["m1"]]
+
+
+def test_a_freeze_whose_first_answer_was_lost_is_known_by_its_second(window: WindowScene) -> None:
+    """The SDK asks again, and is told that there is a batch."""
+    due(window, "m1")
+    freeze = window.table.freeze
+
+    def twice(*args: Any, **options: Any) -> bool:
+        freeze(*args, **options)
+        return freeze(*args, **options)
+
+    with patch.object(window.table, "freeze", twice):
+        window.run()
+    assert window.batches() == [["m1"]]
+    assert window.is_at_rest()
 
 
 def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens_the_next(window: WindowScene) -> None:

@@ -38,7 +38,7 @@ BUGS = (
     ),
     Bug(
         "a retry takes what is there instead of what was named", service,
-        "if locked.window.frozen is not None:", "if False:",
+        "if contents.window.frozen is not None:", "if False:",
     ),
     Bug(
         "emitted messages are forgotten at once", holding_table,

@@ -24,6 +24,7 @@ WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
 OPEN_INDEX = "open"
 # An index key takes a thousand writes a second, and every window is opened and closed.
 SLICES = 8
+FIRST_ATTEMPT = 1
 # Instead of the id of a batch of this lane.
 MAIN_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {MAIN_LANE, DROPPED}
@@ -276,15 +277,21 @@ class HoldingTable:
             values={"due": _n(due_at_ms), "why": _s(reason)},
         )
 
-    def hold(self, conversation: str, *, until_ms: int) -> bool:
+    def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
         """False: it is on hold for longer."""
-        return self._updated(
-            conversation,
-            WINDOW,
-            "hold window",
-            do="SET #held_until = :until",
-            only_if="attribute_not_exists(#held_until) OR #held_until < :until",
-            values={"until": _n(until_ms)},
+        longer = "(attribute_not_exists(#held_until) OR #held_until < :until)"
+        until, expires = {"until": _n(until_ms)}, {"expires": _seconds(expires_at_ms)}
+
+        def held(do: str, only_if: str, values: Item) -> bool:
+            condition = f"{only_if} AND {longer}"
+            return self._updated(conversation, WINDOW, "hold window", do=do, only_if=condition, values=values)
+
+        # A window may open or close between the two, but hardly twice.
+        return any(
+            # The row of a closed one is about to expire, or only now comes to be; that of an open one never expires.
+            held("SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)", until | expires)
+            or held("SET #held_until = :until", "attribute_exists(#open)", until)
+            for _ in range(2)
         )
 
     def end_hold(self, conversation: str, *, now_ms: int) -> bool:
@@ -300,12 +307,16 @@ class HoldingTable:
     # -- the lock of a window, and what only its owner may do --------------------------------------------------
 
     def acquire(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """The window; if its `owner` is the caller, it is due and has nobody else who empties it."""
+        """The window; if its `owner` is the caller, it is due and has nobody else who empties it.
+
+        While a conversation is on hold nothing becomes a batch, but what is one already leaves.
+        """
         return self._lock(
             conversation,
             owner,
             change="ADD #attempt :one",
-            only_if=" AND attribute_exists(#open) AND #due_at <= :now",
+            only_if=" AND attribute_exists(#open) AND #due_at <= :now AND"
+            " (attribute_exists(#frozen) OR attribute_not_exists(#held_until) OR #held_until <= :now)",
             now_ms=now_ms,
             until_ms=until_ms,
         )
@@ -359,9 +370,15 @@ class HoldingTable:
             conversation,
             owner,
             "freeze batch",
-            do="SET #frozen = :frozen ADD #waiting :less",
+            # Attempts before there was a batch are none of its own.
+            do="SET #frozen = :frozen, #attempt = :first ADD #waiting :less",
             only_if=" AND attribute_not_exists(#frozen) AND #changes = :changes",
-            values={"frozen": _frozen_item(frozen), "changes": _n(changes), "less": _n(-len(frozen.names))},
+            values={
+                "frozen": _frozen_item(frozen),
+                "changes": _n(changes),
+                "less": _n(-len(frozen.names)),
+                "first": _n(FIRST_ATTEMPT),
+            },
         )
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
