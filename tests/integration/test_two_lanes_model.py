@@ -181,8 +181,15 @@ def lost_answers_are_good() -> Any:
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
 
 
+# Thousands of histories do not meet by chance: test_other_lane.py brings these two about step by step.
+RARE = {
+    "a window that was read before a batch was taken may be frozen",
+    "the debounce lane looks before it says what it has taken",
+}
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("title", BUGS)
+@pytest.mark.parametrize("title", [title for title in BUGS if title not in RARE])
 def test_the_model_finds(title: str, database: Any) -> None:
     @settings(
         max_examples=3_000,
