@@ -134,7 +134,7 @@ class Conversations:
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
         for each in held:
             self._start_if(each, name)
-        return {"heldUntil": max(each.held_until_ms for each in held)}
+        return {"heldUntil": held[0].held_until_ms}  # as `show` has it; the other one's is a moment later
 
     def resume(self, request: OfConversation) -> Json:
         name = _name(request)
