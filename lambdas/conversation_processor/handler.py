@@ -10,15 +10,12 @@ from typing import Any
 from lambdas.conversation_processor.lanes import MOST_FAILURES, MOST_WAITS, OtherLane
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.shared import config
-from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
+from lambdas.shared.emission import Emission, TimeLeft, open_emission
 from lambdas.shared.errors import StoreError
 from lambdas.shared.senders import aws
 from lambdas.shared.senders.cache_token import sign_cache_token
-from lambdas.shared.senders.dead_letters import DeadLetterQueue
-from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.functions import Functions
 from lambdas.shared.senders.holding_table import HoldingTable
-from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.senders.triggers import TriggerQueue
 from lambdas.shared.store.opening import Opener, open_store
@@ -29,12 +26,7 @@ from lambdas.shared.telemetry import Telemetry
 def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
     settings, telemetry = config.read_conversation_processor(), Telemetry()
     opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
-    outlets = Outlets(
-        EventBus(settings.event_bus),
-        ObjectStore(settings.oversize_bucket),
-        DeadLetterQueue(settings.dead_letter_queue_url),
-    )
-    emission = Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+    emission = open_emission(settings.emission, telemetry)
     processor = ConversationProcessor(
         store=open_store(settings.valkey, opener),
         emission=emission,
@@ -53,8 +45,8 @@ def _other_lane(settings: config.ConversationProcessorSettings, telemetry: Telem
         HoldingTable(settings.holding.table, patience=aws.HURRIED),
         TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED),
         telemetry,
-        most_waits=min(MOST_WAITS, settings.max_attempts // 2),
-        most_failures=min(MOST_FAILURES, settings.max_attempts // 2),
+        most_waits=min(MOST_WAITS, settings.emission.max_attempts // 2),
+        most_failures=min(MOST_FAILURES, settings.emission.max_attempts // 2),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from lambdas.shared.breaker import Breaker
+from lambdas.ingest.breaker import Breaker
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import StoreError, StoreUnavailable
 from lambdas.shared.senders.holding_table import HoldingTable

@@ -19,22 +19,17 @@ is here without a secret is switched off, as is one that is not here.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from lambdas.ingest.platforms.base import Credentials, object_of
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import SendFailed
+from lambdas.shared.kept_secret import LIFE_MS, KeptSecret, ReadsSecrets
 from lambdas.shared.telemetry import Telemetry
 
-LIFE_MS = 60_000
 # A flood of forgeries makes a worker read no more often than this.
 EARLY_MS = 10_000
 
 NOBODY = Credentials()
-
-
-class ReadsSecrets(Protocol):
-    def read(self, secret_id: str) -> str: ...
 
 
 class WebhookSecrets:
@@ -46,25 +41,17 @@ class WebhookSecrets:
         *,
         clock: Clock = system_clock,
     ) -> None:
-        self._secrets = secrets
-        self._secret_id = secret_id
-        self._telemetry = telemetry
-        # Wall time: a frozen function's own clock may stand still while its secrets grow old.
-        self._clock = clock
-        self._known: Mapping[str, Credentials] | None = None
-        self._read_at_ms = 0
+        self._kept = KeptSecret(
+            secrets,
+            secret_id,
+            _parse,
+            not_renewed=lambda error: telemetry.warn("webhook secrets not renewed", reason=str(error)),
+            clock=clock,
+        )
 
     def of(self, platform: str, *, at_most_ms_old: int = LIFE_MS) -> Credentials:
         """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
-        if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
-            try:
-                self._known = _parse(self._secrets.read(self._secret_id))
-            except SendFailed as error:
-                if self._known is None:
-                    raise
-                self._telemetry.warn("webhook secrets not renewed", reason=str(error))
-            self._read_at_ms = self._clock()
-        return self._known.get(platform, NOBODY)
+        return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 
     def after_a_refusal(self, platform: str) -> Credentials:
         """Read early: the secret may just have been replaced."""

@@ -11,41 +11,21 @@ What stands under an account is laid over what stands beside `accounts`.
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import SendFailed
-
-LIFE_MS = 60_000
-
-
-class ReadsSecrets(Protocol):
-    def read(self, secret_id: str) -> str: ...
+from lambdas.shared.kept_secret import KeptSecret, ReadsSecrets
 
 
 class CredentialStore:
     def __init__(self, secrets: ReadsSecrets, secret_id: str, *, clock: Clock = system_clock) -> None:
-        self._secrets = secrets
-        self._secret_id = secret_id
-        self._clock = clock
-        self._known: Mapping[str, Any] | None = None
-        self._read_at_ms = 0
+        self._kept = KeptSecret(secrets, secret_id, _parsed, clock=clock)
 
     def of(self, service: str, account: str = "") -> Mapping[str, str]:
         """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
-        known = _object(self._all().get(service))
+        known = _object(self._kept.value().get(service))
         own = _object(_object(known.get("accounts")).get(account))
         return {name: value for name, value in {**known, **own}.items() if isinstance(value, str)}
-
-    def _all(self) -> Mapping[str, Any]:
-        if self._known is None or self._clock() - self._read_at_ms > LIFE_MS:
-            try:
-                self._known = _parsed(self._secrets.read(self._secret_id))
-            except SendFailed:
-                if self._known is None:
-                    raise
-            self._read_at_ms = self._clock()
-        return self._known
 
 
 def _parsed(text: str) -> Mapping[str, Any]:

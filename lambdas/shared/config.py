@@ -25,6 +25,16 @@ class HoldingSettings(NamedTuple):
     queue_url: str
 
 
+class EmissionSettings(NamedTuple):
+    """Where batches go, whichever lane took them, and what does not go there."""
+
+    event_bus: str
+    max_event_bytes: int
+    oversize_bucket: str
+    max_attempts: int
+    dead_letter_queue_url: str
+
+
 class IngestSettings(NamedTuple):
     valkey: ValkeySettings | None
     """`None` where the window lane stands alone; so is the processor."""
@@ -51,20 +61,12 @@ class ConversationProcessorSettings(NamedTuple):
     processor_function: str
     holding: HoldingSettings | None
     """`None` where the main lane has no fallback."""
-    event_bus: str
-    max_event_bytes: int
-    oversize_bucket: str
-    max_attempts: int
-    dead_letter_queue_url: str
+    emission: EmissionSettings
 
 
 class WindowProcessorSettings(NamedTuple):
     holding: HoldingSettings
-    event_bus: str
-    max_event_bytes: int
-    oversize_bucket: str
-    max_attempts: int
-    dead_letter_queue_url: str
+    emission: EmissionSettings
 
 
 class WatchdogSettings(NamedTuple):
@@ -169,6 +171,21 @@ class _Environment:
             return None
         return self.holding()
 
+    def lanes(self) -> tuple[ValkeySettings | None, str | None, HoldingSettings | None]:
+        """Valkey and the processor, which the window lane alone has not; where messages are held, if anywhere."""
+        if self.is_window_lane():
+            return None, None, self.holding()
+        return self.valkey(), self.text("PROCESSOR_FUNCTION"), self.fallback()
+
+    def emission(self) -> EmissionSettings:
+        return EmissionSettings(
+            event_bus=self.text("EVENT_BUS_NAME"),
+            max_event_bytes=self.whole("MAX_EVENT_BYTES", at_least=1_024),
+            oversize_bucket=self.text("OVERSIZE_BUCKET"),
+            max_attempts=self.whole("MAX_ATTEMPTS"),
+            dead_letter_queue_url=self.text("DEAD_LETTER_QUEUE_URL"),
+        )
+
     def valkey(self, **timings: int) -> ValkeySettings:
         return ValkeySettings(
             connection=ConnectionSettings(self.text("VALKEY_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
@@ -184,11 +201,11 @@ class _Environment:
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     env = _environment(environ)
-    alone = env.is_window_lane()
+    valkey, processor_function, holding = env.lanes()
     return IngestSettings(
-        valkey=None if alone else env.valkey(),
-        processor_function=None if alone else env.text("PROCESSOR_FUNCTION"),
-        holding=env.holding() if alone else env.fallback(),
+        valkey=valkey,
+        processor_function=processor_function,
+        holding=holding,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
@@ -214,11 +231,7 @@ def read_conversation_processor(environ: Mapping[str, str] | None = None) -> Con
         valkey=env.valkey(executor_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
         processor_function=env.text("PROCESSOR_FUNCTION"),
         holding=env.fallback(),
-        event_bus=env.text("EVENT_BUS_NAME"),
-        max_event_bytes=env.whole("MAX_EVENT_BYTES", at_least=1_024),
-        oversize_bucket=env.text("OVERSIZE_BUCKET"),
-        max_attempts=env.whole("MAX_ATTEMPTS"),
-        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+        emission=env.emission(),
     )
 
 
@@ -226,11 +239,7 @@ def read_window_processor(environ: Mapping[str, str] | None = None) -> WindowPro
     env = _environment(environ)
     return WindowProcessorSettings(
         holding=env.holding(),
-        event_bus=env.text("EVENT_BUS_NAME"),
-        max_event_bytes=env.whole("MAX_EVENT_BYTES", at_least=1_024),
-        oversize_bucket=env.text("OVERSIZE_BUCKET"),
-        max_attempts=env.whole("MAX_ATTEMPTS"),
-        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+        emission=env.emission(),
     )
 
 
@@ -241,11 +250,11 @@ def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
     env = _environment(environ)
-    alone = env.is_window_lane()
+    valkey, processor_function, holding = env.lanes()
     return AdminSettings(
-        valkey=None if alone else env.valkey(),
-        processor_function=None if alone else env.text("PROCESSOR_FUNCTION"),
-        holding=env.holding() if alone else env.fallback(),
+        valkey=valkey,
+        processor_function=processor_function,
+        holding=holding,
         redrive_function=env.text("REDRIVE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),

@@ -10,9 +10,12 @@ from typing import Any, NamedTuple, Protocol
 
 from lambdas.shared import batch
 from lambdas.shared.clock import Clock, system_clock
+from lambdas.shared.config import EmissionSettings
 from lambdas.shared.errors import InvalidInput, SendFailed
 from lambdas.shared.senders.aws import LONGEST_CALL_MS
-from lambdas.shared.senders.event_bus import entry_bytes
+from lambdas.shared.senders.dead_letters import DeadLetterQueue
+from lambdas.shared.senders.event_bus import EventBus, entry_bytes
+from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.store.outcomes import Taken
 from lambdas.shared.telemetry import Telemetry
 
@@ -150,6 +153,15 @@ class Emission:
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
             flush_reason=taken.flush_reason, wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,
         )  # fmt: skip
+
+
+def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
+    outlets = Outlets(
+        EventBus(settings.event_bus),
+        ObjectStore(settings.oversize_bucket),
+        DeadLetterQueue(settings.dead_letter_queue_url),
+    )
+    return Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:

@@ -110,12 +110,12 @@ class WindowLane:
             self._table.close_unanswered(conversation, generation=generation)
             raise
 
-    def _hurry(self, conversation: str, due_at_ms: int, reason: str) -> int | None:
-        """When it is due now; None: it was not open, or due by then anyway."""
-        if not self._table.hasten(conversation, due_at_ms=due_at_ms, reason=reason):
+    def _hurry(self, conversation: str, now_ms: int, reason: str) -> int | None:
+        """When it is due: now. None: it was not open, or due by then anyway."""
+        if not self._table.hasten(conversation, due_at_ms=now_ms, reason=reason):
             return None
-        self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
-        return due_at_ms
+        self._triggers.send(conversation, delay_ms=0)
+        return now_ms
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 

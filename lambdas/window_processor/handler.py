@@ -8,12 +8,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas.shared import config
-from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
+from lambdas.shared.emission import Emission, TimeLeft, open_emission
 from lambdas.shared.errors import InvalidInput
-from lambdas.shared.senders.dead_letters import DeadLetterQueue
-from lambdas.shared.senders.event_bus import EventBus
 from lambdas.shared.senders.holding_table import HoldingTable
-from lambdas.shared.senders.object_store import ObjectStore
 from lambdas.shared.senders.triggers import TriggerQueue, read_trigger
 from lambdas.shared.telemetry import Telemetry
 from lambdas.window_processor.service import WindowProcessor
@@ -28,12 +25,7 @@ class _Parts(NamedTuple):
 @cache
 def _parts() -> _Parts:
     settings, telemetry = config.read_window_processor(), Telemetry()
-    outlets = Outlets(
-        EventBus(settings.event_bus),
-        ObjectStore(settings.oversize_bucket),
-        DeadLetterQueue(settings.dead_letter_queue_url),
-    )
-    emission = Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+    emission = open_emission(settings.emission, telemetry)
     processor = WindowProcessor(
         table=HoldingTable(settings.holding.table),
         triggers=TriggerQueue(settings.holding.queue_url),
@@ -50,16 +42,15 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
         if "redrive" in event:
             return {"redriven": emission.redrive(event["redrive"], time)}
         if "Records" in event:
-            failed = [record["messageId"] for record in event["Records"] if not _process(record, time)]
-            return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
+            done = {record["messageId"]: _process(record, time, processor, telemetry) for record in event["Records"]}
+            return {"batchItemFailures": [{"itemIdentifier": each} for each in done if not done[each]]}
         processor.sweep()
     finally:
         telemetry.flush()
     return None
 
 
-def _process(record: dict[str, Any], time: TimeLeft) -> bool:
-    processor, _, telemetry = _parts()
+def _process(record: dict[str, Any], time: TimeLeft, processor: WindowProcessor, telemetry: Telemetry) -> bool:
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bufferctl.events import Arrival
-from lambdas.shared.breaker import LONGEST_PAUSE_MS
+from lambdas.ingest.breaker import LONGEST_PAUSE_MS
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import LocalStage
 

@@ -166,7 +166,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Callable[[str], d
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_message_fits_an_event(variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
     settings = config.read_conversation_processor(environment(functions(variant)["conversation_processor"]))
-    assert settings.max_event_bytes > MAX_MESSAGE_BYTES
+    assert settings.emission.max_event_bytes > MAX_MESSAGE_BYTES
 
 
 def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import AuthenticationError, OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
-from lambdas.shared.breaker import FIRST_PAUSE_MS
+from lambdas.ingest.breaker import FIRST_PAUSE_MS
 from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from lambdas.shared.store import outcomes as o
 from tests.support.engine import payload

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import MAX_BODY_BYTES
-from lambdas.ingest.webhook_secrets import LIFE_MS
 from lambdas.shared.errors import SendFailed, StoreOutOfMemory, StoreUnavailable
+from lambdas.shared.kept_secret import LIFE_MS
 from lambdas.shared.message import MAX_MESSAGE_BYTES
 from lambdas.shared.rules import Rules
 from tests.support.engine import Engine

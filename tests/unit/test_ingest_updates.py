@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.webhook_secrets import EARLY_MS, LIFE_MS
+from lambdas.ingest.webhook_secrets import EARLY_MS
 from lambdas.shared.errors import SendFailed, StoreUnavailable
+from lambdas.shared.kept_secret import LIFE_MS
 from lambdas.shared.store.outcomes import Taken
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway

@@ -10,7 +10,7 @@ import pytest
 
 from lambdas.responder import handler as module
 from lambdas.responder.buffer import MessageBuffer
-from lambdas.responder.credentials import LIFE_MS, CredentialStore
+from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.desk import Desk
 from lambdas.responder.errors import Busy, MalformedEvent
 from lambdas.responder.event import read_batch
@@ -19,6 +19,7 @@ from lambdas.responder.history import MOST_TURN_BYTES, Turn, alternating, kept, 
 from lambdas.responder.service import Delivery, Later
 from lambdas.shared.conversation import ConversationId
 from lambdas.shared.errors import SendFailed
+from lambdas.shared.kept_secret import LIFE_MS
 from lambdas.shared.senders.deliveries import Deliveries
 from lambdas.shared.telemetry import Telemetry
 from tests.support.fakes import RecordedTelemetry

@@ -103,8 +103,11 @@ class WindowMachine(RuleBasedStateMachine):
         def work() -> None:
             match what:
                 case "stop":
-                    self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + MOST_ACTORS)}
-                    lane.cancel_buffer(name)
+                    try:
+                        lane.cancel_buffer(name)
+                    finally:
+                        # It may have begun long ago: it drops what it finds when it gets there.
+                        self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}
                 case "flush":
                     lane.flush_buffer(name)
                 case "hold":
