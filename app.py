@@ -7,7 +7,7 @@ import aws_cdk as cdk
 
 from infra.composition import compose, hold_to_rules
 from infra.config import ConfigError, load_stage
-from infra.layer import LayerError, Platform, build_layer
+from infra.layer import LayerError, Platform, build_layer, link_to
 
 ROOT = Path(__file__).parent
 REQUIREMENTS = ROOT / "lambdas" / "requirements.txt"
@@ -23,8 +23,10 @@ def main() -> None:
             valkey_url=app.node.try_get_context("valkeyUrl"),
             overrides=app.node.try_get_context("overrides"),
         )
-        platform = Platform.HOST if config.is_local else Platform.LAMBDA
-        layer = build_layer(REQUIREMENTS, platform=platform, cache=LAYERS)
+        if config.is_local:
+            layer = link_to(build_layer(REQUIREMENTS, platform=Platform.HOST, cache=LAYERS))
+        else:
+            layer = build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
     except (ConfigError, LayerError) as error:
         sys.exit(f"{error}")
     compose(app, config, source=ROOT, layer=layer)

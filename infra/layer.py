@@ -66,6 +66,16 @@ def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
     return target
 
 
+def link_to(layer: Path) -> Path:
+    """For functions on this machine. The emulator unpacks a layer for each process: this one says where to look."""
+    linked = layer.with_name(f"{layer.name}-linked")
+    packages = linked / "python" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    # What a layer brings comes before what the interpreter has of its own, as on Lambda.
+    (packages / "layer.pth").write_text(f"import sys; sys.path.insert(0, {str(layer / 'python')!r})\n")
+    return linked
+
+
 @cache
 def lambda_interpreter() -> str | None:
     """A Python that writes the byte code Lambda reads: this one, or `python3.13` on the PATH. None: there is none."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from infra import layer
-from infra.layer import LayerError, Platform, build_layer, lambda_interpreter, lambda_pins
+from infra.layer import LayerError, Platform, build_layer, lambda_interpreter, lambda_pins, link_to
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "lambdas" / "requirements.txt"
@@ -181,3 +181,14 @@ def test_a_layer_built_anew_elsewhere_is_the_same_to_the_byte(lambda_layer: Path
 
 def _contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in _files(folder)}
+
+
+def test_what_a_linked_layer_says_goes_before_what_the_interpreter_has(tmp_path: Path) -> None:
+    (tmp_path / "layer" / "python").mkdir(parents=True)
+    (tmp_path / "layer" / "python" / "json.py").write_text("who = 'the layer'")
+    linked = link_to(tmp_path / "layer")
+    # As the emulator's worker does with the layers it has unpacked.
+    (packages,) = linked.glob("python/lib/*/site-packages")
+    code = f"import site; site.addsitedir({str(packages)!r}); import json; print(json.who)"
+    asked = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert asked.stdout.strip() == "the layer"
