@@ -13,7 +13,7 @@
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[6]  limit                  int   most messages in one batch, 1..1000
 -- ARGV[7]  max_bytes              int   nor more than this many bytes of payload, but always one message
--- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, why, payload...} | {"BUSY", until_ms} | {"STALE"}
+-- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, why, left_out | nil, payload...} | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   the same batch, attempt and token
 -- Keeps    once taken, the id and the content of a batch never change
 
@@ -23,9 +23,9 @@ local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key,
-  'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at', 'due_at', 'why')
+  'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at', 'due_at', 'why', 'left_out')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
-local generation, first_at, last_at, due_at, why = taken[5], taken[6], taken[7], taken[8], taken[9]
+local generation, first_at, last_at, due_at, why, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
 if owner ~= token and token_until > now_ms then return {'BUSY', token_until} end
 
 if not batch_id then
@@ -62,4 +62,4 @@ redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + executor_ms)
 redis.call('ZADD', inflight_key, 'XX', now_ms + executor_ms, conversation)
 return {'TAKEN', batch_id, attempt, tonumber(generation), tonumber(first_at), tonumber(last_at), tonumber(due_at), why,
-  unpack(redis.call('LRANGE', batch_key, 0, -1))}
+  left_out, unpack(redis.call('LRANGE', batch_key, 0, -1))}

@@ -3,7 +3,7 @@
 While Valkey cannot be reached, messages are held there, and one may be in both lanes: Valkey took it without
 answering, or its platform sent it again. Whoever says so first in the holding table emits it. This lane says so for
 all of a batch before it looks: from then on the window lane freezes none of these messages, and those it has frozen
-by then are dropped here, at every attempt alike.
+by then are left out here, at every attempt alike.
 """
 
 from hashlib import blake2s
@@ -49,8 +49,11 @@ class OtherLane:
         self._most_failures = most_failures
         self._clock = clock
 
-    def left_to_emit(self, conversation: str, taken: Taken) -> list[bytes]:
-        """Of the batch's messages those that are the main lane's: the same at every attempt. Raises WindowFirst."""
+    def left_out(self, conversation: str, taken: Taken) -> tuple[frozenset[int], bool]:
+        """Positions of the messages that are the window lane's; and: would it be the same answer at another attempt?
+
+        Raises WindowFirst.
+        """
         names = [_name(payload) for payload in taken.payloads]
         try:
             theirs = self._theirs(conversation, taken, names)
@@ -59,13 +62,15 @@ class OtherLane:
                 raise
             self._telemetry.count("JournalFailures")
             self._telemetry.warn("window lane not asked", conversation=conversation, reason=str(error))
-            return taken.payloads
+            return frozenset(), False
         if theirs:
             self._telemetry.count("LeftToWindow", len(theirs))
             self._telemetry.info(
                 "left to the window lane", conversation=conversation, batch=taken.batch_id, count=len(theirs)
             )
-        return [payload for name, payload in zip(names, taken.payloads, strict=True) if name not in theirs]
+        left_out = frozenset(position for position, name in enumerate(names) if name in theirs)
+        # Nothing to leave out stays nothing: these messages are in the journal now.
+        return left_out, not left_out
 
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
         if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:

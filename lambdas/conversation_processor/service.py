@@ -50,7 +50,7 @@ class ConversationProcessor:
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         try:
-            self._send(conversation, taken, time)
+            self._send(conversation, token, taken, time)
         except WindowFirst:
             self._put_back(conversation, token, wait_ms=WINDOW_FIRST_MS)
             return
@@ -63,9 +63,19 @@ class ConversationProcessor:
         elif completed.start_processor:
             self._starter.start(self._store.shard_of(conversation))
 
-    def _send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        if self._other_lane is not None:
-            taken = replace(taken, payloads=self._other_lane.left_to_emit(conversation, taken))
+    def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
+        left_out = taken.left_out
+        if left_out is None and self._other_lane is not None:
+            left_out, holds = self._other_lane.left_out(conversation, taken)
+            if not holds:
+                # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
+                settled = self._store.settle_batch(conversation, token, left_out=left_out)
+                if isinstance(settled, Stale):
+                    raise SendFailed("somebody else has taken the batch")
+                left_out = settled.left_out
+        if left_out:
+            rest = [payload for position, payload in enumerate(taken.payloads) if position not in left_out]
+            taken = replace(taken, payloads=rest)
         if taken.payloads:
             self._emission.send(conversation, taken, time)
 

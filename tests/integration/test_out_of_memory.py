@@ -16,6 +16,7 @@ from lambdas.shared.store.outcomes import (
     Renewed,
     Retried,
     Returned,
+    Settled,
 )
 from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
@@ -113,11 +114,12 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     tight.processor = "lease-2"
     assert sorted(tight.claim()) == ["c", "d"]
     take(tight, "c", "t2")
+    assert isinstance(tight.store.settle_batch("c", "t2", left_out=[0]), Settled)
     tight.clock.advance(SETTINGS.executor_ms)
     recovered = tight.store.recover_expired(0)
     assert sorted(recovered.conversations) == ["c", "d"]
     again = claim_and_take(tight, "c", "t3")
-    assert (ids_of(again.payloads), again.attempt) == (["m1", "m2"], 3)
+    assert (ids_of(again.payloads), again.attempt, again.left_out) == (["m1", "m2"], 3, frozenset({0}))
     assert isinstance(tight.store.complete_batch("c", "t3"), Completed)
     assert_invariants(tight)
 

@@ -260,6 +260,14 @@ BUGS = (
         "redis.call('ZREM', pending_key, conversation)", "",
     ),
     Bug(
+        "what was settled is decided anew", "settle_batch",
+        "if taken[2] then return {'SETTLED', taken[2]} end", "",
+    ),
+    Bug(
+        "an executor that lost the batch settles it", "settle_batch",
+        "if taken[1] ~= token then return {'STALE'} end", "",
+    ),
+    Bug(
         "a returned claim takes the batch from a living executor", "return_claim",
         "if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then return {'BUSY'} end", "",
     ),

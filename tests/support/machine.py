@@ -37,6 +37,7 @@ from lambdas.shared.store.outcomes import (
     Retimed,
     Retried,
     Returned,
+    Settled,
     Stale,
     Taken,
     Unmoved,
@@ -332,6 +333,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
+        assert outcome.left_out == batch.left_out
         if not crash:
             self.executors.append(Executor(name, token, outcome.batch_id, outcome.payloads))
 
@@ -349,6 +351,19 @@ class EngineMachine(RuleBasedStateMachine):
         if not executor.done:
             self.emitted.append((executor.conversation, executor.batch_id, executor.messages))
             executor.done = True
+
+    @precondition(lambda self: self.executors)
+    @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
+    def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
+        executor = self.executors[which % len(self.executors)]
+        batch = self.model[executor.conversation].frozen
+        outcome = self.call(skew, twice, "settle_batch", executor.conversation, executor.token, left_out=left_out)
+        if batch is None or batch.token != executor.token:
+            assert outcome == Stale()
+            return
+        if batch.left_out is None:
+            batch.left_out = left_out
+        assert outcome == Settled(batch.left_out)
 
     @precondition(lambda self: any(executor.done for executor in self.executors))
     @rule(which=pick, skew=skews, twice=seldom)

@@ -18,6 +18,7 @@ class FrozenBatch:
     attempt: int = 0
     token: str | None = None
     token_until: int = 0
+    left_out: frozenset[int] | None = None
 
 
 @dataclass

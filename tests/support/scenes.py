@@ -122,6 +122,11 @@ def taken_and_abandoned(engine: Engine) -> None:
     engine.clock.advance(SETTINGS.executor_ms)
 
 
+def taken_and_settled(engine: Engine) -> None:
+    taken(engine)
+    engine.store.settle_batch("c", "t1", left_out=[1])
+
+
 def completed(engine: Engine) -> None:
     taken(engine)
     engine.store.complete_batch("c", "t1")
@@ -222,6 +227,11 @@ SCENES = [
         for state in (claimed, taken, idle, open_buffer)
     ),
     Scene("take_batch", taken_and_more, lambda store, engine: store.take_batch("c", "t1")),
+    *(
+        Scene("settle_batch", state, lambda store, engine: store.settle_batch("c", "t1", left_out=[0]))
+        for state in (taken, taken_and_more, taken_and_abandoned, taken_and_settled, waiting_for_retry, completed, idle)
+    ),
+    Scene("take_batch", taken_and_settled, take),
     *(
         Scene("complete_batch", state, complete)
         for state in (taken, taken_and_more, taken_and_abandoned, waiting_for_retry, completed, open_buffer)

@@ -1,6 +1,7 @@
 """Whose a message is that both lanes have, at every step at which either of them can be."""
 
 import json
+from unittest.mock import patch
 
 import pytest
 
@@ -10,7 +11,7 @@ from lambdas.shared.errors import SendFailed
 from lambdas.shared.store.outcomes import Taken
 from tests.support.engine import payload
 from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes
-from tests.support.window import CONVERSATION, failing, killed, make_holding_table
+from tests.support.window import CONVERSATION, Killed, failing, killed, make_holding_table
 
 
 @pytest.fixture
@@ -224,11 +225,7 @@ def test_an_outage_of_the_table_delays_the_main_lane_and_does_not_stop_it(
 ) -> None:
     in_main(lanes, "m1")
 
-    def fail(request: str) -> None:
-        if request in {"get_item", "put_item"}:
-            raise SendFailed("get item: ConnectTimeoutError")
-
-    monkeypatch.setattr(lanes.scene.wire, "before", fail)
+    monkeypatch.setattr(lanes.scene.wire, "before", table_is_away)
     lanes.executor._other_lane = emitting.OtherLane(
         lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, clock=lanes.clock
     )
@@ -242,10 +239,73 @@ def test_an_outage_of_the_table_delays_the_main_lane_and_does_not_stop_it(
     assert lanes.scene.telemetry.counts["JournalFailures"] == 1
 
 
+def table_is_away(request: str) -> None:
+    if request.endswith("_item"):
+        raise SendFailed("get item: ConnectTimeoutError")
+
+
+def impatient(lanes: TwoLanes) -> None:
+    lanes.executor._other_lane = emitting.OtherLane(
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_failures=0, clock=lanes.clock
+    )
+
+
+def test_a_batch_that_left_unasked_leaves_whole_again(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1", "m2")
+    in_window(lanes, "m1")
+    lanes.empty_windows()
+    fall_due(lanes)
+    impatient(lanes)
+
+    def dies_at_the_bus(request: str) -> None:
+        if request == "put_events":
+            raise Killed
+
+    with (
+        patch.object(lanes.scene.wire, "before", table_is_away),
+        patch.object(lanes.scene.wire, "after", dies_at_the_bus),
+    ):
+        lanes.do(Step("execute"))
+    lanes.let_windows_end()
+    lanes.take_over()
+    # Nobody asked, so m1 is in both lanes; but what is said under one id is said again.
+    emitted = [
+        [each["id"] for each in event["messages"]] for event in lanes.scene.events() if "w-" not in event["batchId"]
+    ]
+    assert emitted == [["m1", "m2"], ["m1", "m2"]]
+    assert lanes.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_a_batch_that_left_something_out_leaves_it_out_when_the_table_is_away(lanes: TwoLanes, dies: str) -> None:
+    in_window(lanes, "m1")
+    lanes.let_windows_end()
+    in_main(lanes, "m1", "m2")
+    fall_due(lanes)
+    impatient(lanes)
+    with lanes.scene.wire.at("put_events", killed, after=dies == "after"):
+        lanes.do(Step("execute"))
+    with patch.object(lanes.scene.wire, "before", table_is_away):
+        lanes.take_over()
+    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert lanes.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
+
+
+def test_an_executor_whose_batch_was_given_to_another_decides_nothing(lanes: TwoLanes) -> None:
+    in_window(lanes, "m1")
+    lanes.let_windows_end()
+    in_main(lanes, "m1", "m2")
+    fall_due(lanes)
+    with lanes.scene.wire.at("batch_get_item", lanes.take_over, after=True):
+        lanes.execute()
+    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert len(lanes.scene.events()) == 2, "and emits nothing"
+
+
 def test_where_a_batch_has_one_attempt_a_table_that_does_not_answer_does_not_cost_it(lanes: TwoLanes) -> None:
     lane = emitting.OtherLane(
         lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_failures=0, clock=lanes.clock
     )
     taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [payload("m1")])
     with lanes.scene.wire.at("put_item", failing()):
-        assert lane.left_to_emit(CONVERSATION, taken) == taken.payloads
+        assert lane.left_out(CONVERSATION, taken) == (frozenset(), False)

@@ -227,16 +227,20 @@ class Recorder:
         assert form
         items = [item for item in form[1].split(", ") if not item.endswith("...")]
         word = re.findall(r'"([A-Z_]+)"', items[0])[0]
-        return [
-            word.encode(),
-            *(b"text" if re.search(r"_id|why|cursor|^state|^conversation$", item) else 7 for item in items[1:]),
-        ]
+        return [word.encode(), *map(self._value, items[1:])]
+
+    @staticmethod
+    def _value(item: str) -> bytes | int:
+        if item.startswith("left_out"):
+            return b"1 3"
+        return b"text" if re.search(r"_id|why|cursor|^state|^conversation$", item) else 7
 
 
 TIMING = Rules(adaptive=True).timing
 CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
     "take_batch": {"token": "t"},
+    "settle_batch": {"token": "t", "left_out": [3, 1]},
     "complete_batch": {"token": "t"},
     "retry_batch": {"token": "t", "retry_at_ms": NOW_MS},
     "flush_buffer": {},

@@ -106,6 +106,8 @@ class Taken:
     flush_reason: str
     payloads: list[bytes]
     lane: Lane = "debounce"
+    left_out: frozenset[int] | None = None
+    """Positions of messages that another lane emits; None: nothing was settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ class Completed:
     next_due_at_ms: int | None
     count: int
     start_processor: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    left_out: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ time and the call id of the first try.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from os import urandom
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,20 @@ class Store:
         )  # fmt: skip
         match reply[0]:
             case b"TAKEN":
-                _, batch_id, attempt, generation, first_at, last_at, due_at, why, *payloads = reply
+                _, batch_id, attempt, generation, first_at, last_at, due_at, why, left_out, *payloads = reply
                 return o.Taken(
-                    batch_id.decode(), attempt, generation, first_at, last_at, due_at, why.decode(), payloads
-                )
+                    batch_id.decode(), attempt, generation, first_at, last_at, due_at, why.decode(), payloads,
+                    left_out=None if left_out is None else _positions(left_out),
+                )  # fmt: skip
             case b"BUSY":
                 return o.Busy(reply[1])
             case _:
                 return o.Stale()
+
+    def settle_batch(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Settled | o.Stale:
+        words = " ".join(map(str, sorted(left_out)))
+        reply = self._run("settle_batch", conversation, token, words)
+        return o.Stale() if reply[0] == b"STALE" else o.Settled(_positions(reply[1]))
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         reply = self._run(
@@ -274,6 +280,10 @@ def encode_message_id(message_id: str) -> bytes:
         return message_id.encode()
     except UnicodeEncodeError as error:
         raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
+
+
+def _positions(words: bytes) -> frozenset[int]:
+    return frozenset(map(int, words.split()))
 
 
 def _or_none(value: int) -> int | None:
