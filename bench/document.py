@@ -216,8 +216,57 @@ def _most(shares: dict[str, float], count: int) -> list[tuple[str, float]]:
     return sorted(shares.items(), key=lambda item: -item[1])[:count]
 
 
+def engine() -> str:
+    found = {(each["contestant"], each["kind"]): each for each in results("engine")["hot_path"]}
+    rows = [
+        [
+            f"{NAMES[name]}, {kind}", told(_figure(each["cpu_us"])), told(_figure(each["script_us"])),
+            f"{each['redis_calls']:g}",
+        ]
+        for (name, kind), each in sorted(found.items())
+        if name in ("ours", "naive", "bare")
+    ]  # fmt: skip
+    table = _table(["", "server CPU, µs", "script, µs", "commands in the script"], rows)
+    return f"{targets('engine')}{table}\n{conditions('engine')}\n"
+
+
+def growth() -> str:
+    found = results("growth")
+    rows = [
+        [
+            f"{what}, µs of the script",
+            *(told(_figure(each)) for each in found["script_us"][what]),
+            told(_figure(found["growth"][what]), 2),
+        ]
+        for what in found["script_us"]
+    ]
+    rows += [
+        [f"bytes of a conversation, {NAMES[name]}", *(f"{each:,}" for each in sizes), ""]
+        for name, sizes in found["bytes_each"].items()
+    ]
+    heads = ["conversations waiting →", *(f"{size:,}" for size in found["conversations"]), "growth"]
+    return f"{_table(heads, rows)}\n{conditions('growth')}\n"
+
+
+def due_to_event() -> str:
+    found = results("lateness")
+    rows = [
+        [
+            f"{each['batches_per_second']:g} ({each['due_to_event']['count']} batches, {each['lost']} lost)",
+            *(f"{each[part]['p50']:g} / {each[part]['p99']:g}" for part in ("due_to_event", "bare_invoke",
+                                                                             "bare_put_events")),
+        ]
+        for each in found["rounds"]
+    ]  # fmt: skip
+    heads = ["batches a second", "due to event, p50 / p99, ms", "bare invocation", "bare PutEvents"]
+    return f"{_table(heads, rows)}\n{conditions('lateness')}\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
-    "targets": lambda: targets("ingest", "live", "handler"),
+    "targets": lambda: targets("ingest", "live", "handler", "growth"),
+    "engine": engine,
+    "growth": growth,
+    "due_to_event": due_to_event,
     "ingest": ingest,
     "lateness": lateness,
     "systems": systems,

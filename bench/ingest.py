@@ -88,13 +88,13 @@ def measure(*, size: int, clients: tuple[int, ...], conversations: int, rounds: 
     meter, order = Meter(server.port, server.pid), random.Random(seed)
     crowds = {number: Crowd(server.port, clients=number) for number in clients}
     try:
-        recorded = {name: _record(server.port, conversations, size, keep_all=keep) for name, keep in _VARIANTS}
+        of_bullmq = {name: _record(server.port, conversations, size, keep_all=keep) for name, keep in _VARIANTS}
         found: Found = defaultdict(Rounds)
         contestants: dict[int, list[Contestant]] = {
             number: [
                 Ours(crowd, offset=number * 10_000_000, payload_bytes=size), Naive(crowd, payload_bytes=size),
                 Bare(crowd, payload_bytes=size), Ping(crowd),
-                *(BullMq(crowd, requests, name=name) for name, requests in recorded.items()),
+                *(BullMq(crowd, requests, name=name) for name, requests in of_bullmq.items()),
             ]
             for number, crowd in crowds.items()
         }  # fmt: skip
@@ -128,10 +128,15 @@ def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
 
 def _record(port: int, conversations: int, size: int, *, keep_all: bool) -> list[list[list[bytes]]]:
     """fragment -> conversation -> requests"""
-    messages = [_planned(each, number, size) for number in range(FRAGMENTS) for each in range(conversations)]
-    sent = bullmq.ask("record", messages, port=port, keepAll=keep_all)
-    requests = [[base64.b64decode(request) for request in each] for each in sent]
+    messages = [planned(each, number, size) for number in range(FRAGMENTS) for each in range(conversations)]
+    requests = recorded(port, messages, keep_all=keep_all)
     return [requests[start : start + conversations] for start in range(0, len(requests), conversations)]
+
+
+def recorded(port: int, messages: list[dict[str, Any]], *, keep_all: bool) -> list[list[bytes]]:
+    """The requests that BullMQ's own client makes for each of them."""
+    sent = bullmq.ask("record", messages, port=port, keepAll=keep_all)
+    return [[base64.b64decode(request) for request in each] for each in sent]
 
 
 def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
@@ -160,13 +165,13 @@ def _filler(name: str, wire: Wire, port: int, size: int) -> Callable[[int, int],
     keep_all = dict(_VARIANTS)[name]
 
     def fill(start: int, end: int) -> None:
-        bodies = [_planned(each, 0, size) for each in range(start, end)]
+        bodies = [planned(each, 0, size) for each in range(start, end)]
         bullmq.ask("flood", bodies, port=port, clients=16, keepAll=keep_all)
 
     return fill
 
 
-def _planned(conversation: int, number: int, size: int) -> dict[str, Any]:
+def planned(conversation: int, number: int, size: int) -> dict[str, Any]:
     body = payload(conversation, number, size).decode()
     return {"conversation": conversation_id(conversation), "body": body, "delay": WAIT_MS}
 
@@ -210,7 +215,7 @@ def _our_client(port: int, messages: int) -> tuple[float, float]:
 
 
 def _bullmq_client(port: int, messages: int, *, clients: int) -> tuple[float, float]:
-    bodies = [_planned(number % 1_000, number, SIZES[0]) for number in range(messages)]
+    bodies = [planned(number % 1_000, number, SIZES[0]) for number in range(messages)]
     (told,) = bullmq.ask("flood", bodies, port=port, clients=clients)
     return told["ms"] / 1_000, told["cpuUs"] / 1e6
 
@@ -249,7 +254,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     bullmq.install()
-    rounds, conversations = (5, 300) if wanted.quick else (15, 600)
+    rounds, conversations = (5, 200) if wanted.quick else (11, 400)
     all_targets, result = [], []
     for size in SIZES[:1] if wanted.quick else SIZES:
         found = measure(size=size, clients=CLIENTS, conversations=conversations, rounds=rounds, seed=wanted.seed)

@@ -3,14 +3,12 @@
 Beside it, in the same run and at the same rates, what the emulator itself takes for the same two steps: an
 asynchronous invoke of a function that does nothing, and a PutEvents of that function. The difference is ours.
 
-    python -m bench.lateness [--seconds 15]
+    python -m bench.lateness [--seconds 8]
 """
 
 import argparse
 import io
 import json
-import os
-import platform
 import signal
 import tempfile
 import time
@@ -24,6 +22,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from bench.report import save
 from bufferctl.events import Arrival
 from local.events import Inbox, collect
 from local.outputs import Outputs
@@ -32,7 +31,6 @@ from local.stage import ROOT, Stage
 from local.webhooks import Webhooks
 
 RATES = (1, 10, 50)
-RESULTS = Path(__file__).parent / "results" / "lateness.json"
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
 WARM_UP_SECONDS = 3.0
 # Half a second of silence, and whatever a queue has grown to.
@@ -76,20 +74,12 @@ class Round:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=15.0, help="how long each rate is kept up")
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long each rate is kept up")
     seconds = parser.parse_args().seconds
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     with own_stage(OVERRIDES) as outputs:
         rounds = list(_rounds(outputs, seconds))
-    RESULTS.parent.mkdir(exist_ok=True)
-    report = {
-        "seconds_per_rate": seconds,
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
-        "load_average": round(os.getloadavg()[0], 1),
-        "rounds": [asdict(each) for each in rounds],
-    }
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"Written to {RESULTS.relative_to(ROOT)}")
+    save("lateness", {"seconds_per_rate": seconds, "rounds": [asdict(each) for each in rounds]})
 
 
 def _rounds(outputs: Outputs, seconds: float) -> Iterator[Round]:

@@ -213,12 +213,14 @@ class Ingest:
 
     def _tell(self, platform: Platform, done: _Done, *, changed: int, amended: int) -> None:
         self._telemetry.count("Messages", done.accepted)
-        self._telemetry.count("Duplicates", done.duplicates)
-        self._telemetry.count("Ignored", done.ignored.total())
+        # What there was none of is not counted: a request pays for each, and a stage for a metric it never needs.
+        if done.duplicates:
+            self._telemetry.count("Duplicates", done.duplicates)
+        if ignored := done.ignored.total():
+            self._telemetry.count("Ignored", ignored)
         for kind, count in done.ignored.items():
             if count:
                 self._telemetry.count_by("IgnoredKinds", count, reason=kind)
-        # A stage whose platforms know no changes, or whose rules no words, does not pay for metrics of them.
         if changed or amended:
             self._telemetry.count("Changed", changed)
             self._telemetry.count("Amended", amended)

@@ -5,6 +5,7 @@
 A part's own `/` is escaped, as is the sign that escapes, so that different parts never make the same id.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from lambdas.shared.errors import InvalidId
@@ -19,9 +20,14 @@ class ConversationId(NamedTuple):
     user: str
 
     def __str__(self) -> str:
-        if not all(self):
-            raise InvalidId("no part of a conversation id may be empty")
-        return "/".join(map(escape_part, self))
+        return _joined(self)
+
+
+@lru_cache(maxsize=1_024)  # a message asks for its conversation's name five times
+def _joined(conversation: ConversationId) -> str:
+    if not all(conversation):
+        raise InvalidId("no part of a conversation id may be empty")
+    return "/".join(map(escape_part, conversation))
 
 
 def escape_part(part: str) -> str:

@@ -1,15 +1,20 @@
-"""What it costs to have many conversations waiting: memory, buffering one more message, claiming.
+"""What it costs to have many conversations waiting: `python -m bench.growth [--quick]`.
 
-A server for each size, all alive at once, so that the sizes take turns inside each round.
+Memory, buffering one more message, claiming. A server for each size, all alive at once, so that the sizes take turns
+inside each round; a million conversations of all contestants take 4 GB.
 """
 
+import argparse
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.contestants import START_MS, TIMING, Naive, Ours
+from bench import bullmq
+from bench.contestants import START_MS, TIMING, Naive, Ours, conversation_id, message_id, payload
+from bench.ingest import planned, recorded
 from bench.measure import Cost, Figure, Meter, figure, ratio
+from bench.report import Target, print_targets, save
 from bench.wire import Wire
 from tests.support.valkey_server import ValkeyServer
 
@@ -22,6 +27,24 @@ SECOND_AFTER_MS = 60_000
 INGEST_MESSAGES = 1_500
 # Chunk -> conversations claimed a round. A processor that is woken for each due time finds a few at a time.
 CLAIM_CHUNKS = {5: 50, 100: 200, 300: 300}
+
+
+class BullMqWaiting:
+    """The request that BullMQ's own client made for one message, with other names written over it."""
+
+    name = "bullmq"
+
+    def __init__(self, port: int) -> None:
+        self.now_ms = START_MS
+        ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
+
+    def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
+        """All names are of one length. Its times stay those of the recording: all fall due at once."""
+        named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
+        return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
+
+
+Contestant = Ours | Naive | BullMqWaiting
 
 
 def nth(arrival: int, size: int) -> int:
@@ -40,7 +63,8 @@ class Size:
 
     def __post_init__(self) -> None:
         self.meter, self.wire = Meter(self.server.port, self.server.pid), Wire(self.server.port)
-        self.ours, self.naive = Ours(self.wire), Naive(self.wire)
+        self.ours = Ours(self.wire)
+        self.contestants: list[Contestant] = [self.ours, Naive(self.wire), BullMqWaiting(self.server.port)]
         self._number = 1
 
     def close(self) -> None:
@@ -49,14 +73,15 @@ class Size:
         self.server.stop()
 
     def load(self) -> None:
-        for contestant in (self.ours, self.naive):
+        for contestant in self.contestants:
             before = self.meter.used_memory()
             self.wire.pipe(self._arrivals(contestant))
             self.bytes_each[contestant.name] = (self.meter.used_memory() - before) / self.size
         self.wire.pipe(self._second_messages())
-        self.ours.now_ms = self.naive.now_ms = START_MS + ARRIVALS_MS + SECOND_AFTER_MS
+        for contestant in self.contestants:
+            contestant.now_ms = START_MS + ARRIVALS_MS + SECOND_AFTER_MS
 
-    def _arrivals(self, contestant: Ours | Naive) -> Iterator[bytes]:
+    def _arrivals(self, contestant: Contestant) -> Iterator[bytes]:
         for arrival in range(self.size):
             contestant.now_ms = START_MS + arrival * ARRIVALS_MS // self.size
             yield contestant.request(nth(arrival, self.size), 0, PATIENT)
@@ -66,7 +91,7 @@ class Size:
             self.ours.now_ms = START_MS + arrival * ARRIVALS_MS // self.size + SECOND_AFTER_MS
             yield self.ours.request(nth(arrival, self.size), 1, PATIENT)
 
-    def ingest(self, contestant: Ours | Naive, order: random.Random) -> None:
+    def ingest(self, contestant: Contestant, order: random.Random) -> None:
         """Another message to conversations picked at random."""
         self._number += 1
         warm_up, measured = INGEST_MESSAGES // 10, INGEST_MESSAGES
@@ -108,7 +133,7 @@ class Size:
         return [cost.script_us_per_message for cost in self.costs[what]]
 
 
-class Scale:
+class Growth:
     def __init__(self, sizes: list[Size]) -> None:
         self.sizes = sizes
 
@@ -133,14 +158,14 @@ class Scale:
         }
 
 
-def measure_scale(sizes: list[int], *, rounds: int, seed: int, say: Callable[[str], None]) -> Scale:
+def measure(sizes: list[int], *, rounds: int, seed: int) -> Growth:
     order = random.Random(seed)
     found = [Size(size) for size in sizes]
     try:
         for size in found:
-            say(f"loading {size.size:,} conversations ...")
+            print(f"loading {size.size:,} conversations ...", flush=True)
             size.load()
-        turns = [(size, contestant) for size in found for contestant in (size.ours, size.naive)]
+        turns = [(size, contestant) for size in found for contestant in size.contestants]
         for _ in range(rounds):
             order.shuffle(turns)
             for size, contestant in turns:
@@ -152,7 +177,43 @@ def measure_scale(sizes: list[int], *, rounds: int, seed: int, say: Callable[[st
             order.shuffle(chunks)
             for size, chunk in chunks:
                 size.claim(chunk)
-        return Scale(found)
+        return Growth(found)
     finally:
         for size in found:
             size.close()
+
+
+def targets(found: Growth) -> list[Target]:
+    sizes = f"{found.sizes[0].size:,} to {found.sizes[-1].size:,}"
+    claims = [what for what in found.kinds if what.startswith("claim")]
+    return [
+        Target(f"growth of buffering, {sizes} waiting", 1.6, found.growth("ingest ours")),
+        *(Target(f"growth of a {what} at once, {sizes} waiting", 2.5, found.growth(what)) for what in claims),
+    ]
+
+
+def show(found: Growth) -> None:
+    print(f"\n{'conversations waiting':22}" + "".join(f"{size.size:>26,}" for size in found.sizes) + f"{'growth':>26}")
+    for name in found.sizes[0].bytes_each:
+        cells = "".join(f"{size.bytes_each[name]:>26.0f}" for size in found.sizes)
+        print(f"{'bytes each, ' + name:22}{cells}")
+    for what in found.kinds:
+        cells = "".join(f"{found.cost(size, what)!s:>26}" for size in found.sizes)
+        print(f"{'µs, ' + what:22}{cells}{found.growth(what)!s:>26}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds, and no million")
+    parser.add_argument("--seed", type=int, default=1)
+    wanted = parser.parse_args()
+    bullmq.install()
+    sizes, rounds = ([10_000, 50_000], 3) if wanted.quick else ([10_000, 100_000, 1_000_000], 9)
+    found = measure(sizes, rounds=rounds, seed=wanted.seed)
+    show(found)
+    print_targets(targets(found))
+    save("growth", {"seed": wanted.seed, "rounds": rounds, **found.as_json()}, targets(found), quick=wanted.quick)
+
+
+if __name__ == "__main__":
+    main()
