@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     wanted = arguments()
-    rounds = 6 if wanted.quick else 20
+    rounds = 6 if wanted.quick else 14
     hot_path = measure_hot_path(
         rounds=rounds,
         conversations=1_000,

@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     bullmq.install()
-    sizes, rounds = ([10_000, 50_000], 3) if wanted.quick else ([10_000, 100_000, 1_000_000], 9)
+    sizes, rounds = ([10_000, 50_000], 3) if wanted.quick else ([10_000, 100_000, 1_000_000], 7)
     found = measure(sizes, rounds=rounds, seed=wanted.seed)
     show(found)
     print_targets(targets(found))

@@ -9,7 +9,7 @@ import argparse
 import random
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from statistics import quantiles
@@ -24,7 +24,7 @@ from bench.wire import encode
 from bench.workload import Shape, workload
 
 RATES = (10, 100, 1_000)
-ROUNDS = 5
+ROUNDS = 3
 DELAY_MS = 1_000
 WARM_UP_SECONDS = 1.0
 SILENT_SECONDS = 3.0
@@ -193,7 +193,7 @@ def main() -> None:
     quick = wanted.quick
     # The promise is about the highest rate: it has the rounds that a spread takes.
     rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
-    found = measure_lateness(rates=rates, seconds=1 if quick else 4, seed=wanted.seed)
+    found = measure_lateness(rates=rates, seconds=1 if quick else 2, seed=wanted.seed)
     result: Json = {
         "seed": wanted.seed,
         "lateness": found,
@@ -203,18 +203,12 @@ def main() -> None:
     }
     targets: list[Target] = lateness_targets(found)
     for kind in SYSTEMS:
-        result["idle"][kind.name] = told = idle(kind, seconds=3 if quick else 10)
-        print(f"idle, {kind.name}: {told}", flush=True)
-        verdict = correctness(kind, conversations=60 if quick else 400, bursts=2 if quick else 5, seed=wanted.seed)
+        verdict = correctness(kind, conversations=60 if quick else 400, bursts=2 if quick else 3, seed=wanted.seed)
         result["correctness"][kind.name] = asdict(verdict)
         print(f"correctness, {kind.name}: {asdict(verdict)}", flush=True)
+    result["idle"] = _at_once("idle", lambda kind: idle(kind, seconds=3 if quick else 10))
     if not quick:
-        # At the same time: they mostly wait, and are told in seconds.
-        with ThreadPoolExecutor() as pool:
-            recovered = pool.map(lambda kind: recovery(kind, rate=20, before=5, after=20), SYSTEMS)
-            for kind, told in zip(SYSTEMS, recovered, strict=True):
-                result["recovery"][kind.name] = told
-                print(f"recovery, {kind.name}: {told}", flush=True)
+        result["recovery"] = _at_once("recovery", lambda kind: recovery(kind, rate=20, before=5, after=20))
     ours = result["correctness"]["ours"]
     targets += [
         Target("commands a second, waiting", 3, _exact(result["idle"]["ours"]["waiting_per_second"])),
@@ -223,6 +217,15 @@ def main() -> None:
     ]
     print_targets(targets)
     save("live", result, targets, quick=quick)
+
+
+def _at_once(what: str, measure: Callable[[type[System]], Json]) -> dict[str, Json]:
+    """Of all systems, which mostly wait: what is told is counted, or in seconds."""
+    with ThreadPoolExecutor() as pool:
+        found = dict(zip([kind.name for kind in SYSTEMS], pool.map(measure, SYSTEMS), strict=True))
+    for name, told in found.items():
+        print(f"{what}, {name}: {told}", flush=True)
+    return found
 
 
 def _exact(value: float) -> Figure:

@@ -7,7 +7,7 @@ queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batch
 from functools import cache
 from typing import Any
 
-from lambdas.conversation_processor.lanes import MOST_FAILURES, MOST_WAITS, OtherLane
+from lambdas.conversation_processor.lanes import MOST_ATTEMPTS, MOST_WAITS, OtherLane
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.shared import config
 from lambdas.shared.emission import Emission, TimeLeft, open_emission
@@ -46,7 +46,8 @@ def _other_lane(settings: config.ConversationProcessorSettings, telemetry: Telem
         TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED),
         telemetry,
         most_waits=min(MOST_WAITS, settings.emission.max_attempts // 2),
-        most_failures=min(MOST_FAILURES, settings.emission.max_attempts // 2),
+        # The last is for the batch to leave.
+        most_attempts=min(MOST_ATTEMPTS, settings.emission.max_attempts - 1),
     )
 
 

@@ -3,32 +3,32 @@
 While Valkey cannot be reached, messages are held there, and one may be in both lanes: Valkey took it without
 answering, or its platform sent it again. Whoever says so first in the holding table emits it. This lane says so for
 all of a batch before it looks: from then on the window lane freezes none of these messages, and those it has frozen
-by then are left out here, at every attempt alike.
+by then are left out here.
 """
 
 from hashlib import blake2s
-from typing import Protocol
 
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.senders.holding_table import MAIN_LANE, HoldingTable, name_of
 from lambdas.shared.store.outcomes import Taken
 from lambdas.shared.telemetry import Telemetry
-from lambdas.shared.window import REMEMBER_MS
+from lambdas.shared.window import REMEMBER_MS, SendsTriggers
 from lambdas.shared.wire import id_of
 
 # So often a batch waits for the window lane to emit what it holds of the same conversation.
 MOST_WAITS = 5
-# So often it waits for a table that does not answer. An outage of the table is not to be one of the main lane.
-MOST_FAILURES = 5
+# So many attempts are spent on that and on a table that does not answer. An outage of the table is not to be one of
+# the main lane.
+MOST_ATTEMPTS = 10
 
 
 class WindowFirst(Exception):
     """The window lane holds messages of this conversation: they go out before this batch."""
 
 
-class SendsTriggers(Protocol):
-    def send(self, conversation: str, *, delay_ms: int) -> None: ...
+class WindowUnasked(Exception):
+    """The table does not answer: ask again."""
 
 
 class OtherLane:
@@ -39,38 +39,33 @@ class OtherLane:
         telemetry: Telemetry,
         *,
         most_waits: int = MOST_WAITS,
-        most_failures: int = MOST_FAILURES,
+        most_attempts: int = MOST_ATTEMPTS,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._triggers = triggers
         self._telemetry = telemetry
         self._most_waits = most_waits
-        self._most_failures = most_failures
+        self._most_attempts = most_attempts
         self._clock = clock
 
-    def left_out(self, conversation: str, taken: Taken) -> tuple[frozenset[int], bool]:
-        """Positions of the messages that are the window lane's; and: would it be the same answer at another attempt?
-
-        Raises WindowFirst.
-        """
+    def left_out(self, conversation: str, taken: Taken) -> frozenset[int]:
+        """Positions of the messages that are the window lane's. Raises WindowFirst, WindowUnasked."""
         names = [_name(payload) for payload in taken.payloads]
         try:
             theirs = self._theirs(conversation, taken, names)
         except SendFailed as error:
-            if taken.attempt <= self._most_failures:
-                raise
+            if taken.attempt <= self._most_attempts:
+                raise WindowUnasked(str(error)) from error
             self._telemetry.count("JournalFailures")
             self._telemetry.warn("window lane not asked", conversation=conversation, reason=str(error))
-            return frozenset(), False
+            return frozenset()
         if theirs:
             self._telemetry.count("LeftToWindow", len(theirs))
             self._telemetry.info(
                 "left to the window lane", conversation=conversation, batch=taken.batch_id, count=len(theirs)
             )
-        left_out = frozenset(position for position, name in enumerate(names) if name in theirs)
-        # Nothing to leave out stays nothing: these messages are in the journal now.
-        return left_out, not left_out
+        return frozenset(position for position, name in enumerate(names) if name in theirs)
 
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
         if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:

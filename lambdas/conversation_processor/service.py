@@ -5,10 +5,10 @@ from dataclasses import replace
 from random import SystemRandom
 from uuid import uuid4
 
-from lambdas.conversation_processor.lanes import OtherLane, WindowFirst
+from lambdas.conversation_processor.lanes import OtherLane, WindowFirst, WindowUnasked
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
-from lambdas.shared.errors import SendFailed
+from lambdas.shared.errors import SendFailed, StoreUnavailable
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Stale, Taken
 from lambdas.shared.store.store import Store
@@ -16,6 +16,8 @@ from lambdas.shared.telemetry import Telemetry
 
 # What the window lane holds goes out in a moment.
 WINDOW_FIRST_MS = 1_000
+# Ten attempts are half a minute.
+ASK_AGAIN_MS = 3_000
 
 _random = SystemRandom().random
 
@@ -54,6 +56,10 @@ class ConversationProcessor:
         except WindowFirst:
             self._put_back(conversation, token, wait_ms=WINDOW_FIRST_MS)
             return
+        except WindowUnasked as error:
+            self._telemetry.warn("window lane not asked yet", conversation=conversation, reason=str(error))
+            self._put_back(conversation, token, wait_ms=ASK_AGAIN_MS)
+            return
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
             self._try_later(conversation, token, taken, error)
             return
@@ -66,13 +72,10 @@ class ConversationProcessor:
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
         left_out = taken.left_out
         if left_out is None and self._other_lane is not None:
-            left_out, holds = self._other_lane.left_out(conversation, taken)
-            if not holds:
-                # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
-                settled = self._store.settle_batch(conversation, token, left_out=left_out)
-                if isinstance(settled, Stale):
-                    raise SendFailed("somebody else has taken the batch")
-                left_out = settled.left_out
+            left_out = self._other_lane.left_out(conversation, taken)
+            # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
+            if isinstance(self._store.settle_batch(conversation, token, left_out=left_out), Stale):
+                raise SendFailed("somebody else has taken the batch")
         if left_out:
             rest = [payload for position, payload in enumerate(taken.payloads) if position not in left_out]
             taken = replace(taken, payloads=rest)
@@ -82,7 +85,7 @@ class ConversationProcessor:
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
-        if isinstance(error, SendFailed):
+        if isinstance(error, (SendFailed, StoreUnavailable)):
             self._telemetry.warn("emit failed", **fields, reason=str(error), retry_in_ms=wait_ms)
         else:
             self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)

@@ -97,29 +97,42 @@ class LaneWithFallback:
         def edit(lane: Lane) -> o.Edited | o.Frozen | o.Absent:
             return lane.edit_message(conversation, message_id, payload=payload)
 
-        return self._where_it_is(conversation, edit)
+        return self._changed(conversation, edit)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         def delete(lane: Lane) -> o.Deleted | o.Frozen | o.Absent:
             return lane.delete_message(conversation, message_id)
 
-        return self._where_it_is(conversation, delete)
+        return self._changed(conversation, delete)
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
         def find(lane: Lane) -> o.Waiting | o.Frozen | o.Absent:
             return lane.find_message(conversation, message_id)
 
-        return self._where_it_is(conversation, find)
+        _, found = self._where_it_is(conversation, find)
+        return found
 
-    def _where_it_is(self, conversation: str, change: Callable[[Lane], T]) -> T:
-        """In the window lane too, if the conversation was there: a message may be in both."""
-        in_main = self._tried(lambda: change(self._main))
-        if in_main is not None and not self._window_was_used(conversation):
-            return in_main
-        in_window = change(self._window)
-        # Whichever says more than that it never heard of the message.
-        unheard = isinstance(in_window, o.Absent) and not in_window.known
-        return in_main if in_main is not None and unheard else in_window
+    def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
+        """Without the main lane it fails if the message may be there, so that the platform sends it again."""
+        was_in_main, found = self._where_it_is(conversation, change)
+        if not was_in_main and _is_unheard(found):
+            raise StoreUnavailable("change message: the main lane, where it may wait, cannot be reached")
+        return found
+
+    def _where_it_is(self, conversation: str, look: Callable[[Lane], T]) -> tuple[bool, T]:
+        """(was the main lane asked?, what was found)
+
+        In the window lane too, if the conversation was there: a message may be in both.
+        """
+        in_main = self._tried(lambda: look(self._main))
+        if in_main is None:
+            return False, look(self._window)
+        if not self._window_was_used(conversation):
+            return True, in_main
+        in_window = look(self._window)
+        # Whichever says more: of what the main lane emitted, this one knows no batch.
+        says_little = isinstance(in_window, o.Absent) and in_window.batch_id is None
+        return True, in_main if says_little and not _is_unheard(in_main) else in_window
 
     def _tried(self, call: Callable[[], T]) -> T | None:
         """None: the main lane cannot be reached."""
@@ -141,3 +154,7 @@ class LaneWithFallback:
     def _window_was_used(self, conversation: str) -> bool:
         """Within the last day, or not long before that."""
         return self._table.window(conversation).generation > 0
+
+
+def _is_unheard(found: object) -> bool:
+    return isinstance(found, o.Absent) and not found.known

@@ -174,16 +174,16 @@ class WindowLane:
             contents = self._table.read(conversation)
             if cancel_id is not None and name_of(cancel_id) in contents.gone:
                 return o.AlreadyCancelled(window.generation, lane="window")
-            # What the debounce lane has taken is out, or dropped there.
-            taken = [each.name for each in contents.held if each.name in contents.journaled]
-            dropped = [each.name for each in contents.held if each.name not in contents.journaled]
             frozen = set(window.frozen.names) if window.frozen else set()
+            # What the debounce lane has taken is out, or dropped there; but for what had its batch here before.
+            taken = [each.name for each in contents.held if each.name in contents.journaled - frozen]
+            dropped = [each.name for each in contents.held if each.name not in taken]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBER_MS
             self._table.bury(conversation, taken, batch_id=MAIN_LANE, expires_at_ms=expires_at_ms)
-            # A word may have been a message before it became an order; the service takes no item twice in a batch.
-            gone = dict.fromkeys([*dropped, *marks])
-            self._table.bury(conversation, gone, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._table.bury(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            # Whoever finds the mark finds nothing left to drop.
+            self._table.bury(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
                 window.generation,

@@ -317,7 +317,7 @@ def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
     }
     assert used("buffer_us") == pytest.approx(mix["ours"], rel=0.3)
     assert used("simple_command_us") == pytest.approx(mix["bare"] / 2, rel=0.3)
-    assert used("claim_us") == pytest.approx(middle(results("growth")["script_us"]["claim 300"][-1]), rel=0.3)
+    assert used("claim_us") == pytest.approx(middle(results("growth")["script_us"]["claim 300"][-1]), rel=0.5)
     assert used("waiting_bytes") == pytest.approx(max(results("growth")["bytes_each"]["ours"]), rel=0.05)
 
 

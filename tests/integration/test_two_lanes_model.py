@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lambdas.conversation_processor.lanes import OtherLane
+from lambdas.conversation_processor.lanes import OtherLane, WindowUnasked
 from lambdas.ingest.lane import LaneWithFallback
-from lambdas.shared.errors import SendFailed
 from lambdas.shared.senders import holding_table
 from lambdas.shared.senders.holding_table import HoldingTable, Window
 from lambdas.shared.store.outcomes import Buffered, Settled, Taken
@@ -31,6 +30,7 @@ by_people = st.one_of(
     st.builds(lambda i, n: Step("redeliver", (i, n)), ingesters, picks),
     past_valkey,
     st.builds(lambda i, n: Step("delete", (i, n)), ingesters, picks),
+    st.builds(lambda i: Step("stop", (i,)), ingesters),
 )
 by_fate = st.one_of(
     st.builds(lambda ms: Step("wait", (ms,)), st.sampled_from([300, 1_100, 2_000, 9_000])),
@@ -72,13 +72,13 @@ collisions = st.builds(
 histories = st.one_of(anything, collisions, collisions).map(lambda steps: [Step("deliver", (0,)), *steps])
 waits = st.sampled_from([0, 0, 3])
 # Without the table the lanes know nothing of each other; a batch keeps its content all the same.
-failures = st.sampled_from([MAX_ATTEMPTS, MAX_ATTEMPTS, 0])
+patience = st.sampled_from([MAX_ATTEMPTS, MAX_ATTEMPTS, 4, 0])
 skews = st.sampled_from([0, 0, 1_000, -1_000])
 
 
-def live(database: Any, history: list[Step], skew_ms: int, most_waits: int, most_failures: int) -> None:
+def live(database: Any, history: list[Step], skew_ms: int, most_waits: int, most_attempts: int) -> None:
     make_holding_table(database)
-    world = TwoLanes(skew_ms, most_waits, most_failures)
+    world = TwoLanes(skew_ms, most_waits, most_attempts)
     for step in history:
         world.do(step)
     world.come_to_rest()
@@ -88,9 +88,9 @@ def live(database: Any, history: list[Step], skew_ms: int, most_waits: int, most
 @pytest.mark.timeout(300)
 def test_any_history_brings_each_message_out_in_one_batch(database: Any) -> None:
     @settings(suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
-    @given(history=histories, skew_ms=skews, most_waits=waits, most_failures=failures)
-    def holds(history: list[Step], skew_ms: int, most_waits: int, most_failures: int) -> None:
-        live(database, history, skew_ms, most_waits, most_failures)
+    @given(history=histories, skew_ms=skews, most_waits=waits, most_attempts=patience)
+    def holds(history: list[Step], skew_ms: int, most_waits: int, most_attempts: int) -> None:
+        live(database, history, skew_ms, most_waits, most_attempts)
 
     holds()
 
@@ -159,11 +159,11 @@ def left_to_nobody() -> Any:
 
 @bug("a table that does not answer once is taken for one that has nothing")
 def no_patience() -> Any:
-    def left_out(lane: OtherLane, conversation: str, taken: Taken) -> tuple[frozenset[int], bool]:
+    def left_out(lane: OtherLane, conversation: str, taken: Taken) -> frozenset[int]:
         try:
             return settled(lane, conversation, taken)
-        except SendFailed:
-            return frozenset(), False
+        except WindowUnasked:
+            return frozenset()
 
     settled = OtherLane.left_out
     return patch.object(OtherLane, "left_out", left_out)
@@ -171,7 +171,7 @@ def no_patience() -> Any:
 
 @bug("what is left out is decided anew at each attempt")
 def nothing_is_settled() -> Any:
-    return patch.object(Store, "settle_batch", lambda *_, left_out, **__: Settled(left_out))
+    return patch.object(Store, "settle_batch", lambda *_, **__: Settled())
 
 
 @bug("what is known is held again")
@@ -211,9 +211,9 @@ def test_the_model_finds(title: str, database: Any) -> None:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(history=histories, skew_ms=skews, most_waits=waits, most_failures=failures)
-    def holds(history: list[Step], skew_ms: int, most_waits: int, most_failures: int) -> None:
-        live(database, history, skew_ms, most_waits, most_failures)
+    @given(history=histories, skew_ms=skews, most_waits=waits, most_attempts=patience)
+    def holds(history: list[Step], skew_ms: int, most_waits: int, most_attempts: int) -> None:
+        live(database, history, skew_ms, most_waits, most_attempts)
 
     with BUGS[title](), pytest.raises(AssertionError):
         holds()

@@ -363,7 +363,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         if batch.left_out is None:
             batch.left_out = left_out
-        assert outcome == Settled(batch.left_out)
+        assert outcome == Settled()
 
     @precondition(lambda self: any(executor.done for executor in self.executors))
     @rule(which=pick, skew=skews, twice=seldom)

@@ -96,7 +96,7 @@ class Accepted:
 class TwoLanes:
     skew_ms: int = 0
     most_waits: int = MOST_WAITS
-    most_failures: int = MAX_ATTEMPTS
+    most_attempts: int = MAX_ATTEMPTS
     scene: WindowScene = field(default_factory=WindowScene)
     server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
     cuts: dict[Role, Cut] = field(default_factory=dict)
@@ -106,6 +106,7 @@ class TwoLanes:
     accepted: dict[str, Accepted] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
     """It may come out, or not."""
+    stops: int = 0
 
     def __post_init__(self) -> None:
         self.clock: ManualClock = self.scene.clock
@@ -148,7 +149,7 @@ class TwoLanes:
                 self.scene.triggers,
                 telemetry,
                 most_waits=self.most_waits,
-                most_failures=self.most_failures,
+                most_attempts=self.most_attempts,
                 clock=self.clock,
             ),
             clock=self.clock,
@@ -217,6 +218,12 @@ class TwoLanes:
             message_id = self.sent[pick % len(self.sent)]
             self.withdrawn.add(message_id)
             self.ingesters[ingester].delete_message(CONVERSATION, message_id)
+
+    def stop(self, ingester: int) -> None:
+        """What was sent until now may come out, or not: the word may have come too late for it."""
+        self.withdrawn |= set(self.sent)
+        self.stops += 1
+        self.ingesters[ingester].cancel_buffer(CONVERSATION, cancel_id=f"stop{self.stops}")
 
     def execute(self) -> None:
         """The processor and its executors."""

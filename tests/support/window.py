@@ -79,7 +79,7 @@ class Wire:
 
     @contextmanager
     def at_step(self, step: int, action: Callable[[], object], *, after: bool = False) -> Iterator[None]:
-        """Once, around the request that is made as this one from now on, counted from 1; if there is one."""
+        """Once, around the request that is made as this one from now on, counted from 1."""
         seen = 0
 
         def look(_name: str) -> None:
@@ -90,6 +90,7 @@ class Wire:
 
         with patch.object(self, "after" if after else "before", look):
             yield
+        assert seen >= step, f"there was no request {step}; there were {self.made}"
 
 
 class _Client:

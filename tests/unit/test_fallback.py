@@ -233,8 +233,35 @@ def test_a_message_that_the_main_lane_has_taken_is_nothing_to_edit_in_the_window
 @pytest.mark.parametrize("change", [edit, delete, find])
 def test_what_nobody_has_is_told_as_such(lanes: TwoLanes, change: Call) -> None:
     assert change(lanes) == o.Absent(known=False, batch_id=None)
+
+
+@pytest.mark.parametrize("change", [edit, delete])
+def test_a_change_to_what_only_the_main_lane_may_have_comes_again_after_the_outage(
+    lanes: TwoLanes, change: Call
+) -> None:
+    send(lanes, "m1")
     lanes.cut("ingest", "swallowed")
-    assert change(lanes) == o.Absent(known=False, batch_id=None)
+    with pytest.raises(StoreUnavailable):
+        change(lanes)
+    assert find(lanes) == o.Absent(known=False, batch_id=None), "a reaction does without"
+    lanes.mend("ingest")
+    go_by(lanes)
+    assert isinstance(change(lanes), (o.Edited, o.Deleted))
+
+
+@pytest.mark.parametrize("change", [edit, delete, find])
+def test_after_an_outage_a_change_that_comes_too_late_still_names_its_batch(lanes: TwoLanes, change: Call) -> None:
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m0")
+    lanes.let_windows_end()
+    lanes.mend("ingest")
+    go_by(lanes)
+    send(lanes, "m1")
+    lanes.wait(10_000)
+    lanes.execute()
+    batch_ids = {event["lane"]: event["batchId"] for event in lanes.scene.events()}
+    assert change(lanes) == o.Absent(known=True, batch_id=batch_ids["debounce"])
+    assert find(lanes, "m0") == o.Absent(known=True, batch_id=batch_ids["window"])
 
 
 def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:

@@ -1,6 +1,7 @@
 """The window lane: what a message waits for, what leaves, and what is left."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +12,8 @@ import pytest
 from lambdas.shared.errors import SendFailed
 from lambdas.shared.message import MAX_ID_BYTES
 from lambdas.shared.rules import Rules
-from lambdas.shared.senders.holding_table import MAX_NAME_BYTES, Frozen, name_of
+from lambdas.shared.senders import holding_table
+from lambdas.shared.senders.holding_table import MAX_NAME_BYTES, Frozen, HoldingTable, name_of
 from lambdas.shared.store import outcomes as o
 from lambdas.shared.window import GRACE_MS, REMEMBER_MS
 from lambdas.window_processor import service
@@ -472,6 +474,25 @@ def test_a_stop_drops_what_waits_and_is_told_once(window: WindowScene) -> None:
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m3"]]
     assert window.is_at_rest()
+
+
+def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window.send("m1")
+    window.send("m2")
+    write = HoldingTable._write
+
+    def leave_m2(table: HoldingTable, requests: Sequence[Any]) -> list[Any]:
+        left = [each for each in requests if each["PutRequest"]["Item"]["item"]["S"] == "m#m2"]
+        return write(table, rest) + left if (rest := [each for each in requests if each not in left]) else left
+
+    monkeypatch.setattr(holding_table, "PAUSES_SECONDS", ())
+    with patch.object(HoldingTable, "_write", leave_m2), pytest.raises(SendFailed):
+        window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
+    assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.Cancelled)
+    window.pass_time(2 * WINDOW_MS, sweep=True)
+    assert window.events() == []
 
 
 def test_an_order_that_was_taken_for_a_message_before_can_be_obeyed(window: WindowScene) -> None:

@@ -103,11 +103,15 @@ class WindowMachine(RuleBasedStateMachine):
         def work() -> None:
             match what:
                 case "stop":
+                    waiting = {each for each, _, _ in self.accepted[name]} - set(self._out(name))
                     try:
                         lane.cancel_buffer(name)
                     finally:
                         # It may have begun long ago: it drops what it finds when it gets there.
                         self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}
+                    # Whose lock ran out while it emits may still finish that.
+                    if not any(actor.name == "processor" for actor in self.actors):
+                        self.must_be_gone |= {(name, each) for each in waiting - set(self._out(name))}
                 case "flush":
                     lane.flush_buffer(name)
                 case "hold":
@@ -221,9 +225,11 @@ class WindowMachine(RuleBasedStateMachine):
         for name in CONVERSATIONS:
             self.judge(name)
 
+    def _out(self, name: str) -> list[str]:
+        return [message_id for batch in self.scene.batches(name) for message_id in batch]
+
     def judge(self, name: str) -> None:
-        batches = self.scene.batches(name)
-        came = [message_id for batch in batches for message_id in batch]
+        batches, came = self.scene.batches(name), self._out(name)
         accepted = self.accepted[name]
         lost = [each for each, _, _ in accepted if each not in came and (name, each) not in self.may_be_gone]
         assert not lost, f"lost: {lost} of {batches}"

@@ -119,7 +119,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    left_out: frozenset[int]
+    """What is left out of the batch is the same at every attempt from now on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Store:
     def settle_batch(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Settled | o.Stale:
         words = " ".join(map(str, sorted(left_out)))
         reply = self._run("settle_batch", conversation, token, words)
-        return o.Stale() if reply[0] == b"STALE" else o.Settled(_positions(reply[1]))
+        return o.Stale() if reply[0] == b"STALE" else o.Settled()
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         reply = self._run(
