@@ -8,7 +8,7 @@ from uuid import uuid4
 from lambdas.conversation_processor.lanes import OtherLane, WindowFirst, WindowUnasked
 from lambdas.shared.clock import Clock, system_clock
 from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
-from lambdas.shared.errors import SendFailed, StoreUnavailable
+from lambdas.shared.errors import SendFailed, StoreError
 from lambdas.shared.senders.starter import ProcessorStarter
 from lambdas.shared.store.outcomes import Stale, Taken
 from lambdas.shared.store.store import Store
@@ -57,7 +57,7 @@ class ConversationProcessor:
             self._put_back(conversation, token, wait_ms=WINDOW_FIRST_MS)
             return
         except WindowUnasked as error:
-            self._telemetry.warn("window lane not asked yet", conversation=conversation, reason=str(error))
+            self._telemetry.warn("holding table silent", conversation=conversation, reason=str(error))
             self._put_back(conversation, token, wait_ms=ASK_AGAIN_MS)
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
@@ -85,7 +85,7 @@ class ConversationProcessor:
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
-        if isinstance(error, (SendFailed, StoreUnavailable)):
+        if isinstance(error, SendFailed) or (isinstance(error, StoreError) and error.retryable):
             self._telemetry.warn("emit failed", **fields, reason=str(error), retry_in_ms=wait_ms)
         else:
             self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)

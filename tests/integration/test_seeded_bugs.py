@@ -261,7 +261,7 @@ BUGS = (
     ),
     Bug(
         "what was settled is decided anew", "settle_batch",
-        "if taken[2] then return {'SETTLED', taken[2]} end", "",
+        "if taken[2] then return {'SETTLED'} end", "",
     ),
     Bug(
         "an executor that lost the batch settles it", "settle_batch",
