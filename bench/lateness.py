@@ -3,7 +3,7 @@
 Beside it, in the same run and at the same rates, what the emulator itself takes for the same two steps: an
 asynchronous invoke of a function that does nothing, and a PutEvents of that function. The difference is ours.
 
-    python -m bench.lateness [--seconds 8]
+    python -m bench.lateness [--seconds 6]
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Round:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long each rate is kept up")
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long each rate is kept up")
     seconds = parser.parse_args().seconds
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     with own_stage(OVERRIDES) as outputs:

@@ -203,10 +203,10 @@ def main() -> None:
     }
     targets: list[Target] = lateness_targets(found)
     for kind in SYSTEMS:
-        verdict = correctness(kind, conversations=60 if quick else 400, bursts=2 if quick else 3, seed=wanted.seed)
+        verdict = correctness(kind, conversations=60 if quick else 400, bursts=2, seed=wanted.seed)
         result["correctness"][kind.name] = asdict(verdict)
         print(f"correctness, {kind.name}: {asdict(verdict)}", flush=True)
-    result["idle"] = _at_once("idle", lambda kind: idle(kind, seconds=3 if quick else 10))
+    result["idle"] = _at_once("idle", lambda kind: idle(kind, seconds=3 if quick else 5))
     if not quick:
         result["recovery"] = _at_once("recovery", lambda kind: recovery(kind, rate=20, before=5, after=20))
     ours = result["correctness"]["ours"]

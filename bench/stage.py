@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a look: three steps of two seconds")
     quick = parser.parse_args().quick
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
-    clients, seconds = (CLIENTS[2:5], 2.0) if quick else (CLIENTS, 3.0)
+    clients, seconds = (CLIENTS[2:5], 2.0) if quick else (CLIENTS, 2.0)
     with own_stage(OVERRIDES) as outputs, bare(outputs) as send:
         load = [round(each, 1) for each in os.getloadavg()]
         found = ramp({"product": product(outputs), "bare": send}, clients=clients, seconds=seconds)
