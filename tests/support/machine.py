@@ -703,6 +703,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert (taken is None) == (model.frozen is None)
         if taken and model.frozen:
             assert taken.pairs[b"batch_id"].decode() == model.frozen.batch_id
+            settled = taken.pairs.get(b"left_out")
+            assert (None if settled is None else set(map(int, settled.split()))) == model.frozen.left_out
         # Nothing that belongs to a waiting message may expire; what is idle does.
         for found in (msgs, batch, taken):
             assert found is None or found.ttl_ms == -1
