@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
     bullmq.install()
-    rounds, conversations = (5, 200) if wanted.quick else (7, 400)
+    rounds, conversations = (3, 150) if wanted.quick else (7, 400)
     all_targets, result = [], []
     for size in SIZES[:1] if wanted.quick else SIZES:
         found = measure(size=size, clients=CLIENTS, conversations=conversations, rounds=rounds, seed=wanted.seed)

@@ -9,7 +9,7 @@ import argparse
 import random
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from statistics import quantiles
@@ -202,13 +202,21 @@ def main() -> None:
         "recovery": {},
     }
     targets: list[Target] = lateness_targets(found)
-    for kind in SYSTEMS:
-        verdict = correctness(kind, conversations=60 if quick else 400, bursts=2, seed=wanted.seed)
-        result["correctness"][kind.name] = asdict(verdict)
-        print(f"correctness, {kind.name}: {asdict(verdict)}", flush=True)
-    result["idle"] = _at_once("idle", lambda kind: idle(kind, seconds=3 if quick else 5))
-    if not quick:
-        result["recovery"] = _at_once("recovery", lambda kind: recovery(kind, rate=20, before=5, after=20))
+    conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
+    with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
+        # Beside the rest: they mostly wait, and what is told of them is counted, or in seconds.
+        aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
+        if not quick:
+            aside["recovery"] = {
+                kind.name: pool.submit(recovery, kind, rate=20, before=5, after=20) for kind in SYSTEMS
+            }
+        for kind in SYSTEMS:
+            verdict = correctness(kind, conversations=conversations, bursts=bursts, seed=wanted.seed)
+            result["correctness"][kind.name] = asdict(verdict)
+        result |= {what: {name: each.result() for name, each in of.items()} for what, of in aside.items()}
+    for what in ("idle", "correctness", "recovery"):
+        for name, told in result[what].items():
+            print(f"{what}, {name}: {told}", flush=True)
     ours = result["correctness"]["ours"]
     targets += [
         Target("commands a second, waiting", 3, _exact(result["idle"]["ours"]["waiting_per_second"])),
@@ -217,15 +225,6 @@ def main() -> None:
     ]
     print_targets(targets)
     save("live", result, targets, quick=quick)
-
-
-def _at_once(what: str, measure: Callable[[type[System]], Json]) -> dict[str, Json]:
-    """Of all systems, which mostly wait: what is told is counted, or in seconds."""
-    with ThreadPoolExecutor() as pool:
-        found = dict(zip([kind.name for kind in SYSTEMS], pool.map(measure, SYSTEMS), strict=True))
-    for name, told in found.items():
-        print(f"{what}, {name}: {told}", flush=True)
-    return found
 
 
 def _exact(value: float) -> Figure:
