@@ -49,12 +49,8 @@ def filled(text: str) -> str:
 
 
 def picture(ingest: Json, live: Json) -> str:
-    cpu = [
-        Bar(NAMES[each["contestant"]], _figure(each["server_cpu_us"]))
-        for name in CONTESTANTS
-        for each in ingest["contestants"]
-        if (each["contestant"], each["clients"], each["bytes"]) == (name, CLIENTS, 200)
-    ]
+    by_name = _cpu(ingest)
+    cpu = [Bar(NAMES[name], by_name[name]) for name in CONTESTANTS]
     late = [
         Bar(f"{NAMES[name].partition(',')[0]}, {what}", figure(_of(live, name, what, rate=RATE, column="p99")))
         for what in ("timed", "immediate")
@@ -68,6 +64,15 @@ def picture(ingest: Json, live: Json) -> str:
 
 def _figure(told: Json) -> Figure:
     return Figure(told.get("median", (told["q1"] + told["q3"]) / 2), told["q1"], told["q3"], told["rounds"])
+
+
+def _cpu(ingest: Json) -> dict[str, Figure]:
+    """By contestant, what the picture shows and the README tells: of small messages, from some clients."""
+    return {
+        each["contestant"]: _figure(each["server_cpu_us"])
+        for each in ingest["contestants"]
+        if (each["clients"], each["bytes"]) == (CLIENTS, 200)
+    }
 
 
 def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[float]:
@@ -219,11 +224,7 @@ def _most(shares: dict[str, float], count: int) -> list[tuple[str, float]]:
 
 
 def summary() -> str:
-    cpu = {
-        each["contestant"]: _figure(each["server_cpu_us"]).median
-        for each in results("ingest")["contestants"]
-        if (each["clients"], each["bytes"]) == (CLIENTS, 200)
-    }
+    cpu = {name: found.median for name, found in _cpu(results("ingest")).items()}
     live = results("live")
     p99 = {name: median(_of(live, name, "timed", rate=RATE, column="p99")) for name in ("ours", "bullmq", "naive")}
     checked = live["correctness"]["ours"]

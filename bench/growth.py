@@ -4,7 +4,6 @@ Memory, buffering one more message, claiming. A server for each size, all alive 
 inside each round; a million conversations of all contestants take 4 GB.
 """
 
-import argparse
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from bench import bullmq
 from bench.contestants import START_MS, TIMING, Naive, Ours, conversation_id, message_id, payload
 from bench.ingest import planned, recorded
 from bench.measure import Cost, Figure, Meter, figure, ratio
-from bench.report import Target, print_targets, save
+from bench.report import Target, arguments, print_targets, save
 from bench.wire import Wire
 from tests.support.valkey_server import ValkeyServer
 
@@ -203,10 +202,7 @@ def show(found: Growth) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds, and no million")
-    parser.add_argument("--seed", type=int, default=1)
-    wanted = parser.parse_args()
+    wanted = arguments("bench.growth", __doc__, quick="a look: fewer rounds, and no million")
     bullmq.install()
     sizes, rounds = ([10_000, 50_000], 3) if wanted.quick else ([10_000, 100_000, 1_000_000], 7)
     found = measure(sizes, rounds=rounds, seed=wanted.seed)

@@ -5,7 +5,6 @@ client made. Server CPU of a message is the fair figure; adds a second are those
 the machine. Beside them, what one process of each one's own client takes.
 """
 
-import argparse
 import base64
 import random
 import time
@@ -31,7 +30,7 @@ from bench.contestants import (
 )  # fmt: skip
 from bench.crowd import Crowd
 from bench.measure import Cost, Figure, Meter, figure, ratio
-from bench.report import Target, print_targets, save
+from bench.report import Target, arguments, print_targets, save
 from bench.wire import Wire
 from lambdas.shared.store.connection import Connection, connect
 from lambdas.shared.store.settings import ConnectionSettings
@@ -249,10 +248,7 @@ def show(found: Found, size: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look, not a figure to cite: fewer rounds, 200 B only")
-    parser.add_argument("--seed", type=int, default=1)
-    wanted = parser.parse_args()
+    wanted = arguments("bench.ingest", __doc__, quick="a look, not a figure to cite: fewer rounds, 200 B only")
     bullmq.install()
     rounds, conversations = (3, 150) if wanted.quick else (7, 400)
     all_targets, result = [], []

@@ -5,7 +5,6 @@ turns. Lateness is from when a batch was due until its system began to handle it
 BullMQ's worker calls its function, the naive poll has read the conversation's name.
 """
 
-import argparse
 import random
 import socket
 import time
@@ -18,7 +17,7 @@ from typing import Any
 from bench import bullmq
 from bench.checker import Verdict, check
 from bench.measure import Figure, figure, ratio
-from bench.report import Target, print_targets, save
+from bench.report import Target, arguments, print_targets, save
 from bench.systems import SYSTEMS, BullMqSystem, NaiveSystem, OurSystem, Planned, System
 from bench.wire import encode
 from bench.workload import Shape, workload
@@ -185,10 +184,7 @@ def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.live", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look: one round, fewer rates, no recovery")
-    parser.add_argument("--seed", type=int, default=1)
-    wanted = parser.parse_args()
+    wanted = arguments("bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
     bullmq.install()
     quick = wanted.quick
     # The promise is about the highest rate: it has the rounds that a spread takes.

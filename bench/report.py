@@ -1,5 +1,6 @@
 """What a benchmark leaves: its verdicts on the terminal, and one file in bench/results."""
 
+import argparse
 import json
 import os
 import platform
@@ -31,6 +32,13 @@ class Target(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         return {"what": self.what, "at_most": self.at_most, "found": self.found.as_json(), "verdict": self.verdict}
+
+
+def arguments(module: str, description: str | None, *, quick: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
 
 
 def machine() -> dict[str, Any]:

@@ -176,8 +176,9 @@ class WindowLane:
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
             # What the debounce lane has taken is out, or dropped there; but for what had its batch here before.
-            taken = [each.name for each in contents.held if each.name in contents.journaled - frozen]
-            dropped = [each.name for each in contents.held if each.name not in taken]
+            theirs = contents.journaled - frozen
+            taken = [each.name for each in contents.held if each.name in theirs]
+            dropped = [each.name for each in contents.held if each.name not in theirs]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBER_MS
             self._table.bury(conversation, taken, batch_id=MAIN_LANE, expires_at_ms=expires_at_ms)
