@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(wildcard lambdas tests bench infra local bufferctl app.py)
+SOURCES := $(wildcard message_buffer lambdas responder infra cost local bufferctl tests bench app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
@@ -132,7 +132,7 @@ bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; need
 	@for each in ingest live handler starts model; do $(BIN)/python -m bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
-	@$(BIN)/python -m infra.cost --stage $(STAGE) --messages-per-day $(MESSAGES)
+	@$(BIN)/python -m cost --stage $(STAGE) --messages-per-day $(MESSAGES)
 
 lock: ## pin everything again, from requirements.in (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2

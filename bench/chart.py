@@ -5,7 +5,7 @@ from math import log10
 from typing import NamedTuple
 
 from bench.measure import Figure
-from infra.cost.chart import COLOURS, GRID, INK
+from cost.chart import COLOURS, GRID, INK
 
 WIDTH, LEFT, RIGHT = 760, 230, 110
 HEAD, LINE, BAR, FOOT = 44, 26, 16, 18

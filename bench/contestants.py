@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from bench.measure import Cost, Meter
 from bench.wire import Wire, Word, encode
-from lambdas.shared.keys import script_keys
-from lambdas.shared.rules import Rules
-from lambdas.shared.scripts import LUA_DIRECTORY, Script, load_script
-from lambdas.shared.store.connection import Connection
-from lambdas.shared.store.outcomes import Claimed, Completed, Taken
-from lambdas.shared.store.settings import StoreSettings
-from lambdas.shared.store.store import Store
-from lambdas.shared.timing import Timing
+from message_buffer.lanes.outcomes import Claimed, Completed, Taken
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.keys import script_keys
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.timing import Timing
 
 FRAGMENTS = 5
 PAYLOAD_BYTES = 200

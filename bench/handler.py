@@ -22,11 +22,11 @@ from bench.report import Target, print_targets, save
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.shared.rule_book import RuleBook
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.rule_book import RuleBook
 from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets
 from tests.support.ingest_scene import SECRET, SECRETS, gateway
 from tests.support.platforms import FIXTURES, body_of, content_type, signed
@@ -168,7 +168,7 @@ def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str,
         spent = sum(
             cumulative
             for (path, _, name), (_, _, _, cumulative, _) in stats.items()
-            if name == function and path.endswith(file) and "/lambdas/" in path
+            if name == function and path.endswith(file)
         )
         found.append({"part": part, "share": round(spent / whole, 3)})
     return sorted(found, key=lambda each: -each["share"])

@@ -32,9 +32,9 @@ from bench.crowd import Crowd
 from bench.measure import Cost, Figure, Meter, figure, ratio
 from bench.report import Target, arguments, print_targets, save
 from bench.wire import Wire
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
 from tests.support.valkey_server import ValkeyServer
 
 CLIENTS = (1, 16, 256)

@@ -3,7 +3,7 @@
 A simulation of the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
 by chance, write their fragments, fall due, and are answered. In every second of it, what each limit of AWS is asked
 for is counted; the busiest second is held against the quota. Volumes, not architectures: nothing is raised, nobody
-adds shards. Times and ECPUs are those of infra/cost/usage.toml, some measured and some assumed.
+adds shards. Times and ECPUs are those of cost/usage.toml, some measured and some assumed.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.report import save
+from cost.facts import used
+from cost.lines import total
+from cost.model import bill, ecpu
+from cost.traffic import Traffic
 from infra.config import StageConfig, load_stage
-from infra.cost.facts import used
-from infra.cost.lines import total
-from infra.cost.model import bill, ecpu
-from infra.cost.traffic import Traffic
 
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)

@@ -16,15 +16,15 @@ from typing import Any
 from bench.contestants import NAIVE_KINDS, Naive, Sender
 from bench.wire import Wire, encode
 from lambdas.processor.service import Executors, Processor, Timings
-from lambdas.shared.keys import script_keys
-from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.outcomes import Completed, Taken
-from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
-from lambdas.shared.store.store import Store
-from lambdas.shared.store.wake import Wake
-from lambdas.shared.timing import Timing
+from message_buffer.lanes.outcomes import Completed, Taken
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.keys import script_keys
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.rules.timing import Timing
 from tests.support.fakes import RecordedTelemetry
 
 POLL_SECONDS = 0.5

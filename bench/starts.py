@@ -16,7 +16,7 @@ from typing import Any
 from bench.measure import figure
 from bench.report import save
 from lambdas.processor.service import WORKERS, Executors
-from lambdas.shared.senders.functions import Functions
+from message_buffer.aws.functions import Functions
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-Amzn-RequestId: 0\r\n\r\n"
 

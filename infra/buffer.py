@@ -12,9 +12,9 @@ from infra.bus import BatchBus
 from infra.config import StageConfig
 from infra.environment import Outlets, ValkeyAccess
 from infra.function import Function, Placement, Runtime, source_code
-from infra.main_lane import MainLane
+from infra.lanes.dynamodb import WindowLane
+from infra.lanes.valkey import MainLane
 from infra.storage import OversizeBucket, Queue, RulesTable, WebhookSecrets
-from infra.window_lane import WindowLane
 
 INGEST_TIMEOUT = cdk.Duration.seconds(15)
 ADMIN_TIMEOUT = cdk.Duration.seconds(60)

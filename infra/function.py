@@ -15,8 +15,9 @@ from constructs import Construct, IConstruct
 from infra.config import StageConfig, Warmth
 from infra.environment import Environment, ValkeyAccess, common
 
-# The asset is what these patterns leave of the repository: two folders of source.
-ONLY_SOURCE = ["/*", "!/lambdas", "!/lua", "/lambdas/requirements.*", "__pycache__", "*.md"]
+# The asset is what these patterns leave of the repository: the folders that run in Lambda.
+ROOMS = ("message_buffer", "lambdas", "responder", "lua")
+ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
 # Lambda retries nothing: its first retry comes after a minute, when the watchdog has long put right what
 # a crash left, and an event older than the shortest age Lambda knows would only start what runs already.
@@ -56,7 +57,7 @@ class Runtime:
 
 
 class Function(lambda_.Function):
-    """The function whose handler is `lambdas.<role>.handler.handler`."""
+    """The function whose handler is `<room>.handler.handler`; its room is `lambdas.<role>` unless another is named."""
 
     def __init__(  # noqa: PLR0913 - each is what its caller decides
         self,
@@ -67,6 +68,7 @@ class Function(lambda_.Function):
         memory_mb: int,
         timeout: cdk.Duration,
         environment: Environment,
+        room: str | None = None,
         name: str | None = None,
         in_a_loop: bool = False,
         undelivered: sqs.IQueue | None = None,
@@ -91,7 +93,7 @@ class Function(lambda_.Function):
             function_name=name,
             runtime=lambda_.Runtime.PYTHON_3_13,
             architecture=lambda_.Architecture.ARM_64,
-            handler=f"lambdas.{role}.handler.handler",
+            handler=f"{room or f'lambdas.{role}'}.handler.handler",
             code=runtime.code,
             layers=[runtime.layer],
             memory_size=memory_mb,
@@ -184,7 +186,7 @@ def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFun
 
 
 def source_code(repository: Path) -> lambda_.Code:
-    """`lambdas/` and `lua/`, one asset for all functions."""
+    """Return the one asset of all functions: the folders in ROOMS."""
     return lambda_.Code.from_asset(str(repository), exclude=ONLY_SOURCE, ignore_mode=cdk.IgnoreMode.GIT)
 
 

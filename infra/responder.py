@@ -60,6 +60,7 @@ class ResponderStack(cdk.Stack):
         self.function = Function(
             self,
             "responder",
+            room="responder",
             runtime=Runtime(
                 config=config,
                 code=source_code(source),

@@ -165,7 +165,7 @@ def _text(name: str) -> dynamodb.Attribute:
 
 
 class ConversationsTable(Table):
-    """The responder's records, outboxes and turns; `lambdas/shared/senders/conversations_table.py` names its items."""
+    """The responder's records, outboxes and turns; `responder/conversations_table.py` names its items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         # Only outboxes expire.
@@ -181,7 +181,7 @@ class ResponderSecrets(secretsmanager.Secret):
         super().__init__(
             scope,
             construct_id,
-            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
+            description="JSON: keys of the AI and of the channels; responder/credentials.py says which.",
             secret_string_value=cdk.SecretValue.unsafe_plain_text("{}"),
             removal_policy=removal_policy(config),
         )

@@ -7,8 +7,8 @@ import pytest
 from aws_lambda_powertools.metrics import Metrics
 from fakeredis import FakeServer, FakeStrictRedis
 
-from lambdas.shared.store.connection import connect
-from lambdas.shared.store.settings import ConnectionSettings
+from message_buffer.lanes.valkey.connection import connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from tests.support.engine import Engine, monitored
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer

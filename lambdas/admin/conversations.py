@@ -5,15 +5,15 @@ from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
-from lambdas.shared.cancelled import DETAIL_TYPE, cancelled_event
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.conversation import parse_conversation_id
-from lambdas.shared.errors import MalformedMessage, SendFailed
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store import outcomes as o
-from lambdas.shared.store.store import Store
-from lambdas.shared.window import WindowLane
-from lambdas.shared.wire import decode_fields
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import MalformedMessage, SendFailed
+from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb.lane import WindowLane
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.wire_form import decode_fields
 
 Json = dict[str, Any]
 

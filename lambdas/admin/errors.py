@@ -5,7 +5,7 @@ NotFound            there is nothing to do it to
 Refused             it was tried, and went wrong in a way that the message names
 """
 
-from lambdas.shared.errors import MessageBufferError
+from message_buffer.errors import MessageBufferError
 
 
 class NotFound(MessageBufferError):

@@ -6,23 +6,23 @@
 from functools import cache
 from typing import Any, NamedTuple
 
+from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.letters import Letters
 from lambdas.admin.rules import RulesDesk
 from lambdas.admin.service import Admin, operations_of
-from lambdas.shared import config
-from lambdas.shared.senders.cache_token import sign_cache_token
-from lambdas.shared.senders.dead_letters import DeadLetterQueue
-from lambdas.shared.senders.event_bus import EventBus
-from lambdas.shared.senders.functions import Functions
-from lambdas.shared.senders.holding_table import HoldingTable
-from lambdas.shared.senders.rules_table import RulesTable
-from lambdas.shared.senders.starter import NO_PROCESSOR, ProcessorStarter
-from lambdas.shared.senders.triggers import TriggerQueue
-from lambdas.shared.store.opening import Opener, open_store
-from lambdas.shared.store.store import Store
-from lambdas.shared.telemetry import Telemetry
-from lambdas.shared.window import WindowLane
+from message_buffer.aws.cache_token import sign_cache_token
+from message_buffer.aws.functions import Functions
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus
+from message_buffer.lanes.dynamodb.lane import WindowLane
+from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue
+from message_buffer.lanes.valkey.processor_starter import NO_PROCESSOR, ProcessorStarter
+from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.rules_table import RulesTable
+from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import ListLetters, OfLetter, ShowLetter
-from lambdas.shared import errors
-from lambdas.shared.senders.dead_letters import Letter
+from message_buffer import errors
+from message_buffer.events.dead_letters import Letter
 
 Json = dict[str, Any]
 TimeLeft = Callable[[], int]

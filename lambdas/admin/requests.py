@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lambdas.shared.errors import InvalidInput
+from message_buffer.errors import InvalidInput
 
 Name = Annotated[str, Field(min_length=1, max_length=1_100)]
 

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.conversation import ConversationId, parse_conversation_id
-from lambdas.shared.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
-from lambdas.shared.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
-from lambdas.shared.rules import RuleLayer, resolve_rules
-from lambdas.shared.senders.rules_table import StoredRules
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Retimed
-from lambdas.shared.store.store import FIRST_PAGE, Store
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
+from message_buffer.lanes.outcomes import Retimed
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
+from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
+from message_buffer.rules.layers import RuleLayer, resolve_rules
+from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
+from message_buffer.rules.rules_table import StoredRules
+from message_buffer.telemetry import Telemetry
 
 Json = dict[str, Any]
 

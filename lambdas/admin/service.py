@@ -28,8 +28,8 @@ from lambdas.admin.requests import (
     read_request,
 )
 from lambdas.admin.rules import RulesDesk
-from lambdas.shared.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
+from message_buffer.telemetry import Telemetry
 
 Json = dict[str, Any]
 Operation = Callable[[Json], Json]

@@ -7,19 +7,19 @@ queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batch
 from functools import cache
 from typing import Any
 
-from lambdas.conversation_processor.lanes import MOST_ATTEMPTS, MOST_WAITS, OtherLane
+from lambdas import environment as config
+from lambdas.conversation_processor.lane_agreement import MOST_ATTEMPTS, MOST_WAITS, OtherLane
 from lambdas.conversation_processor.service import ConversationProcessor
-from lambdas.shared import config
-from lambdas.shared.emission import Emission, TimeLeft, open_emission
-from lambdas.shared.errors import StoreError
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.cache_token import sign_cache_token
-from lambdas.shared.senders.functions import Functions
-from lambdas.shared.senders.holding_table import HoldingTable
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.senders.triggers import TriggerQueue
-from lambdas.shared.store.opening import Opener, open_store
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.aws import clients as aws
+from message_buffer.aws.cache_token import sign_cache_token
+from message_buffer.aws.functions import Functions
+from message_buffer.errors import StoreError
+from message_buffer.events.emission import Emission, TimeLeft, open_emission
+from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.telemetry import Telemetry
 
 
 @cache

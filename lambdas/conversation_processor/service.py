@@ -5,14 +5,14 @@ from dataclasses import replace
 from random import SystemRandom
 from uuid import uuid4
 
-from lambdas.conversation_processor.lanes import OtherLane, WindowFirst, WindowUnasked
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
-from lambdas.shared.errors import SendFailed, StoreError
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Stale, Taken
-from lambdas.shared.store.store import Store
-from lambdas.shared.telemetry import Telemetry
+from lambdas.conversation_processor.lane_agreement import OtherLane, WindowFirst, WindowUnasked
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed, StoreError
+from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
+from message_buffer.lanes.outcomes import Stale, Taken
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.telemetry import Telemetry
 
 # What the window lane holds goes out in a moment.
 WINDOW_FIRST_MS = 1_000

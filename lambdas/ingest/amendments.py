@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from lambdas.ingest.platforms.base import Deleted, Edited, Reacted
-from lambdas.shared.message import Message
+from message_buffer.messages.message import Message
 
 DETAIL_TYPE = "messages.amended"
 EVENT_VERSION = 1

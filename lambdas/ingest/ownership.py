@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from lambdas.ingest.platforms.base import Edited, Incoming, Reacted, Update
-from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId, escape_part
-from lambdas.shared.rules import Owner
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, escape_part
+from message_buffer.rules.layers import Owner
 
 
 class Belongs(NamedTuple):

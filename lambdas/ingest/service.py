@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from lambdas.ingest.amendments import Amendment, Amendments, Publishes, event_of
-from lambdas.ingest.lane import Lane
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Reacted, Signer, Webhook, to_json
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.shared.cancelled import DETAIL_TYPE as CANCELLED
-from lambdas.shared.cancelled import cancelled_event
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
-from lambdas.shared.keys import encode_conversation
-from lambdas.shared.message import Message, encode
-from lambdas.shared.rule_book import RuleBook
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store import outcomes as o
-from lambdas.shared.telemetry import Telemetry
-from lambdas.shared.timing import Timing
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
+from message_buffer.events.cancelled import DETAIL_TYPE as CANCELLED
+from message_buffer.events.cancelled import cancelled_event
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.fallback import Lane
+from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.message import Message, encode
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.rule_book import RuleBook
+from message_buffer.rules.timing import Timing
+from message_buffer.telemetry import Telemetry
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 RETRY_AFTER_SECONDS = 5

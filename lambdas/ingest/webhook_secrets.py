@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import Credentials, object_of
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.kept_secret import LIFE_MS, KeptSecret, ReadsSecrets
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.aws.cached_secret import LIFE_MS, KeptSecret, ReadsSecrets
+from message_buffer.clock import Clock, system_clock
+from message_buffer.telemetry import Telemetry
 
 # A flood of forgeries makes a worker read no more often than this.
 EARLY_MS = 10_000

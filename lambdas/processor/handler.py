@@ -3,15 +3,15 @@
 from functools import cache
 from typing import Any, NamedTuple
 
+from lambdas import environment as config
 from lambdas.processor.service import WORKERS, Executors, Exit, Processor, Timings
-from lambdas.shared import config
-from lambdas.shared.senders.cache_token import sign_cache_token
-from lambdas.shared.senders.functions import Functions
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.opening import Opener, open_store
-from lambdas.shared.store.store import Store
-from lambdas.shared.store.wake import Wake
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.aws.cache_token import sign_cache_token
+from message_buffer.aws.functions import Functions
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):

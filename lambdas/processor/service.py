@@ -11,12 +11,12 @@ from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import SendFailed, StoreError
-from lambdas.shared.senders.starter import ProcessorStarter, StartsFunctions
-from lambdas.shared.store.outcomes import Claimed, Held, Lost, Released, WorkIsNear
-from lambdas.shared.store.store import Store
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed, StoreError
+from message_buffer.lanes.outcomes import Claimed, Held, Lost, Released, WorkIsNear
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.telemetry import Telemetry
 
 # Starting an executor is waiting for Lambda's answer: as many wait at once as one claim may bring.
 WORKERS = 32

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.errors import StoreError
-from lambdas.shared.senders.aws import LONGEST_CALL_MS
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Recovered
-from lambdas.shared.store.store import Store
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.aws.clients import LONGEST_CALL_MS
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import StoreError
+from message_buffer.lanes.outcomes import Recovered
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.telemetry import Telemetry
 
 PAGE = 500
 # What is left waits for the next sweep.

@@ -7,13 +7,13 @@ empties the dead-letter queue, `{"redrive": <body of a dead letter>}`, which ans
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambdas.shared import config
-from lambdas.shared.emission import Emission, TimeLeft, open_emission
-from lambdas.shared.errors import InvalidInput
-from lambdas.shared.senders.holding_table import HoldingTable
-from lambdas.shared.senders.triggers import TriggerQueue, read_trigger
-from lambdas.shared.telemetry import Telemetry
+from lambdas import environment as config
 from lambdas.window_processor.service import WindowProcessor
+from message_buffer.errors import InvalidInput
+from message_buffer.events.emission import Emission, TimeLeft, open_emission
+from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue, read_trigger
+from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):

@@ -17,15 +17,15 @@ from random import SystemRandom
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from lambdas.shared.clock import Clock, system_clock
-from lambdas.shared.emission import Emission, TimeLeft, back_off_ms
-from lambdas.shared.errors import LockLost, MessageBufferError, SendFailed
-from lambdas.shared.heartbeat import Heartbeat
-from lambdas.shared.senders.holding_table import FIRST_ATTEMPT, Contents, Frozen, Held, HoldingTable, Window
-from lambdas.shared.senders.triggers import Trigger
-from lambdas.shared.store.outcomes import Taken
-from lambdas.shared.telemetry import Telemetry
-from lambdas.shared.window import GRACE_MS, REMEMBER_MS
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import LockLost, MessageBufferError, SendFailed
+from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
+from message_buffer.heartbeat import Heartbeat
+from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
+from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, Held, HoldingTable, Window
+from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.telemetry import Telemetry
 
 # As long as the queue hides a trigger that was received; both are prolonged while work goes on.
 LOCK_MS = 30_000

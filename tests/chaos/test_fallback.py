@@ -13,7 +13,7 @@ import pytest
 import urllib3
 
 from bufferctl.events import Arrival
-from lambdas.ingest.breaker import LONGEST_PAUSE_MS
+from message_buffer.lanes.circuit_breaker import LONGEST_PAUSE_MS
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import WINDOW_MS, LocalStage
 

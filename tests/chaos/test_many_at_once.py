@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.outcomes import Buffered, Duplicate
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
 from tests.support.crowd import RULES, Place, execute, process, write
 from tests.support.engine import payload
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer

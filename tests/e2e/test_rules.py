@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 
 from bufferctl.events import subscribe
-from lambdas.shared.errors import RulesConflict
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.rules_table import RulesTable
+from message_buffer.aws import clients as aws
+from message_buffer.errors import RulesConflict
+from message_buffer.rules.rules_table import RulesTable
 from tests.support.local_stage import SILENCE_MS, WARM_PROCESSES, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]

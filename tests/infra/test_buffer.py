@@ -40,7 +40,7 @@ def all_of(template: Template, kind: str) -> list[Properties]:
 
 
 def functions(template: Template) -> dict[str, Properties]:
-    return {each["Handler"].split(".")[1]: each for each in all_of(template, "AWS::Lambda::Function")}
+    return {each["Handler"].split(".")[-3]: each for each in all_of(template, "AWS::Lambda::Function")}
 
 
 def several(value: Any) -> list[Any]:

@@ -8,12 +8,15 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_lambda as lambda_
 
-from infra.function import source_code
+from infra.function import ROOMS, source_code
 
 pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
-ROLES = [handler.parent.name for handler in sorted(ROOT.glob("lambdas/*/handler.py"))]
+HANDLERS = [
+    "responder.handler",
+    *(f"lambdas.{path.parent.name}.handler" for path in sorted(ROOT.glob("lambdas/*/handler.py"))),
+]
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +34,8 @@ def asset(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_every_module_of_the_asset_is_imported_by_a_handler(asset: set[str]) -> None:
-    handlers = ", ".join(f"lambdas.{role}.handler" for role in ROLES)
-    ours = "(module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] == 'lambdas')"
+    handlers = ", ".join(HANDLERS)
+    ours = f"(module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] in {ROOMS})"
     run = subprocess.run(
         [sys.executable, "-c", f"import sys, {handlers}; print(*{ours}, sep='\\n')"],
         capture_output=True, text=True, check=True, cwd=ROOT,

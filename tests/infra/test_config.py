@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from infra.config import LEAST_LEASE_MS, RULES, STAGE_NAME_LENGTH, ConfigError, StageConfig, load_stage
-from lambdas.shared.rules import RULE_FIELDS
-from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.rules.layers import RULE_FIELDS
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 

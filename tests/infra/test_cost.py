@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost import document
+from cost.__main__ import main
+from cost.alternatives import polling
+from cost.chart import HEIGHT, WIDTH
+from cost.facts import HERE, Price, prices, usages, used
+from cost.lines import RETENTION_DAYS, Line, total
+from cost.model import bill, ecpus, floors, stored_gb
+from cost.traffic import Traffic, processors
 from infra.config import LogRetention, StageConfig, Timings, load_stage
-from infra.cost import document
-from infra.cost.__main__ import main
-from infra.cost.alternatives import polling
-from infra.cost.chart import HEIGHT, WIDTH
-from infra.cost.facts import HERE, Price, prices, usages, used
-from infra.cost.lines import RETENTION_DAYS, Line, total
-from infra.cost.model import bill, ecpus, floors, stored_gb
-from infra.cost.traffic import Traffic, processors
 
 ROOT = Path(__file__).parents[2]
 DAYS = 365 / 12
@@ -324,7 +324,7 @@ def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
 def test_the_document_and_its_picture_are_up_to_date(stages: dict[str, Any], tmp_path: Path) -> None:
     document.write(tmp_path, stages)
     for name in ["cost.md", "cost.svg"]:
-        out_of_date = f"docs/{name} is out of date: run `python -m infra.cost --document docs`"
+        out_of_date = f"docs/{name} is out of date: run `python -m cost --document docs`"
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), out_of_date
 
 
@@ -393,9 +393,7 @@ def test_the_local_stage_costs_nothing(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_command_does_not_wait_for_the_cdk() -> None:
-    asked = (
-        "import sys, infra.cost.__main__ as cost; cost.main(['--stage', 'prod']); sys.exit('aws_cdk' in sys.modules)"
-    )
+    asked = "import sys, cost.__main__ as cost; cost.main(['--stage', 'prod']); sys.exit('aws_cdk' in sys.modules)"
     subprocess.run([sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, timeout=30)
 
 

@@ -14,23 +14,24 @@ import boto3
 import pytest
 from aws_cdk.assertions import Template
 
+from cost.facts import used
+from cost.model import RULES_CHECK_SECONDS
+from cost.traffic import Traffic
 from infra.composition import compose
 from infra.config import ZONES, StageConfig
-from infra.cost.facts import used
-from infra.cost.model import RULES_CHECK_SECONDS
-from infra.cost.traffic import Traffic
+from infra.function import ROOMS
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.shared.batch import DETAIL_TYPE
-from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
-from lambdas.shared.rule_book import CHECK_MS, RuleBook
-from lambdas.shared.senders.event_bus import entry_bytes
-from lambdas.shared.senders.holding_table import MESSAGE, SLICES, WINDOW
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.telemetry import Telemetry
 from lambdas.watchdog.service import Watchdog
+from message_buffer.events.batch_ready import DETAIL_TYPE
+from message_buffer.events.emission import Emission, Limits, Outlets, TimeLeft
+from message_buffer.events.event_bus import entry_bytes
+from message_buffer.lanes.dynamodb.table import MESSAGE, SLICES, WINDOW
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.rules.rule_book import CHECK_MS, RuleBook
+from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
@@ -268,7 +269,8 @@ def test_a_sweep_of_the_window_lane_writes_and_asks_as_much_as_the_model_says(
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
     emitted = {
         call.args[0].value
-        for path in (ROOT / "lambdas").rglob("*.py")
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
@@ -294,7 +296,7 @@ def test_the_model_has_the_number_of_metrics() -> None:
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
-    """If this fails, write what is found into infra/cost/usage.toml and run `python -m infra.cost --document docs`."""
+    """If this fails, write what is found into cost/usage.toml and run `python -m cost --document docs`."""
 
     def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:
         return _resources(stage_config("prod", **overrides), tmp_path / "-".join(["prod", *overrides]))

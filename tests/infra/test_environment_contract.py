@@ -8,17 +8,19 @@ import pytest
 from aws_cdk.assertions import Template
 
 from infra import bus, responder, storage
+from lambdas import environment as config
 from lambdas.ingest import amendments
-from lambdas.responder import event, gate, service
-from lambdas.responder.channels import base as channels
-from lambdas.responder.channels import fake
-from lambdas.shared import batch, cancelled, config
-from lambdas.shared.errors import InvalidSettings
-from lambdas.shared.message import MAX_MESSAGE_BYTES
-from lambdas.shared.rules import RuleLayer, resolve_rules
-from lambdas.shared.senders import event_bus
-from lambdas.shared.store.connection import connect
-from lambdas.shared.store.outcomes import Taken
+from message_buffer.errors import InvalidSettings
+from message_buffer.events import batch_ready as batch
+from message_buffer.events import cancelled, event_bus
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.valkey.connection import connect
+from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.rules.layers import RuleLayer, resolve_rules
+from responder import environment as responder_environment
+from responder import event, gate, service
+from responder.channels import base as channels
+from responder.channels import fake
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -70,7 +72,7 @@ def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Callable[[st
     def of(variant: str) -> dict[str, dict[str, Any]]:
         stage, overrides = {**VARIANTS, **WITHOUT_VALKEY}[variant]
         found = synthesize(stage, **overrides)["Buffer"].find_resources("AWS::Lambda::Function").values()
-        return {each["Properties"]["Handler"].split(".")[1]: each["Properties"] for each in found}
+        return {each["Properties"]["Handler"].split(".")[-3]: each["Properties"] for each in found}
 
     return of
 
@@ -188,7 +190,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
     stage, overrides = VARIANTS[variant]
     (function,) = synthesize(stage, **overrides)["Responder"].find_resources("AWS::Lambda::Function").values()
     told = environment(function["Properties"])
-    options = config.read_responder(told).options
+    options = responder_environment.read_responder(told).options
     assert options.assistant == overrides.get("responder", {}).get("assistant", "echo")
     assert options.gate in gate.POLICIES
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
@@ -196,7 +198,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
     for name in told.keys() - RESERVED.keys() - COMMON:
         with pytest.raises(InvalidSettings, match=name):
-            config.read_responder({key: value for key, value in told.items() if key != name})
+            responder_environment.read_responder({key: value for key, value in told.items() if key != name})
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:

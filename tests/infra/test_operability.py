@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from aws_cdk.assertions import Template
 
+from infra.function import ROOMS
 from lambdas.processor.service import Exit
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -298,7 +299,7 @@ def test_gb_seconds_are_reckoned_with_the_memory_that_the_function_has(
 ) -> None:
     stacks = synthesize("dev", memory={"ingest": 1_024})
     functions = _all(stacks["Buffer"], "AWS::Lambda::Function")
-    memory = {each["Handler"].split(".")[1]: each["MemorySize"] for each in functions}
+    memory = {each["Handler"].split(".")[-3]: each["MemorySize"] for each in functions}
     assert memory["ingest"] == 1_024
     shown = {
         line[0]["label"]: line[0]["expression"]
@@ -320,8 +321,8 @@ def test_nat_traffic_is_shown_where_there_is_any(
 
 def _emitted() -> Iterator[Told]:
     """Every literal name that a function counts or measures; those of shared code may come from any of them."""
-    for path in (ROOT / "lambdas").rglob("*.py"):
-        folder = path.relative_to(ROOT / "lambdas").parts[0]
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        room, folder = path.relative_to(ROOT).parts[:2]
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
@@ -329,7 +330,8 @@ def _emitted() -> Iterator[Told]:
             if call.func.attr not in {"count", "measure_ms", "count_by"} or not isinstance(name, ast.Constant):
                 continue
             own = {str(keyword.arg) for keyword in call.keywords} if call.func.attr == "count_by" else set()
-            for service in ROLES | set(RESPONDER) if folder == "shared" else {folder}:
+            services = ROLES | set(RESPONDER) if room == "message_buffer" else {folder if room == "lambdas" else room}
+            for service in services:
                 yield Told(str(name.value), service, frozenset({"service", *own}))
 
 

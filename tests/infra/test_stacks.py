@@ -59,7 +59,7 @@ def _several(value: Any) -> list[Any]:
 
 
 def _functions(template: Template) -> dict[str, Resources]:
-    return {found["Handler"].split(".")[1]: found for found in _resources(template, "AWS::Lambda::Function")}
+    return {found["Handler"].split(".")[-3]: found for found in _resources(template, "AWS::Lambda::Function")}
 
 
 def test_the_local_stage_has_only_stacks_the_emulator_understands(synthesize: Callable[..., Stacks]) -> None:
@@ -155,7 +155,7 @@ def test_starts_that_fail_are_kept(stage: str, synthesize: Callable[..., Stacks]
         if "DestinationConfig" in config
     }
     functions = buffer.find_resources("AWS::Lambda::Function")
-    roles = {functions[name]["Properties"]["Handler"].split(".")[1] for name in kept}
+    roles = {functions[name]["Properties"]["Handler"].split(".")[-3] for name in kept}
     assert roles == {"processor", "conversation_processor"}
     assert set(kept.values()) <= set(buffer.find_resources("AWS::SQS::Queue"))
 

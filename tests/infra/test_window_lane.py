@@ -23,7 +23,7 @@ def resources(stacks: Stacks) -> list[dict[str, Any]]:
 
 def functions(stacks: Stacks) -> dict[str, dict[str, Any]]:
     found = [each["Properties"] for each in stacks["Buffer"].find_resources("AWS::Lambda::Function").values()]
-    return {each["Handler"].split(".")[1]: each for each in found}
+    return {each["Handler"].split(".")[-3]: each for each in found}
 
 
 def holds_messages(stacks: Stacks) -> bool:

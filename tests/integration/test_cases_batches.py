@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Buffered,
     Busy,
     Claimed,
@@ -18,7 +17,8 @@ from lambdas.shared.store.outcomes import (
     Taken,
     WorkIsNear,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,

@@ -5,11 +5,11 @@ from threading import Barrier
 
 import pytest
 
-from lambdas.shared.errors import InvalidRules
-from lambdas.shared.message import Attachment, Message, decode, encode
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import Buffered, Duplicate, Empty, Stale, Taken
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.errors import InvalidRules
+from message_buffer.lanes.outcomes import Buffered, Duplicate, Empty, Stale, Taken
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.messages.message import Attachment, Message, decode, encode
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
 from tests.support.engine import Engine, ManualClock
 from tests.support.invariants import assert_invariants

@@ -2,9 +2,7 @@
 
 import pytest
 
-from lambdas.shared.message import decode
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Absent,
     Buffered,
     Cancelled,
@@ -14,7 +12,9 @@ from lambdas.shared.store.outcomes import (
     Frozen,
     Stale,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.messages.message import decode
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
 from tests.support.engine import Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Buffered,
     Claimed,
     Duplicate,
     Lost,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     WATCHDOG_PASS_MS,
     Bus,

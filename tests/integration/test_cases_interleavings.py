@@ -2,12 +2,12 @@
 
 import random
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Buffered,
     Completed,
     Retried,
 )
+from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
     run_until_idle,

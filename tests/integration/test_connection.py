@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import Redis
 
-from lambdas.shared.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
-from lambdas.shared.rules import Rules
-from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.outcomes import Buffered, Duplicate
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
+from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.layers import Rules
 from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine, payload

@@ -2,9 +2,8 @@
 
 import pytest
 
-from lambdas.shared.errors import InvalidInput
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.outcomes import (
     Busy,
     Completed,
     Empty,
@@ -16,7 +15,8 @@ from lambdas.shared.store.outcomes import (
     Taken,
     Unmoved,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, emit_one, ids_of, run_until_idle, take
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

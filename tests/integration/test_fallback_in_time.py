@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from lambdas.ingest.lane import FAST_MS, LaneWithFallback
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.lanes.fallback import FAST_MS, LaneWithFallback
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
 from tests.support.engine import payload
 from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer

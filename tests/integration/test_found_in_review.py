@@ -2,9 +2,8 @@
 
 import pytest
 
-from lambdas.shared.errors import InvalidInput
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.outcomes import (
     AlreadyCancelled,
     Buffered,
     Claimed,
@@ -13,7 +12,8 @@ from lambdas.shared.store.outcomes import (
     Released,
     Taken,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 
 PATIENT = Rules(silence_ms=200_000, max_wait_ms=400_000, typing_inference_ms=0)

@@ -3,11 +3,11 @@
 import pytest
 from redis.crc import key_slot
 
-from lambdas.shared.errors import InvalidId
-from lambdas.shared.keys import MAX_CONVERSATION_BYTES
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.errors import InvalidId
+from message_buffer.lanes.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
+from message_buffer.lanes.valkey.keys import MAX_CONVERSATION_BYTES
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
 from tests.support.engine import Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

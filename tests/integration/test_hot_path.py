@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from lambdas.shared.rules import Rules
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine, monitored
 from tests.support.valkey_server import STRICT_SHEBANG
 

@@ -16,16 +16,16 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from infra.cache import ACCESS
-from lambdas.shared.errors import SendFailed, StoreSignInRefused, StoreUnavailable
-from lambdas.shared.keys import wake_key
-from lambdas.shared.rules import Rules
-from lambdas.shared.scripts import LUA_DIRECTORY
-from lambdas.shared.store.connection import SIGN_IN_LIFE_MS, Connection
-from lambdas.shared.store.opening import TOKEN_LIFE_MS, Opener
-from lambdas.shared.store.outcomes import Buffered
-from lambdas.shared.store.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
-from lambdas.shared.store.store import Store
-from lambdas.shared.store.wake import Wake
+from message_buffer.errors import SendFailed, StoreSignInRefused, StoreUnavailable
+from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
+from message_buffer.lanes.valkey.keys import wake_key
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
+from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
+from message_buffer.lanes.valkey.sign_in import TOKEN_LIFE_MS, Opener
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.proxy import Proxy, behind_proxy

@@ -6,8 +6,7 @@ from threading import Barrier
 
 import pytest
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Acquired,
     Completed,
     Flushed,
@@ -20,7 +19,8 @@ from lambdas.shared.store.outcomes import (
     Retried,
     WorkIsNear,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, run_until_idle
 from tests.support.engine import Engine
 from tests.support.outcomes import same

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lambdas.shared.errors import InvalidInput
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import Listed, Page
-from lambdas.shared.store.store import FIRST_PAGE
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.outcomes import Listed, Page
+from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, take
 from tests.support.engine import Engine
 

@@ -3,9 +3,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from lambdas.shared.scripts import LUA_DIRECTORY
-from lambdas.shared.store.connection import connect
-from lambdas.shared.store.settings import ConnectionSettings
+from message_buffer.lanes.valkey.connection import connect
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from tests.support.engine import Engine
 from tests.support.machine import SETTINGS, EngineMachine
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lambdas.shared.errors import StoreOutOfMemory
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.connection import connect
-from lambdas.shared.store.outcomes import (
+from message_buffer.errors import StoreOutOfMemory
+from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
     Completed,
@@ -18,7 +16,9 @@ from lambdas.shared.store.outcomes import (
     Returned,
     Settled,
 )
-from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.connection import connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import Buffered, Completed, Taken
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.outcomes import Buffered, Completed, Taken
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import WATCHDOG_PASS_MS, Bus, claim_and_take, new_token, run_until_idle
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

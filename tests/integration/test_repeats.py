@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
 from tests.support.engine import Engine
 from tests.support.outcomes import same
 from tests.support.proxy import behind_proxy

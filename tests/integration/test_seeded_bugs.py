@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from lambdas.shared.scripts import LUA_DIRECTORY
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
 from tests.integration.test_model import machine_on
 from tests.support.valkey_server import ValkeyServer
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import Buffered, Claimed, Empty, Retimed, Unmoved
+from message_buffer.lanes.outcomes import Buffered, Claimed, Empty, Retimed, Unmoved
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, run_until_idle
 from tests.support.engine import Engine, ManualClock
 from tests.support.invariants import assert_invariants

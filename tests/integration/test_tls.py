@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lambdas.shared.errors import StoreUnavailable
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.store import Store
+from message_buffer.errors import StoreUnavailable
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.store import Store
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine
 from tests.support.proxy import Proxy, behind_proxy

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lambdas.conversation_processor.lanes import OtherLane, WindowUnasked
-from lambdas.ingest.lane import LaneWithFallback
-from lambdas.shared.senders import holding_table
-from lambdas.shared.senders.holding_table import HoldingTable, Window
-from lambdas.shared.store.outcomes import Buffered, Settled, Taken
-from lambdas.shared.store.store import Store
+from lambdas.conversation_processor.lane_agreement import OtherLane, WindowUnasked
+from message_buffer.lanes.dynamodb import table as holding_table
+from message_buffer.lanes.dynamodb.table import HoldingTable, Window
+from message_buffer.lanes.fallback import LaneWithFallback
+from message_buffer.lanes.outcomes import Buffered, Settled, Taken
+from message_buffer.lanes.valkey.store import Store
 from tests.support.two_lanes import INGESTERS, MAX_ATTEMPTS, Interruption, Step, TwoLanes
 from tests.support.window import make_holding_table
 

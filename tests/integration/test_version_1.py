@@ -11,11 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.shared import batch
-from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
-from lambdas.shared.message import decode, encode
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.events import batch_ready as batch
+from message_buffer.events.emission import Emission, Limits, Outlets, TimeLeft
+from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
     Completed,
@@ -29,7 +27,9 @@ from lambdas.shared.store.outcomes import (
     Retried,
     Taken,
 )
-from lambdas.shared.wire import decode_fields
+from message_buffer.messages.message import decode, encode
+from message_buffer.messages.wire_form import decode_fields
+from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry

@@ -2,14 +2,14 @@
 
 import pytest
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Busy,
     Claimed,
     Returned,
     Stale,
 )
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.emission import claim_and_take, ids_of
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.keys import wake_key
-from lambdas.shared.store import wake as wake_module
-from lambdas.shared.store.connection import Client, connect
-from lambdas.shared.store.settings import ConnectionSettings
-from lambdas.shared.store.wake import Wake
+from message_buffer.lanes.valkey import wake as wake_module
+from message_buffer.lanes.valkey.connection import Client, connect
+from message_buffer.lanes.valkey.keys import wake_key
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.wake import Wake
 from tests.support.valkey_server import ValkeyServer
 
 KEY = wake_key(0)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Event, Thread, current_thread
 from typing import Any
 
-from lambdas.shared.errors import SendFailed
+from message_buffer.errors import SendFailed
 from tests.support.window import Killed, Wire
 
 # What may happen to a request: it is made; it is made and the answer is lost; it is refused; its maker dies.

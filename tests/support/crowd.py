@@ -11,12 +11,12 @@ from multiprocessing.synchronize import Event
 from queue import Empty
 from typing import Any
 
-from lambdas.shared.clock import system_clock
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.connection import Connection, connect
-from lambdas.shared.store.outcomes import Acquired, Buffered, Claimed, Taken
-from lambdas.shared.store.settings import ConnectionSettings, StoreSettings
-from lambdas.shared.store.store import Store
+from message_buffer.clock import system_clock
+from message_buffer.lanes.outcomes import Acquired, Buffered, Claimed, Taken
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
 
 CONVERSATIONS = 1000

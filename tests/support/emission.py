@@ -4,7 +4,7 @@ import json
 from itertools import count
 from typing import NamedTuple
 
-from lambdas.shared.store.outcomes import Claimed, Completed, Taken
+from message_buffer.lanes.outcomes import Claimed, Completed, Taken
 from tests.support.engine import Engine
 
 WATCHDOG_PASS_MS = 30_000

@@ -7,14 +7,14 @@ from os import urandom
 from pathlib import Path
 from typing import Any
 
-from lambdas.shared.clock import Clock
-from lambdas.shared.message import Message, encode
-from lambdas.shared.rules import Rules
-from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.store.connection import Client, Connection
-from lambdas.shared.store.outcomes import Buffered, Cancelled, Duplicate
-from lambdas.shared.store.settings import StoreSettings
-from lambdas.shared.store.store import Store
+from message_buffer.clock import Clock
+from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate
+from message_buffer.lanes.valkey.connection import Client, Connection
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.messages.message import Message, encode
+from message_buffer.rules.layers import Rules
 
 START_OF_TIME_MS = 1_700_000_000_000
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.senders.rules_table import StoredRules
-from lambdas.shared.telemetry import Telemetry, Value
+from message_buffer.errors import SendFailed
+from message_buffer.rules.rules_table import StoredRules
+from message_buffer.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
 
 PROCESSOR = "the-processor"

@@ -12,9 +12,9 @@ import pytest
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.shared.message import decode
-from lambdas.shared.rule_book import RuleBook
-from lambdas.shared.senders.starter import ProcessorStarter
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.messages.message import decode
+from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry
 from tests.support.platforms import HOST, body_of, content_type, signed

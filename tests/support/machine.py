@@ -12,9 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lambdas.shared.keys import shard_of
-from lambdas.shared.rules import Rules
-from lambdas.shared.store.outcomes import (
+from message_buffer.lanes.outcomes import (
     Absent,
     Acquired,
     Buffered,
@@ -44,9 +42,11 @@ from lambdas.shared.store.outcomes import (
     Waiting,
     WorkIsNear,
 )
-from lambdas.shared.store.settings import StoreSettings
-from lambdas.shared.store.store import FIRST_PAGE
-from lambdas.shared.timing import Timing
+from message_buffer.lanes.valkey.keys import shard_of
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.timing import Timing
 from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel
 

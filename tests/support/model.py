@@ -7,7 +7,7 @@ when the conversation is due and who may act on it.
 import math
 from dataclasses import dataclass, field
 
-from lambdas.shared.timing import Timing
+from message_buffer.rules.timing import Timing
 
 
 @dataclass

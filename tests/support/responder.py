@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import pytest
 from moto import mock_aws
 
-from lambdas.responder.assistants.base import Prompt, Reply
-from lambdas.responder.channels.base import Channel
-from lambdas.responder.errors import Busy, Unconfirmed
-from lambdas.responder.event import Batch
-from lambdas.responder.service import Delivery, Outlets, Responder
-from lambdas.shared.config import ResponderOptions
-from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.conversations_table import ConversationsTable
+from message_buffer.aws import clients as aws
+from message_buffer.errors import SendFailed
+from message_buffer.messages.conversation_id import ConversationId
+from responder.assistants.base import Prompt, Reply
+from responder.channels.base import Channel
+from responder.conversations_table import ConversationsTable
+from responder.environment import ResponderOptions
+from responder.errors import Busy, Unconfirmed
+from responder.event import Batch
+from responder.service import Delivery, Outlets, Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 
 Json = dict[str, Any]

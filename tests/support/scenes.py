@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lambdas.shared.rules import Rules
-from lambdas.shared.store import outcomes as o
-from lambdas.shared.store.settings import StoreSettings
-from lambdas.shared.store.store import Store
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine, payload
 from tests.support.outcomes import changed, parts
 

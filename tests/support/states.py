@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lambdas.shared.store.settings import StoreSettings
+from message_buffer.lanes.valkey.settings import StoreSettings
 from tests.support.emission import take
 from tests.support.engine import Engine
 

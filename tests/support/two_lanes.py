@@ -14,18 +14,18 @@ from typing import Any, Literal, NamedTuple
 from fakeredis import FakeServer, FakeStrictRedis
 from redis.exceptions import TimeoutError as NoAnswer
 
-from lambdas.conversation_processor.lanes import OtherLane
+from lambdas.conversation_processor.lane_agreement import OtherLane
 from lambdas.conversation_processor.service import ConversationProcessor
-from lambdas.ingest.lane import LaneWithFallback
-from lambdas.shared.emission import Emission, Limits, Outlets
-from lambdas.shared.errors import SendFailed, StoreError
-from lambdas.shared.rules import Rules
-from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Connection
-from lambdas.shared.store.outcomes import Buffered
-from lambdas.shared.store.settings import StoreSettings
-from lambdas.shared.store.store import Store
+from message_buffer.errors import SendFailed, StoreError
+from message_buffer.events.emission import Emission, Limits, Outlets
+from message_buffer.lanes.fallback import LaneWithFallback
+from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.fakes import PROCESSOR, FakeFunctions
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene

@@ -17,15 +17,15 @@ from unittest.mock import patch
 
 from moto import mock_aws
 
-from lambdas.shared.emission import Emission, Limits, Outlets, TimeLeft
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.holding_table import OPEN_INDEX, HoldingTable
-from lambdas.shared.senders.triggers import LONGEST_DELAY_MS, Trigger
-from lambdas.shared.store.outcomes import Buffered, Duplicate
-from lambdas.shared.window import WindowLane
 from lambdas.window_processor.service import WindowProcessor
+from message_buffer.aws import clients as aws
+from message_buffer.errors import SendFailed
+from message_buffer.events.emission import Emission, Limits, Outlets, TimeLeft
+from message_buffer.lanes.dynamodb.lane import WindowLane
+from message_buffer.lanes.dynamodb.table import OPEN_INDEX, HoldingTable
+from message_buffer.lanes.dynamodb.triggers import LONGEST_DELAY_MS, Trigger
+from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.rules.layers import Rules
 from tests.support.engine import ManualClock, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 

@@ -11,13 +11,13 @@ from lambdas.admin.conversations import MOST_MESSAGES, Conversations
 from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
 from lambdas.admin.rules import ANSWERING_MS, RulesDesk
 from lambdas.admin.service import Admin, operations_of
-from lambdas.shared.errors import RulesConflict, SendFailed, StoreUnavailable
-from lambdas.shared.message import MAX_MESSAGE_BYTES, Message, encode
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders.dead_letters import Letter
-from lambdas.shared.senders.rules_table import StoredRules
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.connection import Connection
+from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
+from message_buffer.events.dead_letters import Letter
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_table import StoredRules
 from tests.support.engine import Engine, payload
 from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 

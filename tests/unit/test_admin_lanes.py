@@ -9,9 +9,9 @@ import pytest
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation, read_request
-from lambdas.responder.buffer import MessageBuffer
-from lambdas.responder.event import read_batch
-from lambdas.shared.senders.starter import ProcessorStarter
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from responder.buffer import MessageBuffer
+from responder.event import read_batch
 from tests.support.engine import Engine, payload
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene

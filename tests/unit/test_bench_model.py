@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.model import busiest, limits, row, simulate
+from cost.traffic import Traffic
 from infra.config import StageConfig, load_stage
-from infra.cost.traffic import Traffic
 
 ROOT = Path(__file__).parents[2]
 CROWD = Traffic(messages_per_day=5_000_000)

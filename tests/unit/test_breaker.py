@@ -1,6 +1,6 @@
 """Who has failed is left alone for a while, and then asked once."""
 
-from lambdas.ingest.breaker import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Breaker
+from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Breaker
 from tests.support.engine import ManualClock
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.shared.control_words import FLUSH, LANGUAGES, STOP, Language, compared_form, control_words
+from message_buffer.rules.control_words import FLUSH, LANGUAGES, STOP, Language, compared_form, control_words
 
 WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  mind"], flush=["send", "稍后"], languages=[])
 

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from infra.config import Timings
 from lambdas.conversation_processor.service import ConversationProcessor
-from lambdas.shared import batch
-from lambdas.shared.emission import (
+from message_buffer.aws import clients as aws
+from message_buffer.aws.clients import LONGEST_CALL_MS
+from message_buffer.errors import InvalidInput, SendFailed, StoreUnavailable
+from message_buffer.events import batch_ready as batch
+from message_buffer.events.emission import (
     LONGEST_RETRY_MS,
     MAX_LETTER_BYTES,
     SETTLE_MS,
@@ -23,14 +26,11 @@ from lambdas.shared.emission import (
     TimeLeft,
     back_off_ms,
 )
-from lambdas.shared.errors import InvalidInput, SendFailed, StoreUnavailable
-from lambdas.shared.message import Attachment, Message, encode
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.aws import LONGEST_CALL_MS
-from lambdas.shared.senders.event_bus import entry_bytes
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Busy, Taken
+from message_buffer.events.event_bus import entry_bytes
+from message_buffer.lanes.outcomes import Busy, Taken
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.messages.message import Attachment, Message, encode
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.invariants import assert_invariants

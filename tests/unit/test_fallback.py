@@ -7,9 +7,9 @@ import pytest
 from redis.exceptions import AuthenticationError, OutOfMemoryError, ResponseError
 from redis.exceptions import TimeoutError as NoAnswer
 
-from lambdas.ingest.breaker import FIRST_PAUSE_MS
-from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
-from lambdas.shared.store import outcomes as o
+from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS
 from tests.support.engine import payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_holding_table

@@ -9,8 +9,8 @@ import pytest
 from lambdas.conversation_processor import handler as executor
 from lambdas.processor import handler as processor
 from lambdas.processor.service import Exit, Processor
-from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from lambdas.watchdog import handler as watchdog
+from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)

@@ -2,8 +2,8 @@ from threading import Event, active_count
 
 import pytest
 
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.heartbeat import Heartbeat
+from message_buffer.errors import SendFailed
+from message_buffer.heartbeat import Heartbeat
 
 
 class Beats:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import MAX_BODY_BYTES
-from lambdas.shared.errors import SendFailed, StoreOutOfMemory, StoreUnavailable
-from lambdas.shared.kept_secret import LIFE_MS
-from lambdas.shared.message import MAX_MESSAGE_BYTES
-from lambdas.shared.rules import Rules
+from message_buffer.aws.cached_secret import LIFE_MS
+from message_buffer.errors import SendFailed, StoreOutOfMemory, StoreUnavailable
+from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.ingest_scene import HEADERS, SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway, signature
 

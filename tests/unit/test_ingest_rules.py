@@ -7,9 +7,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.rule_book import CHECK_MS
-from lambdas.shared.store.outcomes import Taken
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.rules.rule_book import CHECK_MS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Json, Scene
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.webhook_secrets import EARLY_MS
-from lambdas.shared.errors import SendFailed, StoreUnavailable
-from lambdas.shared.kept_secret import LIFE_MS
-from lambdas.shared.store.outcomes import Taken
+from message_buffer.aws.cached_secret import LIFE_MS
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway
 from tests.support.platforms import FORM, HOST, body_of, content_type, fixtures, name_of, signed

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from lambdas.shared.errors import InvalidId
-from lambdas.shared.keys import (
+from message_buffer.errors import InvalidId
+from message_buffer.lanes.valkey.keys import (
     MAX_CONVERSATION_BYTES,
     batch_prefix,
     encode_conversation,
@@ -14,8 +14,8 @@ from lambdas.shared.keys import (
     shard_of,
     wake_key,
 )
-from lambdas.shared.scripts import LUA_DIRECTORY, load_script
-from lambdas.shared.store.store import encode_message_id
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.store import encode_message_id
 
 SCRIPTS = [load_script(path.stem) for path in sorted(LUA_DIRECTORY.glob("*.lua"))]
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lambdas.shared.errors import MalformedMessage, MessageTooLarge
-from lambdas.shared.message import (
+from message_buffer.errors import MalformedMessage, MessageTooLarge
+from message_buffer.messages.message import (
     MAX_ID_BYTES,
     MAX_MESSAGE_BYTES,
     Attachment,
@@ -15,7 +15,7 @@ from lambdas.shared.message import (
     decode,
     encode,
 )
-from lambdas.shared.wire import id_line
+from message_buffer.messages.wire_form import id_line
 
 # Version 1 as it was written first. Buffers hold such bytes: they are never edited, only added to.
 SMALLEST_V1 = b'"m1"\n{"v":1,"type":"text","receivedAt":1700000000123,"platform":"whatsapp"}'

@@ -3,8 +3,8 @@ from typing import Any
 from redis.cluster import RedisCluster
 from redis.exceptions import MovedError
 
-from lambdas.shared.scripts import load_script
-from lambdas.shared.store.connection import Connection
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.scripts import load_script
 
 
 class FormerOwner:

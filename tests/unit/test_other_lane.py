@@ -5,10 +5,10 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.conversation_processor import lanes as emitting
-from lambdas.shared.emission import LONGEST_RETRY_MS
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.store.outcomes import Taken
+from lambdas.conversation_processor import lane_agreement as emitting
+from message_buffer.errors import SendFailed
+from message_buffer.events.emission import LONGEST_RETRY_MS
+from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import payload
 from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes
 from tests.support.window import CONVERSATION, Killed, failing, killed, make_holding_table

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lambdas.processor.service import Executors, Exit, Processor, Time, Timings
-from lambdas.shared.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Acquired, Held
+from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from message_buffer.lanes.outcomes import Acquired, Held
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import EXECUTOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
 from tests.support.invariants import assert_invariants

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lambdas.responder.errors import Busy
-from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MOST_PARKED, POLICIES, QUEUE
+from responder.errors import Busy
+from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MOST_PARKED, POLICIES, QUEUE
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from lambdas.responder import handler as module
-from lambdas.responder.buffer import MessageBuffer
-from lambdas.responder.credentials import CredentialStore
-from lambdas.responder.desk import Desk
-from lambdas.responder.errors import Busy, MalformedEvent
-from lambdas.responder.event import read_batch
-from lambdas.responder.gate import MOST_PARKED, MOST_PARKED_BYTES
-from lambdas.responder.history import MOST_TURN_BYTES, Turn, alternating, kept, shortened, within_budget
-from lambdas.responder.service import Delivery, Later
-from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.kept_secret import LIFE_MS
-from lambdas.shared.senders.deliveries import Deliveries
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.aws.cached_secret import LIFE_MS
+from message_buffer.errors import SendFailed
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.telemetry import Telemetry
+from responder import handler as module
+from responder.buffer import MessageBuffer
+from responder.credentials import CredentialStore
+from responder.deliveries import Deliveries
+from responder.desk import Desk
+from responder.errors import Busy, MalformedEvent
+from responder.event import read_batch
+from responder.gate import MOST_PARKED, MOST_PARKED_BYTES
+from responder.history import MOST_TURN_BYTES, Turn, alternating, kept, shortened, within_budget
+from responder.service import Delivery, Later
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
@@ -128,7 +128,7 @@ def test_a_heartbeat_that_failed_marks_the_delivery_as_failed(queue: Queue, monk
 def test_a_buried_delivery_is_unchanged_and_its_reason_stands_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, Any]] = []
     client = SimpleNamespace(send_message=lambda **named: sent.append(named))
-    monkeypatch.setattr("lambdas.shared.senders.aws.client", lambda _service: client)
+    monkeypatch.setattr("message_buffer.aws.clients.client", lambda _service: client)
     Deliveries("queue", "dead").bury("body", reason="r" * 500)
     (message,) = sent
     assert (message["QueueUrl"], message["MessageBody"]) == ("dead", "body")

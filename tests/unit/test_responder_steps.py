@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.responder.errors import Refused
+from responder.errors import Refused
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import InvalidRules, SendFailed
-from lambdas.shared.rule_book import CHECK_MS, RuleBook, account_scope, read_scope, scopes_of
-from lambdas.shared.rules import Owner, Rules
+from message_buffer.errors import InvalidRules, SendFailed
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.rules.layers import Owner, Rules
+from message_buffer.rules.rule_book import CHECK_MS, RuleBook, account_scope, read_scope, scopes_of
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 

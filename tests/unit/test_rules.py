@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lambdas.shared.errors import InvalidRules
-from lambdas.shared.rules import (
+from message_buffer.errors import InvalidRules
+from message_buffer.rules.layers import (
     COUNT_LIMIT,
     PRESETS,
     RULE_FIELDS,
@@ -17,7 +17,7 @@ from lambdas.shared.rules import (
     Rules,
     resolve_rules,
 )
-from lambdas.shared.timing import WAIT_LIMIT_MS, Timing
+from message_buffer.rules.timing import WAIT_LIMIT_MS, Timing
 
 MILLISECONDS = [
     "silenceMs",

@@ -7,9 +7,9 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from lambdas.shared.errors import InvalidInput, RulesConflict, SendFailed
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.rules_table import MAX_RULES_BYTES, TRIES, RulesTable, StoredRules
+from message_buffer.aws import clients as aws
+from message_buffer.errors import InvalidInput, RulesConflict, SendFailed
+from message_buffer.rules.rules_table import MAX_RULES_BYTES, TRIES, RulesTable, StoredRules
 
 Item = dict[str, Any]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.errors import ScriptInvariantBroken
-from lambdas.shared.rules import Rules
-from lambdas.shared.scripts import LUA_DIRECTORY, InvalidHeader, Script, load_script, parse_script
-from lambdas.shared.store.settings import StoreSettings
-from lambdas.shared.store.store import Store
+from message_buffer.errors import ScriptInvariantBroken
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, InvalidHeader, Script, load_script, parse_script
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.layers import Rules
 
 NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000

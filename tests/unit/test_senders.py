@@ -13,16 +13,16 @@ import pytest
 from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.senders import aws
-from lambdas.shared.senders.cache_token import sign_cache_token
-from lambdas.shared.senders.dead_letters import DeadLetterQueue
-from lambdas.shared.senders.event_bus import EventBus, entry_bytes
-from lambdas.shared.senders.functions import Functions
-from lambdas.shared.senders.object_store import ObjectStore
-from lambdas.shared.senders.secrets import Secrets
-from lambdas.shared.store.opening import TOKEN_LIFE_MS, IamTokens
-from lambdas.shared.store.settings import IamAccess
+from message_buffer.aws import clients as aws
+from message_buffer.aws.cache_token import sign_cache_token
+from message_buffer.aws.functions import Functions
+from message_buffer.aws.object_store import ObjectStore
+from message_buffer.aws.secrets import Secrets
+from message_buffer.errors import SendFailed
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.lanes.valkey.settings import IamAccess
+from message_buffer.lanes.valkey.sign_in import TOKEN_LIFE_MS, IamTokens
 
 
 @pytest.fixture(autouse=True)

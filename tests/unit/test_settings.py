@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lambdas.shared import config
-from lambdas.shared.errors import InvalidSettings
+from lambdas import environment as config
+from message_buffer.errors import InvalidSettings
 
 COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "VALKEY_URL": "valkey://127.0.0.1:6379"}
 INGEST = COMMON | {

@@ -7,7 +7,7 @@ import pytest
 from redis import exceptions as theirs
 from redis.exceptions import RedisClusterException, ResponseError, SlotNotCoveredError
 
-from lambdas.shared.errors import (
+from message_buffer.errors import (
     MessageBufferError,
     ScriptInvariantBroken,
     StoreError,
@@ -16,8 +16,8 @@ from lambdas.shared.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from lambdas.shared.scripts import load_script
-from lambdas.shared.store.connection import Connection
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.scripts import load_script
 
 SCRIPT = load_script("renew_lease")
 KEYS = [b"{b0}:processor"]

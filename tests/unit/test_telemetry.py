@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from lambdas.shared.errors import StoreUnavailable
-from lambdas.shared.telemetry import Telemetry
+from message_buffer.errors import StoreUnavailable
+from message_buffer.telemetry import Telemetry
 
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
 _services = count()

@@ -1,11 +1,11 @@
 import pytest
 
-from lambdas.shared.errors import StoreUnavailable
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders.starter import ProcessorStarter
-from lambdas.shared.store.outcomes import Recovered
-from lambdas.shared.store.settings import StoreSettings
 from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog
+from message_buffer.errors import StoreUnavailable
+from message_buffer.lanes.outcomes import Recovered
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeFunctions, RecordedTelemetry
 

@@ -9,15 +9,15 @@ from unittest.mock import patch
 import jsonschema
 import pytest
 
-from lambdas.shared.errors import SendFailed
-from lambdas.shared.message import MAX_ID_BYTES
-from lambdas.shared.rules import Rules
-from lambdas.shared.senders import holding_table
-from lambdas.shared.senders.holding_table import MAX_NAME_BYTES, Frozen, HoldingTable, name_of
-from lambdas.shared.store import outcomes as o
-from lambdas.shared.window import GRACE_MS, REMEMBER_MS
 from lambdas.window_processor import service
 from lambdas.window_processor.service import LONGEST_REST_MS, MAX_MESSAGES
+from message_buffer.errors import SendFailed
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb import table as holding_table
+from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
+from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen, HoldingTable, name_of
+from message_buffer.messages.message import MAX_ID_BYTES
+from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
 from tests.support.window import (
     AMPLE,

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from lambdas.shared.errors import SendFailed, StoreUnavailable
-from lambdas.shared.store import outcomes as o
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
 from tests.support.actors import FATES, GO, Actor, take_turns
 from tests.support.engine import payload
 from tests.support.window import AMPLE, RULES, WINDOW_MS, Killed, WindowScene, dynamodb, make_holding_table

@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.shared.errors import SendFailed, StoreUnavailable
-from lambdas.shared.senders.triggers import Trigger
-from lambdas.shared.store import outcomes as o
 from lambdas.window_processor.service import LOCK_MS, LONGEST_REST_MS
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb.triggers import Trigger
 from tests.support.engine import payload
 from tests.support.window import AMPLE, CONVERSATION, VISIBILITY_MS, WINDOW_MS, Killed, WindowScene, failing, killed
 
@@ -355,7 +355,7 @@ class Unprocessed:
             return {"UnprocessedItems": {name: requests[1:] + requests[:1]}}
 
         monkeypatch.setattr(client, "batch_write_item", batch_write_item)
-        monkeypatch.setattr("lambdas.shared.senders.holding_table.time.sleep", lambda _: None)
+        monkeypatch.setattr("message_buffer.lanes.dynamodb.table.time.sleep", lambda _: None)
 
 
 # -- the heartbeat -----------------------------------------------------------------------------------

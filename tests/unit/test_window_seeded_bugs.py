@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.shared import window
-from lambdas.shared.senders import holding_table
 from lambdas.window_processor import service
+from message_buffer.lanes.dynamodb import lane as window
+from message_buffer.lanes.dynamodb import table as holding_table
 from tests.support.window import dynamodb
 from tests.unit.test_window_model import try_every_crossing
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from lambdas.shared.conversation import ConversationId
-from lambdas.shared.errors import InvalidInput
-from lambdas.shared.keys import encode_conversation
-from lambdas.shared.message import MAX_TIME_MS, Message
-from lambdas.shared.wire import mend_id
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.message import MAX_TIME_MS, Message
+from message_buffer.messages.wire_form import mend_id
 
 Headers = Mapping[str, str]
 Query = Mapping[str, str]

@@ -28,8 +28,8 @@ from lambdas.ingest.platforms.base import (
     hmac_signer,
     parse_json,
 )
-from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
-from lambdas.shared.message import Message
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
+from message_buffer.messages.message import Message
 
 MOST_MESSAGES = 1_000
 

@@ -25,8 +25,8 @@ from lambdas.ingest.platforms.base import (
     is_same,
     without_nothing,
 )
-from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
-from lambdas.shared.message import Message
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
+from message_buffer.messages.message import Message
 
 Form = list[tuple[str, str]]
 

@@ -29,8 +29,8 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
-from lambdas.shared.conversation import DEFAULT_TENANT, ConversationId
-from lambdas.shared.message import Message
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
+from message_buffer.messages.message import Message
 
 
 class WhatsApp(MetaPlatform):

@@ -1,0 +1,266 @@
+"""docs/cost.md and docs/cost.svg. Every number in them comes from the model."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from cost.alternatives import polling, window_lane
+from cost.chart import Series, svg
+from cost.facts import HOURS, MILLION, prices, usages, used
+from cost.lines import Line, total
+from cost.model import EGRESSES, bill, floors, with_egress
+from cost.report import HEAD, number, rows, unit_price
+from cost.traffic import Traffic, processors
+from infra.config import StageConfig, load_stage
+
+HERE = Path(__file__).parent
+STAGE = "prod"
+VOLUMES = [10_000, 100_000, 1_000_000, 10_000_000]
+SHOWN = 100_000
+CENTS_UP_TO = 1_000
+# A name, and what is laid over the stage.
+LEVERS: list[tuple[str, dict[str, Any]]] = [
+    ("one NAT gateway", {"network": {"egress": "nat", "nat_gateways": 1}}),
+    ("two NAT gateways", {"network": {"egress": "nat", "nat_gateways": 2}}),
+    ("interface endpoints", {"network": {"egress": "endpoints"}}),
+    ("a REST API with WAF", {"api": {"kind": "rest"}}),
+    ("ingest with a snapshot", {"warmth": {"ingest": "snap_start"}}),
+    ("ingest with 2 instances kept warm", {"warmth": {"ingest": "provisioned", "provisioned_instances": 2}}),
+    ("four shards", {"shards": 4, "concurrency": {"processor": 8}}),
+    ("tracing", {"tracing": True}),
+    ("no flow logs", {"network": {"flow_logs": False}}),
+    ("no fallback", {"fallback": False}),
+    ("no archive", {"bus": {"archive_days": 0}}),
+    ("logs kept for a year", {"log_retention": "one_year"}),
+]
+
+Stages = Mapping[str, Any]
+
+
+def write(folder: Path, stages: Stages) -> None:
+    (folder / "cost.md").write_text(text(stages))
+    (folder / "cost.svg").write_text(picture(stages))
+
+
+def text(stages: Stages) -> str:
+    config = load_stage(stages, stage=STAGE)
+    traffic = Traffic(messages_per_day=SHOWN)
+    template = Template((HERE / "cost.md.template").read_text())
+    return template.substitute(
+        _words(config, traffic),
+        volumes=_volumes(config),
+        bill=_table(HEAD, rows(bill(config, traffic)), right={1, 3, 4, 5}),
+        floors=_floors(stages),
+        parts_at_rest=_parts_at_rest(config),
+        levers=_levers(stages, traffic),
+        lanes=_lanes(config),
+        polling=_polling(config),
+        traffic=_traffic(),
+        usages=_usages(),
+        prices=_prices(),
+    )
+
+
+def picture(stages: Stages) -> str:
+    config = load_stage(stages, stage=STAGE)
+    volumes = [10 ** (exponent / 4) for exponent in range(12, 29)]
+    bills = {
+        name: [total(bill(with_egress(config, name), Traffic(messages_per_day=volume))) for volume in volumes]
+        for name in floors(config)
+    }
+    bills["window lane"] = [total(bill(window_lane(config), Traffic(messages_per_day=volume))) for volume in volumes]
+    return svg([Series(name, list(zip(volumes, amounts, strict=True))) for name, amounts in bills.items()])
+
+
+def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
+    """The numbers that stand in sentences."""
+    price = {name: found.price for name, found in prices().items()}
+    gateway, minimum = price["nat_hour"] * HOURS, price["valkey_storage"] * HOURS
+    endpoint = price["endpoint_hour"] * HOURS
+    run = processors(traffic, shards=1, timings=config.timings)
+    nobody = Traffic(messages_per_day=0)
+    floor = total(bill(config, nobody))
+    traced = config.model_copy(update={"tracing": True})
+    return {
+        "stage": config.name,
+        "shown": f"{SHOWN:,}",
+        "total": _money(total(bill(config, traffic))),
+        "floor": _money(floor),
+        "fragments": f"{traffic.fragments_per_batch:g}",
+        "network_floor": _money(_part(bill(config, nobody), "network")),
+        "nat_gateway": _money(gateway),
+        "nat_address": _money(price["public_address"] * HOURS),
+        "nat_whole": _money(gateway + price["public_address"] * HOURS),
+        "endpoint": _money(endpoint),
+        "endpoints_count": number(used("endpoint_services")),
+        "endpoints_all": _money(endpoint * used("endpoint_services") * 2),
+        "break_even": number(_break_even_gb(config)),
+        "moved": number(_gb_out(config, VOLUMES[-1])),
+        "cache_floor": _money(minimum * used("cache_floor_gb")),
+        "cache_minimum": _money(minimum),
+        "redis_floor": _money(price["redis_storage"] * HOURS),
+        "polling_lambda": _money(_lambda(polling(config)) / config.shards),
+        "polling_questions": _money(_part(polling(config), "cache")),
+        "awake": f"{run.seconds / 3_600 / (HOURS / 24):.1f}",
+        "metrics_most": _money(
+            price["metric"] * (used("metrics_always") + used("metrics_of_sweep") + used("metrics_with_traffic"))
+        ),
+        "ecpu_message": f"{used('buffer_us') / used('simple_command_us'):.2f}",
+        "queue_empty": _money(used("queue_polls") / MILLION * price["sqs_requests"]),
+        "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
+        "window_floor": _money(total(bill(window_lane(config), nobody))),
+        "lane_until": f"{_lane_until(config):,.0f}",
+        "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
+        "statuses": f"{traffic.statuses_per_batch:g}",
+    }
+
+
+def _volumes(config: StageConfig) -> str:
+    heads = ["messages a day", "batches a day", *floors(config), "window lane", "a million messages"]
+    body = []
+    for volume in VOLUMES:
+        traffic = Traffic(messages_per_day=volume)
+        amounts = [total(bill(with_egress(config, name), traffic)) for name in floors(config)]
+        here = total(bill(config, traffic))
+        body.append([
+            f"{volume:,}", f"{volume / traffic.fragments_per_batch:,.0f}", *map(_money, amounts),
+            _money(total(bill(window_lane(config), traffic))), _money(here / traffic.messages * 1e6),
+        ])  # fmt: skip
+    return _table(heads, body, right=set(range(len(heads))))
+
+
+def _floors(stages: Stages) -> str:
+    body = []
+    for stage in sorted(name for name in stages if name != "local"):
+        config = load_stage(stages, stage=stage)
+        whole = total(bill(config, Traffic(messages_per_day=0)))
+        body.append([stage, _money(whole), *map(_money, floors(config).values())])
+    return _table(["stage", "as it is", *EGRESSES], body, right={1, 2, 3, 4})
+
+
+def _parts_at_rest(config: StageConfig) -> str:
+    lines = bill(config, Traffic(messages_per_day=0))
+    parts = sorted({line.part for line in lines}, key=lambda part: -_part(lines, part))
+    body = [[part, _money(_part(lines, part)), f"{_part(lines, part) / total(lines):.0%}"] for part in parts]
+    return _table(["part", "$/month", "share"], body, right={1, 2})
+
+
+def _levers(stages: Stages, traffic: Traffic) -> str:
+    before = load_stage(stages, stage=STAGE)
+    body = []
+    for name, over in LEVERS:
+        after = load_stage(stages, stage=STAGE, overrides=json.dumps(over))
+        if after != before:
+            difference = total(bill(after, traffic)) - total(bill(before, traffic))
+            body.append([name, f"{difference:+,.2f}"])
+    return _table(["with", "$/month"], body, right={1})
+
+
+def _lanes(config: StageConfig) -> str:
+    body = []
+    for volume in [0, *VOLUMES]:
+        traffic = Traffic(messages_per_day=volume)
+        ours, lane = bill(config, traffic), bill(window_lane(config), traffic)
+        dynamodb = total(line for line in lane if line.price.startswith("dynamodb"))
+        fallback = total(ours) - total(bill(_without_fallback(config), traffic))
+        body.append([
+            f"{volume:,}", _money(total(ours)), _money(_part(ours, "network")), _money(_part(ours, "cache")),
+            _money(fallback), _money(total(lane)), _money(dynamodb),
+        ])  # fmt: skip
+    heads = [
+        "messages a day",
+        "debounce lane",
+        "its network",
+        "its cache",
+        "its fallback",
+        "window lane",
+        "its DynamoDB",
+    ]
+    return _table(heads, body, right=set(range(len(heads))))
+
+
+def _polling(config: StageConfig) -> str:
+    polls = _lambda(polling(config))
+    body = []
+    for volume in [0, 1_000, *VOLUMES]:
+        traffic = Traffic(messages_per_day=volume)
+        run = processors(traffic, shards=config.shards, timings=config.timings)
+        ours = _lambda(line for line in bill(config, traffic) if line.part == "processor")
+        body.append([
+            f"{volume:,}", f"{run.seconds / config.shards / (HOURS * 36):.0f} %", f"{run.starts / (HOURS / 24):,.0f}",
+            _money(ours), _money(polls),
+        ])  # fmt: skip
+    heads = ["messages a day", "of the day awake", "starts a day", "self-sustaining", "polling"]
+    return _table(heads, body, right=set(range(len(heads))))
+
+
+def _traffic() -> str:
+    body = [
+        [f"`--{name.replace('_', '-')}`", f"{field.default:,}", str(field.description)]
+        for name, field in Traffic.model_fields.items()
+    ]
+    return _table(["option", "default", "is"], body, right={1})
+
+
+def _usages() -> str:
+    body = [
+        [name.replace("_", " "), f"{found.value:,g}", found.unit, found.basis, found.note]
+        for name, found in usages().items()
+    ]
+    return _table(["what", "value", "unit", "basis", "note"], body, right={1})
+
+
+def _prices() -> str:
+    body = [
+        [name.replace("_", " "), unit_price(found.price), found.unit, str(found.as_of or "check"), found.source]
+        for name, found in prices().items()
+    ]
+    return _table(["price of", "$", "for a", "as of", "source"], body, right={1})
+
+
+def _gb_out(config: StageConfig, volume: int) -> float:
+    lines = bill(with_egress(config, "endpoints"), Traffic(messages_per_day=volume))
+    return sum(line.quantity for line in lines if line.price == "endpoint_data")
+
+
+def _break_even_gb(config: StageConfig) -> float:
+    """At which endpoints, which cost less a GB, have made up for what they cost more an hour than one NAT gateway."""
+    more = floors(config)["endpoints"] - floors(config)["1 NAT gateway"]
+    return more / (prices()["nat_data"].price - prices()["endpoint_data"].price)
+
+
+def _lane_until(config: StageConfig) -> float:
+    """Messages a day, to two digits, from which on the window lane costs more than the stage with one NAT gateway."""
+    least, most = 1.0, float(VOLUMES[-1])
+    one_nat = with_egress(config, "1 NAT gateway")
+    while most - least > 1:
+        middle = (least + most) / 2
+        traffic = Traffic(messages_per_day=middle)
+        if total(bill(window_lane(config), traffic)) < total(bill(one_nat, traffic)):
+            least = middle
+        else:
+            most = middle
+    return float(f"{least:.2g}")
+
+
+def _without_fallback(config: StageConfig) -> StageConfig:
+    return config.model_copy(update={"fallback": False})
+
+
+def _lambda(lines: Iterable[Line]) -> float:
+    return total(line for line in lines if line.price.startswith("lambda"))
+
+
+def _part(lines: list[Line], part: str) -> float:
+    return total(line for line in lines if line.part == part)
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.2f}" if amount < CENTS_UP_TO else f"{amount:,.0f}"
+
+
+def _table(heads: list[str], body: list[list[str]], *, right: set[int]) -> str:
+    rule = ["---:" if column in right else "---" for column in range(len(heads))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heads, rule, *body])

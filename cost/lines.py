@@ -1,0 +1,46 @@
+"""A line of a bill, and what several parts of a stage reckon alike."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cost.facts import DAYS, prices, used
+from infra.config import LogRetention, StageConfig
+
+RETENTION_DAYS: dict[LogRetention, int] = {
+    "one_day": 1,
+    "one_week": 7,
+    "two_weeks": 14,
+    "one_month": 30,
+    "three_months": 90,
+    "six_months": 180,
+    "one_year": 365,
+    "ten_years": 3_653,
+}
+
+
+class Line(NamedTuple):
+    part: str
+    component: str
+    price: str
+    quantity: float
+    formula: str
+
+    @property
+    def monthly(self) -> float:
+        return self.quantity * prices()[self.price].price
+
+
+def total(lines: Iterable[Line]) -> float:
+    return sum(line.monthly for line in lines)
+
+
+def log_lines(config: StageConfig, gb: float, *, part: str, component: str, formula: str) -> list[Line]:
+    kept = gb * used("logs_compressed") * RETENTION_DAYS[config.log_retention] / DAYS
+    return [
+        Line(part, component, "logs_written", gb, formula),
+        Line(part, f"{component}, kept", "logs_kept", kept, "compressed, for the stage's retention"),
+    ]
+
+
+def billed_seconds(time_ms: str) -> float:
+    return (used(time_ms) + used("cold_share") * used("cold_start_ms")) / 1_000

@@ -1,0 +1,98 @@
+"""A bill as a table for people, and as JSON for programs."""
+
+from typing import Any
+
+from cost.facts import REGION, prices
+from cost.lines import Line, total
+from cost.model import bill, floors
+from cost.traffic import Traffic
+from infra.config import StageConfig
+
+HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
+LEAST_SHOWN = 0.01
+DIGITS_SHOWN_FROM = 100
+
+
+def rows(lines: list[Line]) -> list[list[str]]:
+    """The table's cells, dearest first; what rounds to nothing is one row."""
+    whole = total(lines)
+    shown = sorted((line for line in lines if line.monthly >= LEAST_SHOWN), key=lambda line: -line.monthly)
+    small = [line for line in lines if line.monthly < LEAST_SHOWN]
+    cells = [
+        [
+            line.component, number(line.quantity), prices()[line.price].unit, unit_price(prices()[line.price].price),
+            f"{line.monthly:.2f}", f"{line.monthly / whole:.1%}", line.formula,
+        ]
+        for line in shown
+    ]  # fmt: skip
+    if small:
+        more = ["", "", "", f"{total(small):.2f}", f"{total(small) / whole:.1%}", "each under a cent"]
+        cells.append([f"{len(small)} more", *more])
+    return cells
+
+
+def number(value: float) -> str:
+    """With three digits or more that mean something."""
+    return f"{value:,.0f}" if value >= DIGITS_SHOWN_FROM else f"{value:,.3g}"
+
+
+def unit_price(price: float) -> str:
+    return f"{price:.10f}".rstrip("0") if price < LEAST_SHOWN else f"{price:g}"
+
+
+def as_text(config: StageConfig, traffic: Traffic) -> str:
+    lines = bill(config, traffic)
+    cells = [HEAD, *rows(lines)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
+    numeric = {1, 3, 4, 5}
+    table = [
+        "  ".join(
+            cell.rjust(width) if column in numeric else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    floor = total(bill(config, Traffic(messages_per_day=0)))
+    empty = ", ".join(f"{amount:.2f} with {name}" for name, amount in floors(config).items())
+    by_egress = f" ({empty})" if empty else ""
+    million = f" ({total(lines) / traffic.messages * 1e6:.2f} a million)" if traffic.messages else ""
+    return "\n".join(
+        [
+            f"Stage {config.name}, {traffic.messages_per_day:,.0f} messages a day{_elsewhere(config)}",
+            "",
+            *table,
+            "",
+            f"Total: ${total(lines):.2f} a month{million}. With no messages: ${floor:.2f}{by_egress}.",
+            "Free tiers are not subtracted. What was assumed: docs/cost.md.",
+        ]
+    )
+
+
+def _elsewhere(config: StageConfig) -> str:
+    return "" if config.region == REGION else f"; prices are those of {REGION}, the stage is in {config.region}"
+
+
+def as_json(config: StageConfig, traffic: Traffic) -> dict[str, Any]:
+    lines = bill(config, traffic)
+    return {
+        "stage": config.name,
+        "region": config.region,
+        "pricesOf": REGION,
+        "traffic": traffic.model_dump(),
+        "lines": [
+            {
+                "component": line.component,
+                "part": line.part,
+                "quantity": line.quantity,
+                "price": line.price,
+                "unit": prices()[line.price].unit,
+                "unitPrice": prices()[line.price].price,
+                "monthly": line.monthly,
+                "formula": line.formula,
+            }
+            for line in lines
+        ],
+        "total": total(lines),
+        "floor": total(bill(config, Traffic(messages_per_day=0))),
+        "floors": floors(config),
+    }

@@ -1,4 +1,0 @@
-"""What a stage costs a month: `python -m infra.cost --stage prod --messages-per-day 100000`.
-
-Nothing here imports the CDK, so that the answer comes at once.
-"""

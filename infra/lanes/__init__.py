@@ -1,0 +1,1 @@
+"""What each lane is made of in AWS. Imported by the stacks."""

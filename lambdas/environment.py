@@ -1,0 +1,192 @@
+"""What each function is told by its environment: the only module that reads it.
+
+`infra/environment.py` lists the variables and says where they come from.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from message_buffer.errors import InvalidSettings
+from message_buffer.events.emission import EmissionSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
+from message_buffer.variables import Variables
+
+# An executor is killed at its time-out. Until its token has run out too nobody else may emit the batch, so the
+# token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.
+TOKEN_MARGIN_MS = 2_000
+
+LANES = ("debounce", "window")
+
+
+class HoldingSettings(NamedTuple):
+    """Where the window lane keeps messages, and what ends a window."""
+
+    table: str
+    queue_url: str
+
+
+class IngestSettings(NamedTuple):
+    valkey: ValkeySettings | None
+    """`None` where the window lane stands alone; so is the processor."""
+    processor_function: str | None
+    holding: HoldingSettings | None
+    """`None` where the main lane has no fallback."""
+    webhook_secret_id: str
+    event_bus: str
+    rules: Mapping[str, Any]
+    """The layer that is deployed with the stage, as JSON has it."""
+    rules_table: str
+
+
+class ProcessorSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+    conversation_processor_function: str
+    idle_ms: int
+    handover_ms: int
+
+
+class ConversationProcessorSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+    holding: HoldingSettings | None
+    """`None` where the main lane has no fallback."""
+    emission: EmissionSettings
+
+
+class WindowProcessorSettings(NamedTuple):
+    holding: HoldingSettings
+    emission: EmissionSettings
+
+
+class WatchdogSettings(NamedTuple):
+    valkey: ValkeySettings
+    processor_function: str
+
+
+class AdminSettings(NamedTuple):
+    valkey: ValkeySettings | None
+    """`None` where the window lane stands alone; so is the processor."""
+    processor_function: str | None
+    holding: HoldingSettings | None
+    """`None` where the main lane has no fallback."""
+    redrive_function: str
+    event_bus: str
+    dead_letter_queue_url: str
+    rules: Mapping[str, Any]
+    """The layer that is deployed with the stage, as JSON has it."""
+    rules_table: str
+
+
+class _Environment(Variables):
+    """The environment, with what several functions read alike."""
+
+    def is_window_lane(self) -> bool:
+        lane = self.text("LANE")
+        if lane not in LANES:
+            raise InvalidSettings(f"The environment variable LANE must be one of {', '.join(LANES)}.")
+        return lane == "window"
+
+    def holding(self) -> HoldingSettings:
+        return HoldingSettings(table=self.text("HOLDING_TABLE"), queue_url=self.text("TRIGGER_QUEUE_URL"))
+
+    def fallback(self) -> HoldingSettings | None:
+        if self.optional("HOLDING_TABLE") is None and self.optional("TRIGGER_QUEUE_URL") is None:
+            return None
+        return self.holding()
+
+    def lanes(self) -> tuple[ValkeySettings | None, str | None, HoldingSettings | None]:
+        """Valkey and the processor, which the window lane alone has not; where messages are held, if anywhere."""
+        if self.is_window_lane():
+            return None, None, self.holding()
+        return self.valkey(), self.text("PROCESSOR_FUNCTION"), self.fallback()
+
+    def emission(self) -> EmissionSettings:
+        return EmissionSettings(
+            event_bus=self.text("EVENT_BUS_NAME"),
+            max_event_bytes=self.whole("MAX_EVENT_BYTES", at_least=1_024),
+            oversize_bucket=self.text("OVERSIZE_BUCKET"),
+            max_attempts=self.whole("MAX_ATTEMPTS"),
+            dead_letter_queue_url=self.text("DEAD_LETTER_QUEUE_URL"),
+        )
+
+    def valkey(self, **timings: int) -> ValkeySettings:
+        return ValkeySettings(
+            connection=ConnectionSettings(self.text("VALKEY_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
+            iam=self._iam(),
+            store=StoreSettings(shards=self.whole("SHARDS"), start_ms=self.whole("START_MS"), **timings),
+        )
+
+    def _iam(self) -> IamAccess | None:
+        if self.optional("VALKEY_IAM_USER") is None:
+            return None
+        return IamAccess(self.text("VALKEY_IAM_USER"), self.text("VALKEY_CACHE_NAME"), self.text("AWS_REGION"))
+
+
+def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
+    env = _environment(environ)
+    valkey, processor_function, holding = env.lanes()
+    return IngestSettings(
+        valkey=valkey,
+        processor_function=processor_function,
+        holding=holding,
+        webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
+        event_bus=env.text("EVENT_BUS_NAME"),
+        rules=env.object("RULES"),
+        rules_table=env.text("RULES_TABLE"),
+    )
+
+
+def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSettings:
+    env = _environment(environ)
+    return ProcessorSettings(
+        valkey=env.valkey(lease_ms=env.whole("LEASE_MS"), claim_ms=env.whole("CLAIM_TIMEOUT_MS")),
+        # Lambda itself says so: its successor is the same function.
+        processor_function=env.text("AWS_LAMBDA_FUNCTION_NAME"),
+        conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION"),
+        idle_ms=env.whole("PROCESSOR_IDLE_MS"),
+        handover_ms=env.whole("PROCESSOR_HANDOVER_MS"),
+    )
+
+
+def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
+    env = _environment(environ)
+    return ConversationProcessorSettings(
+        valkey=env.valkey(executor_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        processor_function=env.text("PROCESSOR_FUNCTION"),
+        holding=env.fallback(),
+        emission=env.emission(),
+    )
+
+
+def read_window_processor(environ: Mapping[str, str] | None = None) -> WindowProcessorSettings:
+    env = _environment(environ)
+    return WindowProcessorSettings(
+        holding=env.holding(),
+        emission=env.emission(),
+    )
+
+
+def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
+    env = _environment(environ)
+    return WatchdogSettings(valkey=env.valkey(), processor_function=env.text("PROCESSOR_FUNCTION"))
+
+
+def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
+    env = _environment(environ)
+    valkey, processor_function, holding = env.lanes()
+    return AdminSettings(
+        valkey=valkey,
+        processor_function=processor_function,
+        holding=holding,
+        redrive_function=env.text("REDRIVE_FUNCTION"),
+        event_bus=env.text("EVENT_BUS_NAME"),
+        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+        rules=env.object("RULES"),
+        rules_table=env.text("RULES_TABLE"),
+    )
+
+
+def _environment(environ: Mapping[str, str] | None) -> _Environment:
+    return _Environment(os.environ if environ is None else environ)

@@ -1,0 +1,47 @@
+"""A secret as an instance knows it: read again when it gets old, and an old one is better than none."""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed
+
+LIFE_MS = 60_000
+
+T = TypeVar("T")
+
+
+class ReadsSecrets(Protocol):
+    def read(self, secret_id: str) -> str: ...
+
+
+class KeptSecret(Generic[T]):
+    def __init__(
+        self,
+        secrets: ReadsSecrets,
+        secret_id: str,
+        parse: Callable[[str], T],
+        *,
+        not_renewed: Callable[[SendFailed], None] = lambda _: None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._secrets = secrets
+        self._secret_id = secret_id
+        self._parse = parse
+        self._not_renewed = not_renewed
+        # Wall time: a frozen function's own clock may stand still while its secrets grow old.
+        self._clock = clock
+        self._known: T | None = None
+        self._read_at_ms = 0
+
+    def value(self, *, at_most_ms_old: int = LIFE_MS) -> T:
+        """Raises SendFailed if there is nothing to go by."""
+        if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
+            try:
+                self._known = self._parse(self._secrets.read(self._secret_id))
+            except SendFailed as error:
+                if self._known is None:
+                    raise
+                self._not_renewed(error)
+            self._read_at_ms = self._clock()
+        return self._known

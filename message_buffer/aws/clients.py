@@ -1,0 +1,64 @@
+"""AWS clients, made on first use, and the one place where the SDK's errors become ours.
+
+The SDK is imported with the first client, not with the function: who finds nothing to send pays for none of it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import Any, NamedTuple
+
+from message_buffer.errors import SendFailed
+
+
+class Patience(NamedTuple):
+    connect_seconds: float
+    answer_seconds: float
+    attempts: int = 2
+
+
+# Two tries of about three seconds: every caller has something better to do than to wait for longer.
+# To connect is tried with each address of a service in turn; S3 has eight.
+PATIENT = Patience(0.4, 2.5)
+# Of callers that have something to go by, and somebody who waits for them.
+HURRIED = Patience(0.4, 1.0, attempts=1)
+# Between the tries the SDK pauses for up to a second.
+LONGEST_CALL_MS = 8_000
+
+_making = Lock()
+
+
+def client(service: str, *, connections: int = 10, patience: Patience = PATIENT) -> Any:
+    # Clients may be shared between threads, but not be made by several at once.
+    with _making:
+        return _made(service, connections, patience)
+
+
+@cache
+def _made(service: str, connections: int, patience: Patience) -> Any:
+    import boto3  # noqa: PLC0415 - imported when first used
+    from botocore.config import Config  # noqa: PLC0415
+
+    return boto3.client(
+        service,
+        config=Config(
+            connect_timeout=patience.connect_seconds,
+            read_timeout=patience.answer_seconds,
+            retries={"mode": "standard", "total_max_attempts": patience.attempts},
+            max_pool_connections=connections,
+        ),
+    )
+
+
+@contextmanager
+def errors_as_ours(doing: str) -> Iterator[None]:
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - imported when first used
+
+    try:
+        yield
+    except ClientError as error:
+        # The service's own words may quote what was sent.
+        raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
+    except BotoCoreError as error:
+        raise SendFailed(f"{doing}: {type(error).__name__}") from error

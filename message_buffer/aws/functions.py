@@ -1,0 +1,39 @@
+"""Starts other functions, or calls one and waits for its answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from message_buffer.aws import clients as aws
+from message_buffer.errors import SendFailed
+
+ACCEPTED = 202
+
+
+class Functions:
+    def __init__(self, *, connections: int = 10) -> None:
+        self._connections = connections
+
+    def prepare(self) -> None:
+        """Make the client now: the first start need not wait for it."""
+        aws.client("lambda", connections=self._connections)
+
+    def start(self, function: str, payload: Mapping[str, object]) -> None:
+        """Returns when Lambda has accepted the event; raises SendFailed when it has not."""
+        with aws.errors_as_ours("invoke"):
+            answer = aws.client("lambda", connections=self._connections).invoke(
+                FunctionName=function,
+                InvocationType="Event",
+                Payload=json.dumps(payload, separators=(",", ":")).encode(),
+            )
+        if answer.get("StatusCode") != ACCEPTED:
+            raise SendFailed(f"invoke: status {answer.get('StatusCode')}")
+
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
+        """What the function answered, or how it failed: `errorType` and `errorMessage`. It is called only once."""
+        with aws.errors_as_ours("invoke"):
+            answer = aws.client("lambda", patience=aws.Patience(1.0, answer_seconds, attempts=1)).invoke(
+                FunctionName=function, Payload=json.dumps(payload, separators=(",", ":")).encode()
+            )
+            body = json.loads(answer["Payload"].read())
+        return body if isinstance(body, dict) else {}

@@ -1,0 +1,162 @@
+"""From a taken batch to what leaves the system: the event, or a dead letter. Pure functions of the batch.
+
+`docs/schema/messages.batch.ready.json` is the event's schema.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from message_buffer.errors import InvalidInput, MalformedMessage
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.wire_form import decode_fields
+
+DETAIL_TYPE = "messages.batch.ready"
+EVENT_VERSION = 1
+LETTER_VERSION = 1
+
+Json = dict[str, Any]
+
+# What a message is sure to have on the bus, and what stands there if its platform did not say.
+_MESSAGE: Json = {
+    "id": None,
+    "text": "",
+    "type": "text",
+    "author": None,
+    "attachments": [],
+    "replyTo": None,
+    "sentAt": None,
+    "receivedAt": None,
+    "platform": None,
+}
+_REQUIRED = {"id": str, "text": str, "receivedAt": int, "platform": str}
+
+
+class Content(NamedTuple):
+    """The part of an event that may become too large for the bus."""
+
+    messages: list[Json]
+    text: str
+
+    @property
+    def wire(self) -> bytes:
+        return to_json({"messages": self.messages, "text": self.text})
+
+
+def content_of(payloads: list[bytes]) -> Content:
+    messages = [_message(payload) for payload in payloads]
+    return Content(messages, "\n".join(message["text"] for message in messages if message["text"]))
+
+
+def _message(payload: bytes) -> Json:
+    message = _MESSAGE | decode_fields(payload)
+    for name, kind in _REQUIRED.items():
+        if type(message[name]) is not kind:
+            raise MalformedMessage(f"the message's {name} is not what it should be")
+    return message
+
+
+def event_of(conversation: str, taken: Taken, content: Content) -> Json:
+    return _envelope(conversation, taken, content.messages[0]["platform"]) | {
+        "messages": content.messages,
+        "text": content.text,
+    }
+
+
+def event_by_reference(conversation: str, taken: Taken, content: Content, *, reference: Json) -> Json:
+    """The same event without its content, which the reference leads to."""
+    return _envelope(conversation, taken, content.messages[0]["platform"]) | {
+        "messages": [],
+        "text": None,
+        "messagesRef": reference,
+    }
+
+
+def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
+    return {
+        "version": EVENT_VERSION,
+        "batchId": taken.batch_id,
+        "conversationId": conversation,
+        "tenant": parse_conversation_id(conversation).tenant,
+        "generation": taken.generation,
+        "attempt": taken.attempt,
+        "messageCount": len(taken.payloads),
+        "bufferedAt": taken.first_at_ms,
+        "flushReason": taken.flush_reason,
+        "lane": taken.lane,
+        "metadata": {
+            "platform": platform,
+            "firstMessageAt": taken.first_at_ms,
+            "lastMessageAt": taken.last_at_ms,
+            # Of the batch, not of this attempt: the same however often it is emitted.
+            "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
+        },
+    }
+
+
+def object_key(taken: Taken) -> str:
+    """The same for every attempt, so that a retry overwrites its like."""
+    return f"batches/{taken.batch_id}.json"
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
+    """Everything of the batch but its payloads."""
+    return {
+        "version": LETTER_VERSION,
+        "reason": reason,
+        "batchId": taken.batch_id,
+        "conversationId": conversation,
+        "attempt": taken.attempt,
+        "generation": taken.generation,
+        "firstAt": taken.first_at_ms,
+        "lastAt": taken.last_at_ms,
+        "dueAt": taken.due_at_ms,
+        "flushReason": taken.flush_reason,
+        "lane": taken.lane,
+    }
+
+
+def letter_payloads(taken: Taken) -> list[str | Json]:
+    return [_readable(payload) for payload in taken.payloads]
+
+
+def _readable(payload: bytes) -> str | Json:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(payload).decode()}
+
+
+def letter_key(taken: Taken) -> str:
+    return f"dead-letters/{taken.batch_id}.json"
+
+
+def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, Taken]:
+    """(conversation, batch): what the letter was made of."""
+    try:
+        return letter["conversationId"], Taken(
+            batch_id=letter["batchId"],
+            attempt=letter["attempt"] + 1,
+            generation=letter["generation"],
+            first_at_ms=letter["firstAt"],
+            last_at_ms=letter["lastAt"],
+            due_at_ms=letter["dueAt"],
+            flush_reason=letter["flushReason"],
+            payloads=[
+                payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
+            ],
+            # Letters of a version before lanes have none.
+            lane=letter.get("lane", "debounce"),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput("this is not the body of a dead letter") from error
+
+
+def to_json(value: Any) -> bytes:
+    # Half a surrogate pair cannot travel; what we buffered ourselves holds none.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,0 +1,179 @@
+"""A taken batch leaves: to the bus, or among the dead letters if it cannot go there. The same for every lane.
+
+Any step may be repeated or be the last one that happens. A batch stays frozen under its id until somebody says it is
+out, so the worst is that the same event comes again; consumers know it by its `batchId`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from message_buffer.aws.clients import LONGEST_CALL_MS
+from message_buffer.aws.object_store import ObjectStore
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import InvalidInput, SendFailed
+from message_buffer.events import batch_ready as batch
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.telemetry import Telemetry
+
+FIRST_RETRY_MS = 1_000
+LONGEST_RETRY_MS = 60_000
+# What every account's queue takes.
+MAX_LETTER_BYTES = 262_144
+# For putting the batch back, or saying that it is out.
+SETTLE_MS = 2_000
+
+
+class EmissionSettings(NamedTuple):
+    """Where batches go, whichever lane took them, and what does not go there."""
+
+    event_bus: str
+    max_event_bytes: int
+    oversize_bucket: str
+    max_attempts: int
+    dead_letter_queue_url: str
+
+
+class Limits(NamedTuple):
+    max_event_bytes: int
+    max_attempts: int
+
+
+class TimeLeft:
+    """What Lambda still gives an executor. It ends by putting its batch back, not by being killed.
+
+    Two calls of AWS fit into the default time-out of 20 seconds at their slowest, a third may have to wait for the
+    next attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
+    """
+
+    def __init__(self, remaining_ms: Callable[[], int]) -> None:
+        self._remaining_ms = remaining_ms
+        self._needed_ms = min(LONGEST_CALL_MS + SETTLE_MS, remaining_ms() // 2)
+
+    def require_a_call(self) -> None:
+        if self._remaining_ms() < self._needed_ms:
+            raise SendFailed("too little time is left for another call")
+
+
+class Bus(Protocol):
+    def publish(self, detail_type: str, detail: str) -> None: ...
+
+
+class Objects(Protocol):
+    bucket: str
+
+    def put(self, key: str, body: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+
+class Queue(Protocol):
+    def put(self, body: str) -> None: ...
+
+
+class Outlets(NamedTuple):
+    """Where a batch may go."""
+
+    bus: Bus
+    objects: Objects
+    dead_letters: Queue
+
+
+class Emission:
+    def __init__(self, outlets: Outlets, telemetry: Telemetry, limits: Limits, *, clock: Clock = system_clock) -> None:
+        self._bus, self._objects, self._dead_letters = outlets
+        self._telemetry = telemetry
+        self._limits = limits
+        self._clock = clock
+
+    def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+        """To the bus; or among the dead letters, if it cannot go there."""
+        if taken.attempt > self._limits.max_attempts:
+            # Its executors died: one that lives gives up at its last attempt.
+            self._bury(conversation, taken, time, reason="attempts exhausted")
+            return
+        try:
+            self._emit(conversation, taken, time)
+        except InvalidInput as error:
+            self._bury(conversation, taken, time, reason=f"unreadable: {error}")
+        except SendFailed as error:
+            if taken.attempt < self._limits.max_attempts:
+                raise
+            self._bury(conversation, taken, time, reason=str(error))
+
+    def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
+        """Emit what a dead letter holds under its old batch id; raises what goes wrong. Answers that id.
+
+        The conversation has gone on since: this batch comes out of order.
+        """
+        payloads = letter.get("payloads")
+        if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):
+            payloads = json.loads(self._objects.get(str(reference.get("key"))))
+        if not isinstance(payloads, list) or not payloads:
+            raise InvalidInput("this is not the body of a dead letter: it has no payloads")
+        conversation, taken = batch.taken_from_letter(letter, payloads)
+        self._emit(conversation, taken, time)
+        return taken.batch_id
+
+    def _emit(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+        content = batch.content_of(taken.payloads)
+        detail = batch.to_json(batch.event_of(conversation, taken, content))
+        oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
+        if oversize:
+            key, body = batch.object_key(taken), content.wire
+            time.require_a_call()
+            self._objects.put(key, body)
+            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
+            detail = batch.to_json(batch.event_by_reference(conversation, taken, content, reference=reference))
+        time.require_a_call()
+        self._bus.publish(batch.DETAIL_TYPE, detail.decode())
+        self._tell_emitted(conversation, taken, oversize=oversize)
+
+    def _bury(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
+        letter = batch.letter_of(conversation, taken, reason=reason)
+        payloads = batch.letter_payloads(taken)
+        # Escaped to ASCII: a queue refuses some of the characters that people can write.
+        body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
+        if len(body) > MAX_LETTER_BYTES:
+            key, content = batch.letter_key(taken), json.dumps(payloads, separators=(",", ":")).encode()
+            time.require_a_call()
+            self._objects.put(key, content)
+            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(content)}
+            body = json.dumps(letter | {"payloadsRef": reference}, separators=(",", ":"))
+        time.require_a_call()
+        self._dead_letters.put(body)
+        self._telemetry.count("DeadLetters")
+        self._telemetry.warn(
+            "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
+        )
+
+    def _tell_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
+        count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
+        late_ms = max(self._clock() - taken.due_at_ms, 0)
+        self._telemetry.count("Batches")
+        self._telemetry.count("BatchSize", count)
+        self._telemetry.measure_ms("WaitMs", wait_ms)
+        self._telemetry.measure_ms("EmitLatenessMs", late_ms)
+        self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
+        self._telemetry.info(
+            "emitted",
+            conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
+            flush_reason=taken.flush_reason, wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,
+        )  # fmt: skip
+
+
+def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
+    outlets = Outlets(
+        EventBus(settings.event_bus),
+        ObjectStore(settings.oversize_bucket),
+        DeadLetterQueue(settings.dead_letter_queue_url),
+    )
+    return Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+
+
+def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
+    """Doubled with each attempt, less up to half by chance: what failed together does not return together."""
+    longest = min(FIRST_RETRY_MS << min(attempt - 1, 16), LONGEST_RETRY_MS)
+    return int(longest * (1 - random() / 2))

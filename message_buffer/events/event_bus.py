@@ -1,0 +1,53 @@
+"""Publishes on the event bus."""
+
+from collections.abc import Iterator, Sequence
+
+from message_buffer.aws import clients as aws
+from message_buffer.errors import SendFailed
+
+SOURCE = "message-buffer"
+# The service counts the time of an entry as so many bytes, given or not.
+TIME_BYTES = 14
+# Of one call; 256 KB is the least that any account or emulator allows.
+MOST_ENTRIES, MOST_BYTES = 10, 262_144
+
+
+class EventBus:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def publish(self, detail_type: str, detail: str) -> None:
+        self.publish_all(detail_type, [detail])
+
+    def publish_all(self, detail_type: str, details: Sequence[str]) -> None:
+        """In as few calls as the service allows. Raises SendFailed, and then some of them may be out."""
+        for call in _calls(detail_type, details):
+            entries = [
+                {"EventBusName": self._name, "Source": SOURCE, "DetailType": detail_type, "Detail": detail}
+                for detail in call
+            ]
+            with aws.errors_as_ours("put event"):
+                answer = aws.client("events").put_events(Entries=entries)
+            # The call succeeds even if an entry did not.
+            if answer.get("FailedEntryCount"):
+                codes = [entry["ErrorCode"] for entry in answer["Entries"] if "ErrorCode" in entry]
+                raise SendFailed(f"put event: {codes[0] if codes else 'refused'}")
+
+
+def _calls(detail_type: str, details: Sequence[str]) -> Iterator[list[str]]:
+    call: list[str] = []
+    size = 0
+    for detail in details:
+        bytes_of_one = entry_bytes(detail_type, detail.encode())
+        if call and (len(call) == MOST_ENTRIES or size + bytes_of_one > MOST_BYTES):
+            yield call
+            call, size = [], 0
+        call.append(detail)
+        size += bytes_of_one
+    if call:
+        yield call
+
+
+def entry_bytes(detail_type: str, detail: bytes) -> int:
+    """What an entry counts against the service's limit."""
+    return len(SOURCE) + len(detail_type) + len(detail) + TIME_BYTES

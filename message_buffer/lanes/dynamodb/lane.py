@@ -1,0 +1,276 @@
+"""The window lane as ingest and operators see it: the store's methods, on the holding table.
+
+A message waits until the window that its conversation's first message opened is over, and no longer. Windows are
+emptied by the window processor, at whose trigger; who opens a window sends it, and fails if it cannot.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb.table import DROPPED, ELSEWHERE, MAIN_LANE, HoldingTable, Window, name_of
+from message_buffer.rules.timing import Timing
+
+# For so long a message is known after its batch has left, as in the debounce lane.
+REMEMBER_MS = 86_400_000
+# A window so much overdue has lost its trigger: whoever writes to it next, or the sweep, sends another.
+GRACE_MS = 60_000
+# Of a clock that stands still; one that was further ahead was wrong.
+COARSE_MS = 1_000
+# A window is emptied in a moment; whoever cancels waits for that.
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.1
+CANCEL_MS = 10_000
+
+
+class SendsTriggers(Protocol):
+    def send(self, conversation: str, *, delay_ms: int) -> None: ...
+
+
+class Opened(NamedTuple):
+    """An open window and when it is due."""
+
+    conversation: str
+    due_at_ms: int
+
+
+class WindowLane:
+    def __init__(
+        self,
+        table: HoldingTable,
+        triggers: SendsTriggers,
+        *,
+        clock: Clock = system_clock,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._table = table
+        self._triggers = triggers
+        self._clock = clock
+        self._sleep = sleep
+        self._last_arrival_ms = 0
+
+    def shard_of(self, _conversation: str) -> int:
+        return 0
+
+    # -- what a conversation goes through ----------------------------------------------------------------------
+
+    def buffer_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
+    ) -> o.Buffered | o.Duplicate:
+        known = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
+        if known:
+            return o.Duplicate(None, 0, start_processor=False)
+        # Known and still held: whoever put it may have failed to open its window.
+        messages = 1 if known is None else 0
+        due_at_ms, count = self._wait(conversation, timing, messages)
+        outcome = o.Buffered if messages else o.Duplicate
+        return outcome(due_at_ms, count, start_processor=False)
+
+    def _arrival(self) -> int:
+        """What one instance takes in turn keeps its order, be the clock as coarse as it is."""
+        now_ms, last_ms = self._clock(), self._last_arrival_ms
+        self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < COARSE_MS else now_ms
+        return self._last_arrival_ms
+
+    def _wait(self, conversation: str, timing: Timing, messages: int) -> tuple[int, int]:
+        """(when it is due, how many wait)"""
+        now_ms = self._clock()
+        window_ms = min(timing.window_ms, timing.max_wait_ms)
+        due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
+        before = self._table.open_window(
+            conversation,
+            due_at_ms=due_at_ms,
+            reason=timing.flush_reason or "window",
+            window_ms=window_ms,
+            messages=messages,
+        )
+        count = before.waiting + messages
+        if not before.is_open:
+            if before.held_until_ms > due_at_ms:
+                due_at_ms = before.held_until_ms
+                self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
+            self._open(conversation, due_at_ms - now_ms, generation=before.generation + 1)
+            return due_at_ms, count
+        if before.due_at_ms < now_ms - GRACE_MS and before.owner_until_ms < now_ms:
+            self._triggers.send(conversation, delay_ms=0)
+        reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
+        if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
+            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count
+        return before.due_at_ms, count
+
+    def _open(self, conversation: str, delay_ms: int, *, generation: int) -> None:
+        try:
+            self._triggers.send(conversation, delay_ms=max(delay_ms, 0))
+        except SendFailed:
+            # The request fails, and the platform sends it again. Others may rely on this window already: for them,
+            # it is the sweep that sends the trigger.
+            self._table.close_unanswered(conversation, generation=generation)
+            raise
+
+    def _hurry(self, conversation: str, now_ms: int, reason: str) -> int | None:
+        """When it is due: now. None: it was not open, or due by then anyway."""
+        if not self._table.hasten(conversation, due_at_ms=now_ms, reason=reason):
+            return None
+        self._triggers.send(conversation, delay_ms=0)
+        return now_ms
+
+    # -- what operators, control words and typing events do to it ----------------------------------------------
+
+    def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
+        self._table.end_hold(conversation, now_ms=self._clock())
+        return self._flush(conversation, "flush")
+
+    def _flush(self, conversation: str, reason: str) -> o.Flushed | o.Empty:
+        now_ms = self._clock()
+        due_at_ms = self._hurry(conversation, now_ms, reason)
+        window = self._table.window(conversation)
+        if not window.is_open:
+            return o.Empty()
+        return o.Flushed(due_at_ms or window.due_at_ms, window.waiting, start_processor=False)
+
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+        """A window that is open stays as long as it was opened for; it can only be ended."""
+        window = self._table.window(conversation)
+        if not window.is_open:
+            return o.Empty()
+        if not timing.flush_reason or window.held_until_ms > self._clock():
+            return o.Unmoved(window.due_at_ms)
+        flushed = self._flush(conversation, timing.flush_reason)
+        if isinstance(flushed, o.Empty):
+            return o.Empty()
+        return o.Retimed(flushed.due_at_ms, flushed.count, start_processor=False)
+
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Unmoved | o.Empty:
+        """Who is typing does not move the end of a window."""
+        del extend_ms, max_wait_ms
+        window = self._table.window(conversation)
+        return o.Unmoved(window.due_at_ms) if window.is_open else o.Empty()
+
+    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
+        until_ms = self._clock() + hold_ms
+        if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBER_MS):
+            return o.OnHold(self._table.window(conversation).held_until_ms, start_processor=False)
+        # Its trigger finds it not due, and rests until it is.
+        self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
+        return o.OnHold(until_ms, start_processor=False)
+
+    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotHeld:
+        now_ms = self._clock()
+        was_held = self._table.end_hold(conversation, now_ms=now_ms)
+        if was_held:
+            self._hurry(conversation, now_ms, "hold")
+        window = self._table.window(conversation)
+        outcome = o.Resumed if was_held else o.NotHeld
+        return outcome(window.due_at_ms if window.is_open else None, start_processor=False)
+
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+        """Under the window's lock: what is on its way out cannot be dropped, what waits is."""
+        owner = uuid4().hex
+        window = self._lock(conversation, owner)
+        try:
+            contents = self._table.read(conversation)
+            if cancel_id is not None and name_of(cancel_id) in contents.gone:
+                return o.AlreadyCancelled(window.generation, lane="window")
+            frozen = set(window.frozen.names) if window.frozen else set()
+            # What the debounce lane has taken is out, or dropped there; but for what had its batch here before.
+            theirs = contents.journaled - frozen
+            taken = [each.name for each in contents.held if each.name in theirs]
+            dropped = [each.name for each in contents.held if each.name not in theirs]
+            marks = [name_of(cancel_id)] if cancel_id is not None else []
+            expires_at_ms = self._clock() + REMEMBER_MS
+            self._table.bury(conversation, taken, batch_id=MAIN_LANE, expires_at_ms=expires_at_ms)
+            self._table.bury(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            # Whoever finds the mark finds nothing left to drop.
+            self._table.bury(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            return o.Cancelled(
+                window.generation,
+                len([name for name in dropped if name not in frozen]),
+                len(frozen),
+                leaving=False,
+                lane="window",
+            )
+        finally:
+            self._table.release(conversation, owner)
+
+    def _lock(self, conversation: str, owner: str) -> Window:
+        for attempt in range(LOCK_TRIES):
+            now_ms = self._clock()
+            window = self._table.acquire_to_cancel(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_MS)
+            if window.owner == owner:
+                return window
+            if attempt + 1 < LOCK_TRIES:
+                self._sleep(LOCK_PAUSE_SECONDS)
+        raise StoreUnavailable("cancel: the window is being emptied; try again")
+
+    # -- messages that wait ------------------------------------------------------------------------------------
+
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
+        name = name_of(message_id)
+        found = self.find_message(conversation, message_id)
+        if isinstance(found, o.Waiting):
+            if self._table.edit_message(conversation, name, body=payload):
+                # Nothing waits for the last message of a window in particular.
+                return o.Edited(found.position, behind=1)
+            found = self.find_message(conversation, message_id)
+        return self._too_late(found)
+
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+        name = name_of(message_id)
+        found = self.find_message(conversation, message_id)
+        if isinstance(found, o.Waiting):
+            if self._table.drop_message(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS):
+                return o.Deleted(remaining=max(self._table.window(conversation).waiting - 1, 0))
+            found = self.find_message(conversation, message_id)
+        return self._too_late(found)
+
+    @staticmethod
+    def _too_late(found: o.Waiting | o.Frozen | o.Absent) -> o.Frozen | o.Absent:
+        if isinstance(found, o.Waiting):
+            raise StoreUnavailable("change message: somebody else was at it; try again")
+        return found
+
+    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+        contents, name = self._table.read(conversation), name_of(message_id)
+        frozen = contents.window.frozen
+        if frozen and name in frozen.names:
+            return o.Frozen(frozen.batch_id)
+        if name in contents.journaled:
+            # It is the debounce lane's, and out, or about to be.
+            return o.Absent(known=True, batch_id=None)
+        for position, each in enumerate(contents.held):
+            if each.name == name:
+                return o.Waiting(position)
+        went = contents.gone.get(name)
+        return o.Absent(known=went is not None, batch_id=None if went in {None, *ELSEWHERE} else went)
+
+    def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
+        contents = self._table.read(conversation)
+        window, frozen = contents.window, contents.window.frozen
+        names = set(frozen.names) if frozen else set()
+        waiting = [each for each in contents.held if each.name not in names]
+        state = "IDLE" if not window.is_open else "INFLIGHT" if frozen else "PENDING"
+        due_at_ms = window.due_at_ms if window.is_open else None
+        return o.Conversation(
+            state=state,
+            scheduled_at_ms=window.owner_until_ms if frozen else due_at_ms,
+            due_at_ms=due_at_ms,
+            flush_reason=window.reason or None,
+            count=len(waiting),
+            first_at_ms=waiting[0].arrived_at_ms if waiting else None,
+            last_at_ms=waiting[-1].arrived_at_ms if waiting else None,
+            generation=window.generation,
+            held_until_ms=window.held_until_ms or None,
+            batch_id=frozen.batch_id if frozen else None,
+            attempt=window.attempt if frozen else 0,
+            frozen=len(names),
+            payloads=[each.body for each in waiting[:limit]],
+        )
+
+    def open_windows(self, *, limit: int) -> list[Opened]:
+        """The most overdue first."""
+        found = self._table.open_windows(due_before_ms=self._clock() + REMEMBER_MS, limit=limit)
+        return [Opened(conversation, due_at_ms) for conversation, due_at_ms in found]

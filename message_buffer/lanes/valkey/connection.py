@@ -1,0 +1,229 @@
+"""One connection to Valkey, kept across calls, and the one place where its errors become ours."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.credentials import CredentialProvider
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ClusterError,
+    InvalidResponse,
+    MaxConnectionsError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import TimeoutError as NoAnswer
+from redis.retry import Retry
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import (
+    InvalidInput,
+    ScriptInvariantBroken,
+    StoreError,
+    StoreOutOfMemory,
+    StoreSignInRefused,
+    StoreThrottled,
+    StoreUnavailable,
+)
+from message_buffer.lanes.valkey.scripts import Script
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+
+# RedisClusterException does not descend from RedisError.
+FAILURES = (RedisError, RedisClusterException)
+
+# Passing states of a server or a cluster; a second try may find it well. A lost answer is one of them:
+# every script may be repeated, so nobody needs to know whether the first try arrived.
+_TRANSIENT = (
+    LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
+    ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
+    InvalidResponse,
+)  # fmt: skip
+
+
+# ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
+SIGN_IN_LIFE_MS = 11 * 3_600_000
+
+Argument = str | bytes | int | float
+# Told of each error that no caller will see.
+Swallowed = Callable[[Exception], None]
+
+
+# Codes of such states that have no class of their own.
+_TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
+
+
+class Client(Protocol):
+    """What the store needs of redis-py's clients."""
+
+    def execute_command(self, *args: Argument) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
+    """A client. A standalone one has not connected yet; a cluster one has asked for the topology."""
+    # Neither the URL nor the parser's words are shown: they may hold a password.
+    refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
+    try:
+        url = urlsplit(settings.url)
+        host, port = url.hostname, url.port or 6379
+    except ValueError:
+        raise refusal from None
+    if host is None or url.scheme not in ("valkey", "valkeys"):
+        raise refusal
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "socket_connect_timeout": settings.connect_timeout_ms / 1000,
+        "socket_timeout": settings.answer_timeout_ms / 1000,
+        "protocol": 2,
+        # Tries are counted in one place: Connection.run.
+        "retry": Retry(NoBackoff(), 0),
+        # It would tell the server the library's name: two more round trips for each connection.
+        "driver_info": None,
+    }
+    if credential_provider:
+        options["credential_provider"] = credential_provider
+    elif url.username or url.password:
+        options |= {"username": unquote(url.username or "default"), "password": unquote(url.password or "")}
+    if url.scheme == "valkeys":
+        options |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
+        if settings.ca_file:
+            options["ssl_ca_certs"] = settings.ca_file
+    try:
+        if parse_qs(url.query).get("cluster") == ["true"]:
+            return cast(Client, RedisCluster(**options))
+        return cast(Client, Redis(**options))
+    except FAILURES as error:
+        raise as_store_error(error, "connect") from error
+
+
+class Connection:
+    """Runs scripts: one round trip each, the server's script cache healed, transient faults tried again.
+
+    Threads may share it, but then wait for each other while a cluster's topology is asked for again.
+    """
+
+    def __init__(
+        self,
+        open_client: Callable[[], Client],
+        attempts: int = 2,
+        *,
+        retry_within_ms: int | None = None,
+        swallowed: Swallowed = lambda _: None,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._open_client = open_client
+        self._client: Client | None = None
+        self._opened_at_ms = 0
+        self._attempts = attempts
+        # Somebody waits who has another way: a try that took longer was one too many.
+        self._retry_within_ms = retry_within_ms
+        self._swallowed = swallowed
+        # Wall time: a frozen function's own clock may stand still while its sign-in grows old.
+        self._clock = clock
+
+    def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
+        attempt, signed_in_anew, began_ms = 1, False, self._clock()
+        while True:
+            try:
+                return self._run_once(script, keys, args, straight=attempt == 1)
+            except StoreSignInRefused as error:
+                if signed_in_anew:
+                    raise
+                signed_in_anew = True
+                self._swallowed(error)
+            except StoreUnavailable as error:
+                if attempt >= self._attempts or self._is_late(began_ms):
+                    raise
+                attempt += 1
+                self._swallowed(error)
+
+    def _is_late(self, began_ms: int) -> bool:
+        return self._retry_within_ms is not None and self._clock() - began_ms > self._retry_within_ms
+
+    def _run_once(self, script: Script, keys: list[bytes], args: tuple[Argument, ...], *, straight: bool) -> list[Any]:
+        whole = self._renewed_client()
+        try:
+            client = _owner_of(keys[0], whole) if straight else whole
+            try:
+                reply = self._evaluate(client, script, keys, args)
+            except MovedError:
+                # The slot has another owner. A cluster's own client asks around, and remembers.
+                reply = self._evaluate(whole, script, keys, args)
+        except FAILURES as error:
+            if isinstance(error, ReadOnlyError):
+                self.close()  # connected to what was the primary: the next try asks for the address again
+            raise as_store_error(error, script.name) from error
+        if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
+            raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
+        return reply
+
+    def _renewed_client(self) -> Client:
+        """None of its connections has signed in before it was opened: a new client renews them all."""
+        now_ms = self._clock()
+        if not 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
+            self.close()
+        if self._client is None:
+            self._client, self._opened_at_ms = self._open_client(), now_ms
+        return self._client
+
+    @staticmethod
+    def _evaluate(client: Client, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> Any:
+        try:
+            return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
+            return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _owner_of(key: bytes, client: Client) -> Client:
+    """The node's own client where that is known: a cluster's client takes 1.6 times as long over each command."""
+    if not isinstance(client, RedisCluster):
+        return client
+    return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))
+
+
+def is_sign_in_refused(error: BaseException | None) -> bool:
+    """Also where a cluster's client says no more than that it reached no node."""
+    while error and not isinstance(error, AuthenticationError):
+        error = error.__cause__
+    return error is not None
+
+
+def as_store_error(error: Exception, doing: str) -> StoreError:
+    if is_sign_in_refused(error):
+        return StoreSignInRefused(
+            f"{doing}: Valkey refused the sign-in; check that the function's role may elasticache:Connect to this "
+            "cache and this user, that the user is in the cache's user group, and that both names are right and in "
+            "lower case; or, where the URL has them, that its user and password are right"
+        )
+    # A server that does not know a command quotes what it was sent, which may be a message or a token.
+    text = str(error).partition(", with args beginning with")[0]
+    if isinstance(error, OutOfMemoryError) or "OOM " in text:
+        return StoreOutOfMemory(
+            f"{doing}: Valkey is at its storage limit; raise the cache's maximum or let it drain ({text})"
+        )
+    # The service's wording at its request limit is not documented; both known forms hold this word.
+    if "throttl" in text.lower():
+        return StoreThrottled(f"{doing}: Valkey is at its request limit; raise the cache's ECPU maximum ({text})")
+    if isinstance(error, _TRANSIENT) or text.split(" ", 1)[0] in _TRANSIENT_CODES:
+        return StoreUnavailable(f"{doing}: Valkey cannot be reached or did not answer in time ({text})")
+    return ScriptInvariantBroken(f"{doing}: {text}")

@@ -1,0 +1,32 @@
+"""Starts a shard's processor, for whoever was told to by the store."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from message_buffer.errors import SendFailed
+from message_buffer.telemetry import Telemetry
+
+# Where the window lane stands alone: nothing there asks for a start.
+NO_PROCESSOR = "none"
+
+
+class StartsFunctions(Protocol):
+    def start(self, function: str, payload: Mapping[str, object]) -> None: ...
+
+
+class ProcessorStarter:
+    def __init__(self, functions: StartsFunctions, processor_function: str, telemetry: Telemetry) -> None:
+        self._functions = functions
+        self._processor_function = processor_function
+        self._telemetry = telemetry
+
+    def start(self, shard: int) -> None:
+        """A failure is told, not raised: messages are safe, and the watchdog starts what is missing."""
+        try:
+            self._functions.start(self._processor_function, {"shard": shard})
+        except SendFailed as error:
+            self._telemetry.count("ProcessorStartFailures")
+            self._telemetry.warn("processor could not be started", shard=shard, reason=str(error))
+            return
+        self._telemetry.count("ProcessorStarts")
+        self._telemetry.info("processor started", shard=shard)

@@ -1,0 +1,78 @@
+"""From settings to an open store."""
+
+from collections.abc import Callable
+
+from redis.credentials import CredentialProvider
+from redis.exceptions import ConnectionError as LostConnection
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
+from message_buffer.lanes.valkey.settings import IamAccess, ValkeySettings
+from message_buffer.lanes.valkey.store import Store
+
+# A token is good for 15 minutes, and only for signing in.
+TOKEN_LIFE_MS = 600_000
+
+
+SignToken = Callable[[IamAccess], str]
+
+
+class IamTokens(CredentialProvider):
+    """Signs in with an IAM token; a new one is made when the last gets old."""
+
+    def __init__(self, iam: IamAccess, sign: SignToken, *, clock: Clock = system_clock) -> None:
+        self._iam = iam
+        self._sign = sign
+        # Wall time: a frozen function's own clock may stand still while its token grows old.
+        self._clock = clock
+        self._token = ""
+        self._made_at_ms = 0
+
+    def get_credentials(self) -> tuple[str, str]:
+        if not self._token or not 0 <= self._clock() - self._made_at_ms <= TOKEN_LIFE_MS:
+            self._renew()
+        return self._iam.user, self._token
+
+    def _renew(self) -> None:
+        made_at_ms = self._clock()
+        try:
+            self._token = self._sign(self._iam)
+        except SendFailed as error:
+            # Only at an error of its own does the client library hang up. It would keep a line that never signed in.
+            raise LostConnection(str(error)) from error
+        self._made_at_ms = made_at_ms
+
+    def forget(self) -> None:
+        """The token was refused: the next sign-in takes a new one."""
+        self._token = ""
+
+
+class Opener:
+    """Opens clients of one Valkey, which share their tokens."""
+
+    def __init__(
+        self,
+        valkey: ValkeySettings,
+        sign: SignToken,
+        *,
+        count_swallowed: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        self._settings = valkey.connection
+        self._tokens = IamTokens(valkey.iam, sign, clock=clock) if valkey.iam else None
+        self._count_swallowed = count_swallowed
+
+    def open(self) -> Client:
+        return connect(self._settings, self._tokens)
+
+    def swallowed(self, error: Exception) -> None:
+        """Whoever uses a client tells of each error that no caller will see."""
+        if self._tokens and is_sign_in_refused(error):
+            self._tokens.forget()
+        self._count_swallowed()
+
+
+def open_store(valkey: ValkeySettings, opener: Opener, *, retry_within_ms: int | None = None) -> Store:
+    connection = Connection(opener.open, retry_within_ms=retry_within_ms, swallowed=opener.swallowed)
+    return Store(connection, valkey.store)

@@ -1,0 +1,102 @@
+"""The processor's sleep: until a time, or until a script wakes it.
+
+One blocking pop is always outstanding, on a connection of its own, and what is waited for is its answer. Its own
+time-out is not the timer, since the server looks at time-outs only ten times a second; it only ends a pop whose
+reader has vanished without closing the connection, and would swallow one wake.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from redis import Redis
+from redis.cluster import RedisCluster
+
+from message_buffer.errors import StoreError
+from message_buffer.lanes.valkey.connection import FAILURES, Client, Swallowed
+from message_buffer.lanes.valkey.keys import wake_key
+
+POP_SECONDS = 20
+
+
+class _Line(Protocol):
+    """What we need of a connection of redis-py."""
+
+    def send_command(self, *args: Any) -> None: ...
+
+    def can_read(self, timeout: float) -> bool: ...
+
+    def read_response(self) -> Any: ...
+
+    def disconnect(self) -> None: ...
+
+
+class Wake:
+    """One processor's, for one run: a quarter of an hour at most, so that its sign-in never gets old."""
+
+    def __init__(
+        self,
+        open_client: Callable[[], Client],
+        shard: int,
+        *,
+        swallowed: Swallowed = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._open_client = open_client
+        self._key = wake_key(shard)
+        self._swallowed = swallowed
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._client: Client | None = None
+        self._line: _Line | None = None
+        self._popping = False
+
+    def wait(self, seconds: float) -> bool:
+        """Woken before so many seconds were over? Never raises: without a line it only sleeps."""
+        deadline = self._monotonic() + seconds
+        try:
+            while self._pop().can_read(self._left(deadline)):
+                answer = self._pop().read_response()
+                self._popping = False
+                # No answer is the pop's own time-out: the next one is sent, and the wait goes on.
+                if answer is not None:
+                    return True
+        except (*FAILURES, OSError, StoreError) as error:
+            self._swallowed(error)
+            self.close()
+            self._sleep(self._left(deadline))
+        return False
+
+    def _left(self, deadline: float) -> float:
+        return max(deadline - self._monotonic(), 0)
+
+    def _pop(self) -> _Line:
+        """The line, with a pop outstanding on it."""
+        if self._line is None:
+            self._client = self._open_client()
+            self._line = _line_to(self._client, self._key)
+        if not self._popping:
+            self._line.send_command("BLPOP", self._key, POP_SECONDS)
+            self._popping = True
+        return self._line
+
+    def close(self) -> None:
+        """Hang up, so that the server forgets the pop: left behind, it would take the next processor's wake."""
+        if self._line is not None:
+            self._line.disconnect()
+        if self._client is not None:
+            self._client.close()
+        self._client = self._line = None
+        self._popping = False
+
+
+def _line_to(client: Client, key: bytes) -> _Line:
+    """A connection to the node that holds this key."""
+    if isinstance(client, RedisCluster):
+        node = client.get_redis_connection(client.get_node_from_key(key))
+    else:
+        assert isinstance(client, Redis)
+        node = client
+    line: _Line = node.connection_pool.get_connection()
+    return line

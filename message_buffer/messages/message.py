@@ -1,0 +1,156 @@
+"""One message of a conversation, as its platform told it; `wire.py` says in which bytes it waits."""
+
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import to_json
+
+from message_buffer.errors import MalformedMessage, MessageTooLarge
+from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_line, mend_id
+
+MAX_MESSAGE_BYTES = 64 * 1024
+# The longest ids known are those of e-mail: a header line has at most 998 bytes.
+MAX_ID_BYTES = 1_024
+# The last millisecond of the year 9999, which is the last that Python's datetime can show.
+MAX_TIME_MS = 253_402_300_799_999
+
+
+def _mend_text(value: Any) -> Any:
+    """JSON can carry half a surrogate pair, as of an emoji cut in two; UTF-8 cannot, and gets U+FFFD."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return value
+
+
+def _mend_tree(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_mend_text(key): _mend_tree(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mend_tree(item) for item in value]
+    return _mend_text(value)
+
+
+def _legal_id(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    mended = mend_id(value)
+    if not 1 <= len(mended.encode()) <= MAX_ID_BYTES:
+        raise ValueError(f"an id has 1 to {MAX_ID_BYTES} bytes of UTF-8")
+    return mended
+
+
+_Text = Annotated[str, BeforeValidator(_mend_text)]
+_Id = Annotated[str, BeforeValidator(_legal_id)]
+_TimeMs = Annotated[int, Field(strict=True, ge=0, le=MAX_TIME_MS)]
+
+
+class _Open(BaseModel):
+    """Keeps fields it does not know."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="allow",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        # What people write stays out of error messages, and so out of logs.
+        hide_input_in_errors=True,
+        # A cold start pays only for the models it uses.
+        defer_build=True,
+    )
+
+    _known: ClassVar[frozenset[str]] = frozenset()
+    _wire_fields: ClassVar[tuple[tuple[str, str, object], ...]] = ()
+    """(Python name, wire name, default)"""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        cls._wire_fields = tuple(
+            (name, field.alias or name, field.get_default(call_default_factory=True))
+            for name, field in cls.model_fields.items()
+        )
+        cls._known = frozenset(key for name, wire_name, _ in cls._wire_fields for key in (name, wire_name))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mend_unknown(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.keys() <= cls._known:
+            return data
+        try:
+            return {_mend_text(key): value if key in cls._known else _mend_tree(value) for key, value in data.items()}
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+    def _wire(self) -> dict[str, Any]:
+        # Left out is what is empty and will be so again by default: a time of 0 stays.
+        known = {
+            wire_name: value
+            for name, wire_name, default in self._wire_fields
+            if (value := self.__dict__[name]) or value != default
+        }
+        return known | (self.__pydantic_extra__ or {})
+
+
+class Attachment(_Open):
+    """A file beside the text, wherever its platform keeps it."""
+
+    type: _Text
+    url: _Text | None = None
+    id: _Text | None = None
+    mime_type: _Text | None = None
+    name: _Text | None = None
+    size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
+    pending: Annotated[bool, Field(strict=True)] = False
+    """More will come of it, such as a transcript, by an edit of its message."""
+
+
+class Message(_Open):
+    """A message as its platform told it, normalised."""
+
+    id: _Id
+    text: _Text = ""
+    type: Annotated[_Text, Field(min_length=1)] = "text"
+    author: _Text | None = None
+    attachments: list[Attachment] = Field(default_factory=list)
+    reply_to: _Id | None = None
+    group_id: _Text | None = None
+    """Of the album that it is a part of."""
+    sent_at: _TimeMs | None = None
+    received_at: _TimeMs
+    platform: Annotated[_Text, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _keep_the_version_free(self) -> Self:
+        if self.__pydantic_extra__ and "v" in self.__pydantic_extra__:
+            raise ValueError("the field name v belongs to the wire form")
+        return self
+
+
+def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
+    body = {"v": WIRE_VERSION} | message._wire()
+    del body["id"]
+    if message.attachments:
+        body["attachments"] = [attachment._wire() for attachment in message.attachments]
+    try:
+        # Several times faster than json.dumps. JSON has no NaN: null, as in JavaScript.
+        wire = id_line(message.id) + to_json(body, inf_nan_mode="null")
+    except ValueError as error:
+        raise MalformedMessage("the message holds something that JSON cannot express") from error
+    if len(wire) > max_bytes:
+        raise MessageTooLarge(f"the message takes {len(wire)} bytes on the wire, the limit is {max_bytes}")
+    return wire
+
+
+def decode(wire: bytes) -> Message:
+    """The message of version 1, or of a later version that still has its shape."""
+    fields = decode_fields(wire)
+    try:
+        return Message.model_validate(fields)
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False))
+        raise MalformedMessage(f"a message does not look like this: {wrong or 'unknown fields'}") from error

@@ -1,0 +1,480 @@
+"""When a conversation's batch is due, as configured: the rules, their layers, and who set what.
+
+    defaults <- stage <- tenant <- agent <- conversation
+
+Inside a layer the preset comes first, then the layer's own fields, then its override for the message's
+platform. Names are camelCase on the wire (`silenceMs`) and snake_case in Python. What is wrong is refused
+with `InvalidRules`: a line for each problem, from the wire name of the field to what to write instead.
+"""
+
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from message_buffer.errors import InvalidRules
+from message_buffer.messages.conversation_id import DEFAULT_TENANT
+from message_buffer.rules.control_words import (
+    LANGUAGES,
+    MOST_WORDS,
+    WORD_LIMIT,
+    ControlWords,
+    Language,
+    compared_form,
+    control_words,
+)
+from message_buffer.rules.timing import WAIT_LIMIT_MS, Timing
+
+# SQS delays a message by 15 minutes at most: a longer silence could not be kept by the window lane.
+SILENCE_LIMIT_MS = 900_000
+# A batch is taken, read and emitted in one piece.
+COUNT_LIMIT = 1_000
+ADAPTIVE_K_LIMIT = 20.0
+# It is part of conversations' ids, which have a limit: what has no id would be left out.
+NAME_LIMIT = 128
+
+_UNREADABLE = 10**30
+
+PresetName = Literal["quickSupport", "complexInquiry", "highVolume"]
+RuleValue = int | float | str | tuple[str, ...]
+
+PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
+    "quickSupport": {"silence_ms": 500, "max_wait_ms": 5_000},
+    "complexInquiry": {"silence_ms": 2_000, "min_messages": 2, "max_wait_ms": 60_000},
+    "highVolume": {"silence_ms": 1_000, "max_messages": 10, "max_wait_ms": 10_000},
+}
+
+
+class _Combination(NamedTuple):
+    fields: frozenset[str]
+    broken: Callable[[Mapping[str, Any]], bool]
+    problem: str
+
+
+_COMBINATIONS = (
+    _Combination(
+        frozenset({"silence_ms", "max_wait_ms"}),
+        # Equal is refused too: the first message's deadline would be everybody's, and nothing debounced.
+        lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
+        "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
+        " lower silenceMs or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"typing_inference_ms", "max_wait_ms"}),
+        lambda rules: rules["typing_inference_ms"] > rules["max_wait_ms"],
+        "typingInferenceMs: {typing_inference_ms} is above maxWaitMs ({max_wait_ms});"
+        " lower typingInferenceMs (0 turns it off) or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"min_messages", "max_messages"}),
+        lambda rules: rules["min_messages"] > rules["max_messages"],
+        "minMessages: {min_messages} is above maxMessages ({max_messages}); lower minMessages or raise maxMessages",
+    ),
+    _Combination(
+        frozenset({"priority", "vip_silence_ms", "max_wait_ms"}),
+        lambda rules: rules["priority"] == "vip" and rules["vip_silence_ms"] >= rules["max_wait_ms"],
+        "vipSilenceMs: {vip_silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the"
+        " timer; lower vipSilenceMs or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"adaptive_floor_ms", "adaptive_ceiling_ms"}),
+        lambda rules: rules["adaptive_floor_ms"] > rules["adaptive_ceiling_ms"],
+        "adaptiveFloorMs: {adaptive_floor_ms} is above adaptiveCeilingMs ({adaptive_ceiling_ms});"
+        " lower adaptiveFloorMs or raise adaptiveCeilingMs",
+    ),
+    _Combination(
+        frozenset({"adaptive", "adaptive_ceiling_ms", "max_wait_ms"}),
+        lambda rules: rules["adaptive"] and rules["adaptive_ceiling_ms"] > rules["max_wait_ms"],
+        "adaptiveCeilingMs: {adaptive_ceiling_ms} is above maxWaitMs ({max_wait_ms});"
+        " lower adaptiveCeilingMs or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"stop_words", "flush_words"}),
+        lambda rules: bool(_in_both(rules["stop_words"], rules["flush_words"])),
+        "flushWords: has a word that is in stopWords too; keep it in one of them",
+    ),
+)
+
+
+def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
+    return set(map(compared_form, stop)) & set(map(compared_form, flush))
+
+
+def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
+    """The broken combinations among those whose fields are all known."""
+    return [
+        combination.problem.format_map(rules)
+        for combination in _COMBINATIONS
+        if combination.fields <= rules.keys() and combination.broken(rules)
+    ]
+
+
+class _Checked(BaseModel):
+    """A pydantic model whose one error is `InvalidRules`, whichever way it is made."""
+
+    model_config = ConfigDict(
+        # "500" or 1.5 where milliseconds belong is a mistake about the unit, so nothing is converted.
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        # A cold start pays only for the models it uses.
+        defer_build=True,
+    )
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise self._refusal(error) from error
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise cls._refusal(error) from error
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError as error:
+            raise cls._refusal(error) from error
+
+    @classmethod
+    def _refusal(cls, error: ValidationError) -> InvalidRules:
+        return InvalidRules("\n".join(cls._problems(error)))
+
+    @classmethod
+    def _problems(cls, error: ValidationError) -> Iterator[str]:
+        wire_names = {name: field.alias or name for name, field in cls.model_fields.items()}
+        fields = {wire_names[name]: field for name, field in cls.model_fields.items()}
+        for detail in error.errors(include_url=False):
+            path = [str(part) for part in detail["loc"]]
+            path[:1] = [wire_names.get(part, part) for part in path[:1]]
+            where = ".".join(path)
+            cause = detail.get("ctx", {}).get("error")
+            # An item of a list has the place of an item, and is legal as its list is.
+            field = ".".join(path[:-1]) if path and isinstance(detail["loc"][-1], int) else where
+            legal = fields[field].description if field in fields else "an object of rules"
+            if isinstance(cause, InvalidRules):
+                yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
+            elif detail["type"] == "extra_forbidden":
+                yield f"{where}: {_unknown(str(detail['loc'][-1]), wire_names)}"
+            elif detail["type"] == "missing":
+                yield f"{where}: is missing; use {legal}"
+            else:
+                yield f"{where or 'rules'}: got {_shown(detail['input'])}; use {legal}"
+
+
+def _unknown(given: str, wire_names: Mapping[str, str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only a refusal needs it, so a cold start does not pay
+
+    if given in wire_names:
+        return f"given twice; remove it and keep {wire_names[given]}"
+    names = {wire.lower(): wire for wire in wire_names.values()}
+    nearest = get_close_matches(given.lower(), names, n=1)
+    if nearest:
+        return f"unknown field; did you mean {names[nearest[0]]}?"
+    return f"unknown field; use one of {', '.join(wire_names.values())}"
+
+
+def _shown(value: object) -> str:
+    # Python refuses to print the longest integers.
+    if isinstance(value, int) and abs(value) >= _UNREADABLE:
+        return "a number of more than 30 digits"
+    return reprlib.repr(value)
+
+
+def _legal_ms(low: int, high: int) -> Any:
+    return Field(ge=low, le=high, description=f"a whole number of milliseconds from {low} to {high}")
+
+
+def _legal_name(what: str) -> Any:
+    return Field(min_length=1, max_length=NAME_LIMIT, description=f"{what} of at most {NAME_LIMIT} characters")
+
+
+_Silence = Annotated[int, _legal_ms(0, SILENCE_LIMIT_MS)]
+_Adaptive = Annotated[int, _legal_ms(1, SILENCE_LIMIT_MS)]
+_Count = Annotated[int, Field(ge=1, le=COUNT_LIMIT, description=f"a whole number from 1 to {COUNT_LIMIT}")]
+_Deviations = Annotated[
+    float, Field(gt=0, le=ADAPTIVE_K_LIMIT, description=f"a number above 0, at most {ADAPTIVE_K_LIMIT}")
+]
+
+
+def _legal_word(word: str) -> str:
+    if not compared_form(word):
+        raise ValueError("nothing is left of it to compare")
+    return word
+
+
+_Word = Annotated[str, Field(max_length=WORD_LIMIT), AfterValidator(_legal_word)]
+# JSON has lists; a tuple keeps what is cached from being changed.
+_Words = Annotated[
+    tuple[_Word, ...],
+    Field(
+        strict=False,
+        max_length=MOST_WORDS,
+        description=f"a list of at most {MOST_WORDS} strings of at most {WORD_LIMIT} characters, each with a letter,"
+        " a digit or a sign",
+    ),
+]
+_Languages = Annotated[
+    tuple[Language, ...],
+    Field(strict=False, max_length=len(LANGUAGES), description=f"a list of some of {', '.join(LANGUAGES)}"),
+]
+
+
+class _RuleFields(_Checked):
+    silence_ms: _Silence = 1_000
+    typing_inference_ms: _Silence = 3_000
+    # At least 1: it is the bound that ends a batch which never falls silent or never reaches minMessages.
+    max_wait_ms: Annotated[int, _legal_ms(1, WAIT_LIMIT_MS)] = 30_000
+    max_messages: _Count = 20
+    min_messages: _Count = 1
+    priority: Annotated[Literal["normal", "vip"], Field(description="'normal' or 'vip'")] = "normal"
+    vip_silence_ms: _Silence = 0
+    adaptive: Annotated[bool, Field(description="true or false")] = False
+    adaptive_floor_ms: _Adaptive = 500
+    adaptive_ceiling_ms: _Adaptive = 10_000
+    adaptive_k: _Deviations = 4.0
+    # A photo often comes a moment before its caption.
+    media_silence_ms: _Silence = 2_000
+    transcript_wait_ms: _Silence = 15_000
+    # Of the window lane; it ends at maxWaitMs in any case.
+    window_ms: _Adaptive = 10_000
+    stop_words: _Words = ()
+    flush_words: _Words = ()
+    control_languages: _Languages = ()
+
+
+RULE_FIELDS: Mapping[str, str] = {name: to_camel(name) for name in _RuleFields.model_fields}
+"""Python name -> wire name of every rule."""
+
+
+class Rules(_RuleFields):
+    """A complete, valid set of rules."""
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if problems := _conflicts(self.__dict__):
+            raise InvalidRules("\n".join(problems))
+        return self
+
+    @property
+    def timing(self) -> Timing:
+        """What buffer_message is told: a VIP's wait replaces the silence, and nothing lengthens it."""
+        vip = self.priority == "vip"
+        return Timing(
+            silence_ms=self.vip_silence_ms if vip else self.silence_ms,
+            # Inference only ever lengthens the wait.
+            typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
+            max_wait_ms=self.max_wait_ms,
+            max_messages=self.max_messages,
+            min_messages=1 if vip else self.min_messages,
+            flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
+            adaptive=self._adaptive(),
+            window_ms=self.window_ms,
+        )
+
+    def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:
+        """Of one message: files alone wait for their caption, a voice note for its transcript."""
+        timing = self.timing
+        if in_album:
+            # A batch that ends by its count would split the album.
+            timing = timing._replace(max_messages=COUNT_LIMIT)
+        least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
+        if not least_ms or self.priority == "vip":
+            return timing
+        return timing._replace(
+            silence_ms=max(timing.silence_ms, least_ms),
+            typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
+            adaptive=self._adaptive(floor_ms=least_ms),
+        )
+
+    def _adaptive(self, floor_ms: int = 0) -> str:
+        if not self.adaptive or self.priority == "vip":
+            return ""
+        return f"{self.adaptive_k} {max(self.adaptive_floor_ms, floor_ms)} {self.adaptive_ceiling_ms}"
+
+    @cached_property
+    def control_words(self) -> ControlWords:
+        return control_words(stop=self.stop_words, flush=self.flush_words, languages=self.control_languages)
+
+
+class Owner(_Checked):
+    """Whose an account is: of which tenant, served by which agent."""
+
+    tenant: Annotated[str, _legal_name("a tenant's name")] = DEFAULT_TENANT
+    agent: Annotated[str | None, _legal_name("nothing, or an agent's name")] = None
+    per_author: Annotated[bool, Field(description="true or false")] = False
+    """In a group each author has a buffer of their own."""
+
+
+class PartialRules(_RuleFields):
+    """Any subset of the rules, and a preset beneath them.
+
+    A field that was not set reads as its default and is not emitted; `own` holds what was set.
+    """
+
+    preset: Annotated[PresetName | None, Field(description=f"one of {', '.join(PRESETS)}")] = None
+
+    @cached_property
+    def own(self) -> Mapping[str, RuleValue]:
+        return {name: getattr(self, name) for name in RULE_FIELDS if name in self.model_fields_set}
+
+    def steps(self, where: str = "") -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
+        """(via, values) in the order in which they apply."""
+        if self.preset:
+            yield f"{where} preset {self.preset}".lstrip(), PRESETS[self.preset]
+        yield where or "set here", self.own
+
+    @model_validator(mode="after")
+    def _check_own_combinations(self) -> Self:
+        if problems := _conflicts(_applied(self.steps())):
+            raise InvalidRules("\n".join(problems))
+        return self
+
+    @model_serializer(mode="wrap")
+    def _emit_what_was_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        names = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        wire_names = {type(self).model_fields[name].alias for name in names}
+        return {key: value for key, value in serialize(self).items() if key in names or key in wire_names}
+
+
+class RuleLayer(PartialRules):
+    """What one owner (stage, tenant, agent, conversation) sets.
+
+    Alone it is checked for types, bounds and the combinations of which it sets every field itself, on each of
+    its platforms. The rest shows when layers are merged: silenceMs 60000 is good above a tenant that raised
+    maxWaitMs, and bad above the defaults. Whoever writes a layer therefore also resolves it on top of those
+    beneath it, and refuses it if it comes back in `skipped`.
+    """
+
+    name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]
+    version: Annotated[int | None, Field(ge=0, description="a whole number from 0, or nothing")] = None
+    platform_overrides: Annotated[
+        dict[str, PartialRules], Field(description="an object with the rules of each platform")
+    ] = Field(default_factory=dict)
+
+    def steps_on(self, platform: str) -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
+        yield from self.steps()
+        override = self.platform_overrides.get(platform)
+        if override is not None:
+            yield from override.steps(f"platformOverrides.{platform}")
+
+    @model_validator(mode="after")
+    def _check_combinations_on_platforms(self) -> Self:
+        problems = [
+            f"platformOverrides.{platform}.{problem}"
+            for platform in self.platform_overrides
+            for problem in _conflicts(_applied(self.steps_on(platform)))
+        ]
+        if problems:
+            raise InvalidRules("\n".join(problems))
+        return self
+
+
+def _applied(steps: Iterable[tuple[str, Mapping[str, RuleValue]]]) -> dict[str, RuleValue]:
+    return {name: value for _, values in steps for name, value in values.items()}
+
+
+class Origin(NamedTuple):
+    """Who decided a field."""
+
+    layer: str
+    via: str
+    version: int | None
+
+
+class SkippedLayer(NamedTuple):
+    layer: str
+    reason: str
+
+
+class Explanation(TypedDict):
+    value: RuleValue
+    layer: str
+    via: str
+    version: int | None
+
+
+_DEFAULT = Origin("defaults", "default", None)
+
+
+class ResolvedRules(NamedTuple):
+    rules: Rules
+    origins: Mapping[str, Origin]
+    """Python name -> origin, for the fields that a layer set."""
+    skipped: tuple[SkippedLayer, ...] = ()
+    """Not empty: somebody's settings are not in force. Worth an alarm."""
+
+    def explain(self) -> dict[str, Explanation]:
+        """For each rule, by wire name: its value and where that comes from."""
+        explained: dict[str, Explanation] = {}
+        for name, wire_name in RULE_FIELDS.items():
+            layer, via, version = self.origins.get(name, _DEFAULT)
+            value = getattr(self.rules, name)
+            explained[wire_name] = {"value": value, "layer": layer, "via": via, "version": version}
+        return explained
+
+
+def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
+    """Merge the layers, the lowest first, for a message of this platform. Never raises: intake goes on.
+
+    If the merge is invalid, the longest valid run from the bottom stands, and each layer above it is added
+    unless that makes the result invalid: such a layer is skipped whole, and named in `skipped`.
+    The result depends on nothing but the arguments: a caller may keep it until a layer changes.
+    """
+    layers = tuple(layers)
+    try:
+        return _merge(layers, platform)
+    except InvalidRules:
+        return _merge_what_fits(layers, platform)
+
+
+def _merge(layers: tuple[RuleLayer, ...], platform: str) -> ResolvedRules:
+    merged: dict[str, RuleValue] = {}
+    origins: dict[str, Origin] = {}
+    for layer in layers:
+        for via, values in layer.steps_on(platform):
+            merged.update(values)
+            origins.update(dict.fromkeys(values, Origin(layer.name, via, layer.version)))
+    return ResolvedRules(Rules.model_validate(merged), origins)
+
+
+def _merge_what_fits(layers: tuple[RuleLayer, ...], platform: str) -> ResolvedRules:
+    kept, resolved = _longest_valid_run(layers, platform)
+    skipped: list[SkippedLayer] = []
+    for layer in layers[len(kept) :]:
+        try:
+            resolved = _merge((*kept, layer), platform)
+            kept = (*kept, layer)
+        except InvalidRules as error:
+            skipped.append(SkippedLayer(layer.name, str(error)))
+    return resolved._replace(skipped=tuple(skipped))
+
+
+def _longest_valid_run(layers: tuple[RuleLayer, ...], platform: str) -> tuple[tuple[RuleLayer, ...], ResolvedRules]:
+    for length in range(len(layers), 0, -1):
+        try:
+            return layers[:length], _merge(layers[:length], platform)
+        except InvalidRules:
+            continue
+    return (), _merge((), platform)

@@ -1,0 +1,65 @@
+"""What the functions say about themselves: one structured line a decision, and metrics.
+
+Ids of conversations are in the lines, because nothing can be followed without them. What people wrote, their
+names and the secrets of the platforms are not: whoever adds a field here keeps it so.
+
+Every metric has the dimension `service`, the name of its function, and no other; only those of `count_by` have
+`reason` beside it.
+"""
+
+from functools import cached_property
+
+from aws_lambda_powertools.logging import Logger
+from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
+
+from message_buffer.errors import MessageBufferError
+
+Value = str | int | float | bool | None | list[str]
+
+
+class Telemetry:
+    """Powertools' Logger and Metrics, made when first used; they read their names from the environment."""
+
+    def info(self, decision: str, **fields: Value) -> None:
+        self._logger.info(decision, extra=fields)
+
+    def debug(self, decision: str, **fields: Value) -> None:
+        self._logger.debug(decision, extra=fields)
+
+    def warn(self, decision: str, **fields: Value) -> None:
+        self._logger.warning(decision, extra=fields)
+
+    def crash(self, decision: str, error: BaseException, **fields: Value) -> None:
+        """An error nobody expected: its type and where it happened, but not its words, which may quote a message."""
+        where = error.__traceback__
+        while where and where.tb_next:
+            where = where.tb_next
+        place = f"{where.tb_frame.f_globals.get('__name__')}:{where.tb_lineno}" if where else None
+        # Our own errors are worded for an operator.
+        reason = str(error) if isinstance(error, MessageBufferError) else None
+        self._logger.error(decision, extra={**fields, "error": type(error).__name__, "reason": reason, "place": place})
+
+    def count(self, metric: str, value: int = 1) -> None:
+        self._metrics.add_metric(metric, MetricUnit.Count, value)
+
+    def measure_ms(self, metric: str, value: int) -> None:
+        self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
+
+    def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
+        """Count as a metric whose dimensions are exactly this one and `service`."""
+        with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
+            for name, value in dimension.items():
+                metrics.add_dimension(name, value)
+
+    def flush(self) -> None:
+        if self._metrics.metric_set:
+            self._metrics.flush_metrics()
+
+    @cached_property
+    def _logger(self) -> Logger:
+        # Who calls is always this class.
+        return Logger(location=None)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        return Metrics()

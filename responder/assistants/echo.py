@@ -1,0 +1,8 @@
+"""Says what it was told: for the local stage, and to try a stage without an AI."""
+
+from responder.assistants.base import Prompt, Reply
+
+
+class Echo:
+    def answer(self, prompt: Prompt) -> Reply:
+        return Reply(f"You wrote:\n{prompt.turns[-1].text}")

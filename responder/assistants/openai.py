@@ -1,0 +1,39 @@
+"""OpenAI's Responses API, and whoever speaks it. Nothing is stored there: the history is ours."""
+
+from typing import Any
+
+from responder.assistants.base import Prompt, Reply
+from responder.errors import Refused
+from responder.http import Http
+
+Json = dict[str, Any]
+
+
+class OpenAi:
+    def __init__(self, http: Http, *, url: str, api_key: str) -> None:
+        self._http = http
+        self._url = f"{url.rstrip('/')}/responses"
+        self._api_key = api_key
+
+    def answer(self, prompt: Prompt) -> Reply:
+        request: Json = {
+            "model": prompt.model,
+            "input": [{"role": turn.role, "content": turn.text} for turn in prompt.turns],
+            "max_output_tokens": prompt.max_reply_tokens,
+            "store": False,
+        }
+        if prompt.instructions:
+            request["instructions"] = prompt.instructions
+        headers = {"Authorization": f"Bearer {self._api_key}"}
+        answer = self._http.post_json(self._url, request, headers=headers, seconds=prompt.seconds)
+        text = "".join(_texts(answer)).strip()
+        if not text:
+            raise Refused(f"the model said nothing: {str(answer.get('status'))[:20]}")
+        usage = answer.get("usage") or {}
+        return Reply(text, usage.get("input_tokens", 0), usage.get("output_tokens", 0))
+
+
+def _texts(answer: Json) -> list[str]:
+    """Beside messages the output has reasoning, tool calls and refusals."""
+    messages = [item for item in answer.get("output") or [] if item.get("type") == "message"]
+    return [part["text"] for item in messages for part in item["content"] if part.get("type") == "output_text"]

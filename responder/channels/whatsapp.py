@@ -1,0 +1,32 @@
+"""WhatsApp Cloud API. Credentials: `accessToken`; the account is the phone number id."""
+
+from urllib.parse import quote
+
+from message_buffer.messages.conversation_id import ConversationId
+from responder.channels.base import SECONDS, Credentials, required
+from responder.http import Http, Json
+
+URL = "https://graph.facebook.com/v25.0"
+
+
+class WhatsApp:
+    longest = 4_096
+
+    def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
+        self._http = http
+        self._token = required(credentials, "accessToken")
+        self._url = url
+
+    def send(self, to: ConversationId, text: str) -> None:
+        self._post(to, {"recipient_type": "individual", "to": to.user, "type": "text", "text": {"body": text}})
+
+    def show_typing(self, to: ConversationId, message_id: str) -> None:
+        self._post(to, {"status": "read", "message_id": message_id, "typing_indicator": {"type": "text"}})
+
+    def _post(self, to: ConversationId, fields: Json) -> None:
+        self._http.post_json(
+            f"{self._url}/{quote(to.account, safe='')}/messages",
+            {"messaging_product": "whatsapp", **fields},
+            headers={"Authorization": f"Bearer {self._token}"},
+            seconds=SECONDS,
+        )

@@ -1,0 +1,65 @@
+"""What the responder is told by its environment: the only module here that reads it."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from message_buffer.errors import InvalidSettings
+from message_buffer.variables import Variables
+
+
+class ResponderOptions(NamedTuple):
+    """What a stage decides about its responder, by the names of `infra/config.py`."""
+
+    assistant: str
+    model: str
+    instructions: str
+    assistant_url: str
+    assistant_seconds: int
+    max_reply_tokens: int
+    max_history_tokens: int
+    gate: str
+    gate_wait_seconds: int
+    channel: str
+    allowed_channels: list[str]
+    typing_indicator: bool
+    unknown_conversation: str
+    inactive_project: str
+    channel_not_allowed: str
+    handed_to_human: str
+    hold_seconds: int
+    max_attempts: int
+    outbox_days: int
+    lock_ms: int
+    """It outlives the function, so nobody else works on a conversation while somebody does."""
+    hidden_seconds: int
+    """For so long a delivery is hidden at a time: what a crash leaves behind comes back then."""
+
+
+class ResponderSettings(NamedTuple):
+    conversations_table: str
+    queue_url: str
+    dead_letter_queue_url: str
+    secret_id: str
+    admin_function: str
+    event_bus: str
+    oversize_bucket: str
+    options: ResponderOptions
+
+
+def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:
+    env = Variables(os.environ if environ is None else environ)
+    try:
+        options = ResponderOptions(**env.object("RESPONDER"))
+    except TypeError as error:
+        raise InvalidSettings("The environment variable RESPONDER has other fields than it should.") from error
+    return ResponderSettings(
+        conversations_table=env.text("CONVERSATIONS_TABLE"),
+        queue_url=env.text("QUEUE_URL"),
+        dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
+        secret_id=env.text("RESPONDER_SECRET_ID"),
+        admin_function=env.text("ADMIN_FUNCTION"),
+        event_bus=env.text("EVENT_BUS_NAME"),
+        oversize_bucket=env.text("OVERSIZE_BUCKET"),
+        options=options,
+    )
