@@ -24,7 +24,7 @@ READY := $(VENV)/made-from-$(MADE_FROM)
 STAGE ?= dev
 # How many a day `make cost` reckons with.
 MESSAGES ?= 100000
-# Which lane the local stage has, if not the one in cdk.json: make demo LANE=window.
+# Which lane the local stage has, if not the one in cdk.json: make demo LANE=dynamodb.
 IN_LANE = $(if $(LANE),--lane $(LANE))
 # A person sees each change and says yes; a pipeline has its reviewers before it.
 APPROVAL ?= $(if $(CI),never,any-change)

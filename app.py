@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aws_cdk as cdk
 
-from infra.composition import compose, hold_to_rules
+from infra.composition import compose, enforce_cdk_nag
 from infra.config import ConfigError, load_stage
 from infra.layer import LayerError, Platform, build_layer, link_to
 
@@ -31,7 +31,7 @@ def main() -> None:
         sys.exit(f"{error}")
     compose(app, config, source=ROOT, layer=layer)
     if not config.is_local:
-        hold_to_rules(app)
+        enforce_cdk_nag(app)
     app.synth()
 
 

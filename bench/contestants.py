@@ -316,6 +316,6 @@ class Ping:
 
 
 def forget(kinds: tuple[str, ...], conversations: int) -> Iterator[bytes]:
-    """What takes a wave's batches away from a contestant that has no executor."""
+    """What takes a wave's batches away from a contestant that has no conversation processor."""
     for conversation in range(conversations):
         yield encode("DEL", *script_keys(kinds, 0, conversation_id(conversation).encode()))

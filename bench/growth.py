@@ -114,7 +114,7 @@ class Size:
             pass
 
     def claim(self, chunk: int) -> None:
-        """What falls due next, claimed `chunk` at a time, and finished as executors would."""
+        """What falls due next, claimed `chunk` at a time, and finished as conversation processors would."""
         cost = Cost()
         wanted = CLAIM_CHUNKS[chunk]
         step_ms = max(1, ARRIVALS_MS * chunk // self.size)

@@ -1,7 +1,8 @@
 """Systems at work: lateness, idle commands, what is lost, and recovery: `python -m bench.live [--quick]`.
 
 Each system has its own server and processes, the same messages at the same times, and the same checker. They take
-turns. Lateness is from when a batch was due until its system began to handle it: our processor starts an executor,
+turns. Lateness is from when a batch was due until its system began to handle it: our processor starts a conversation
+processor,
 BullMQ's worker calls its function, the naive poll has read the conversation's name.
 """
 

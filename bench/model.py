@@ -59,7 +59,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     cpu_ms = start_ms.get("median", start_ms["q3"])
     values = {
         "put_events": regions.get(region, regions["other"]),
-        "executor_starts": round(config.memory.processor / MB_OF_A_CPU / cpu_ms * 1_000),
+        "conversation_processor_starts": round(config.memory.processor / MB_OF_A_CPU / cpu_ms * 1_000),
     }
     return {
         name: Limit(each["name"], float(values.get(name, each.get("value", 0))), each["scope"] == "shard")
@@ -125,7 +125,7 @@ def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
         # A shard has a processor, and its successor for a while.
         "lambda_concurrency": ceil(most(load.busy) / 1e6) + 2 * shards,
         "slot_ecpu": most(load.ecpus),
-        "executor_starts": most(load.starts),
+        "conversation_processor_starts": most(load.starts),
         "put_events": most(load.events),
     }
 

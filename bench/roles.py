@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.contestants import NAIVE_KINDS, Naive, Sender
 from bench.wire import Wire, encode
-from lambdas.processor.service import Executors, Processor, Timings
+from lambdas.processor.service import ConversationProcessors, Processor, Timings
 from message_buffer.lanes.outcomes import Completed, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import script_keys
@@ -79,7 +79,7 @@ def send_naive(given: Given) -> None:
 
 
 class _Pipe:
-    """Lambda, as far as the processor knows: an executor is told of each start."""
+    """Lambda, as far as the processor knows: a conversation processor is told of each start."""
 
     def prepare(self) -> None:
         return
@@ -96,7 +96,7 @@ def process(given: Given) -> None:
     processor = Processor(
         store=Store(Connection(lambda: connect(address))),
         wake=Wake(lambda: connect(address), 0),
-        executors=Executors(functions, "executor"),
+        conversation_processors=ConversationProcessors(functions, "conversation_processor"),
         starter=ProcessorStarter(functions, "processor", telemetry),
         telemetry=telemetry,
         timings=Timings(idle_ms=given["idleMs"], handover_ms=0),
@@ -107,7 +107,7 @@ def process(given: Given) -> None:
 
 
 def execute(given: Given) -> None:
-    """Every executor in one process: each takes its batch at once and completes it after its work."""
+    """Every conversation processor in one process: each takes its batch at once and completes it after its work."""
     store, working = lean_store(given["port"]), deque[tuple[float, str, str]]()
     for line in _lines_or_time(lambda: working[0][0] if working else None):
         while working and working[0][0] <= now_ms():

@@ -28,7 +28,7 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_ERRORS = 0.01
 MOST_P99_MS = 1_000
 CONVERSATIONS = 200
-# Nothing falls due while it is measured: the emulator would start a process for each executor.
+# Nothing falls due while it is measured: the emulator would start a process for each conversation processor.
 OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000}}
 WARM_UP_TRIES, WARM_UP_SECONDS = 4, 2.0
 # An emulator's function that writes nothing answers later than one that does.

@@ -1,6 +1,7 @@
-"""What the start of an executor takes of a processor's CPU: `python -m bench.starts [--quick]`.
+"""What the start of a conversation processor takes of a processor's CPU: `python -m bench.starts [--quick]`.
 
-The processor's own `Executors` and the SDK, against a server of this machine that accepts whatever comes. The
+The processor's own `Conversation processors` and the SDK, against a server of this machine that accepts whatever
+comes. The
 connection is plain: TLS comes on top. A processor has 256 MB, and so a seventh of a CPU: how many batches a second
 one shard can send out follows from this figure.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from bench.measure import figure
 from bench.report import save
-from lambdas.processor.service import WORKERS, Executors
+from lambdas.processor.service import WORKERS, ConversationProcessors
 from message_buffer.aws.functions import Functions
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-Amzn-RequestId: 0\r\n\r\n"
@@ -43,14 +44,14 @@ def serve(told: Connection) -> None:
         server.serve_forever()
 
 
-def start_all(executors: Executors, count: int) -> tuple[float, float]:
+def start_all(conversation_processors: ConversationProcessors, count: int) -> tuple[float, float]:
     """Starts a second, and ms of CPU for each."""
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(count):
-        executors.send(f"default/generic/a/{number}", 0)
-    while executors.any_under_way:
-        executors.wait(10, for_all=True)
-        for _, error in executors.ended():
+        conversation_processors.send(f"default/generic/a/{number}", 0)
+    while conversation_processors.any_under_way:
+        conversation_processors.wait(10, for_all=True)
+        for _, error in conversation_processors.ended():
             if error:
                 raise error
     return count / (time.perf_counter() - began), (time.process_time() - cpu) / count * 1_000
@@ -66,12 +67,12 @@ def main() -> None:
     address = f"http://127.0.0.1:{heard.recv()}"
     os.environ |= {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1",
                    "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}  # fmt: skip
-    executors = Executors(Functions(connections=WORKERS), "executor")
+    conversation_processors = ConversationProcessors(Functions(connections=WORKERS), "conversation_processor")
     try:
-        start_all(executors, 200)
-        found = [start_all(executors, 300) for _ in range(5 if quick else 15)]
+        start_all(conversation_processors, 200)
+        found = [start_all(conversation_processors, 300) for _ in range(5 if quick else 15)]
     finally:
-        executors.close()
+        conversation_processors.close()
         stub.terminate()
     result: dict[str, Any] = {
         "starts_per_second": figure([rate for rate, _ in found]).as_json(),

@@ -127,7 +127,7 @@ class OurSystem(System):
     name = "ours"
 
     def prepare(self) -> None:
-        # Executors outlive the processor that starts them.
+        # Conversation processors outlive the processor that starts them.
         started, self._starts = os.pipe()
         self.spawn(_role("execute", port=self.server.port, workMs=self.work_ms), stdin=started)
         self._watch = lean_store(self.server.port)

@@ -36,7 +36,7 @@ def status(stage: Stage, given: Namespace) -> None:
         totals = {name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")}
         shown += [table(result["shards"], SHARDS), pairs(totals)]
     if "windows" in result:
-        shown += ["Window lane", pairs(result["windows"])]
+        shown += ["DynamoDB lane", pairs(result["windows"])]
     _print(given, result, "\n\n".join(shown))
 
 

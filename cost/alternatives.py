@@ -8,9 +8,9 @@ from infra.config import StageConfig
 POLL_SECONDS = 0.5
 
 
-def window_lane(config: StageConfig) -> StageConfig:
-    """The same stage with the window lane alone."""
-    return config.model_copy(update={"lane": "window"})
+def dynamodb_lane(config: StageConfig) -> StageConfig:
+    """The same stage with the DynamoDB lane alone."""
+    return config.model_copy(update={"lane": "dynamodb"})
 
 
 def polling(config: StageConfig) -> list[Line]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from cost.alternatives import polling, window_lane
+from cost.alternatives import dynamodb_lane, polling
 from cost.chart import Series, svg
 from cost.facts import HOURS, MILLION, prices, usages, used
 from cost.lines import Line, total
@@ -70,7 +70,9 @@ def picture(stages: Stages) -> str:
         name: [total(bill(with_egress(config, name), Traffic(messages_per_day=volume))) for volume in volumes]
         for name in floors(config)
     }
-    bills["window lane"] = [total(bill(window_lane(config), Traffic(messages_per_day=volume))) for volume in volumes]
+    bills["DynamoDB lane"] = [
+        total(bill(dynamodb_lane(config), Traffic(messages_per_day=volume))) for volume in volumes
+    ]
     return svg([Series(name, list(zip(volumes, amounts, strict=True))) for name, amounts in bills.items()])
 
 
@@ -110,7 +112,7 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "ecpu_message": f"{used('buffer_us') / used('simple_command_us'):.2f}",
         "queue_empty": _money(used("queue_polls") / MILLION * price["sqs_requests"]),
         "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
-        "window_floor": _money(total(bill(window_lane(config), nobody))),
+        "window_floor": _money(total(bill(dynamodb_lane(config), nobody))),
         "lane_until": f"{_lane_until(config):,.0f}",
         "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
         "statuses": f"{traffic.statuses_per_batch:g}",
@@ -118,7 +120,7 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
 
 
 def _volumes(config: StageConfig) -> str:
-    heads = ["messages a day", "batches a day", *floors(config), "window lane", "a million messages"]
+    heads = ["messages a day", "batches a day", *floors(config), "DynamoDB lane", "a million messages"]
     body = []
     for volume in VOLUMES:
         traffic = Traffic(messages_per_day=volume)
@@ -126,7 +128,7 @@ def _volumes(config: StageConfig) -> str:
         here = total(bill(config, traffic))
         body.append([
             f"{volume:,}", f"{volume / traffic.fragments_per_batch:,.0f}", *map(_money, amounts),
-            _money(total(bill(window_lane(config), traffic))), _money(here / traffic.messages * 1e6),
+            _money(total(bill(dynamodb_lane(config), traffic))), _money(here / traffic.messages * 1e6),
         ])  # fmt: skip
     return _table(heads, body, right=set(range(len(heads))))
 
@@ -162,7 +164,7 @@ def _lanes(config: StageConfig) -> str:
     body = []
     for volume in [0, *VOLUMES]:
         traffic = Traffic(messages_per_day=volume)
-        ours, lane = bill(config, traffic), bill(window_lane(config), traffic)
+        ours, lane = bill(config, traffic), bill(dynamodb_lane(config), traffic)
         dynamodb = total(line for line in lane if line.price.startswith("dynamodb"))
         fallback = total(ours) - total(bill(_without_fallback(config), traffic))
         body.append([
@@ -171,11 +173,11 @@ def _lanes(config: StageConfig) -> str:
         ])  # fmt: skip
     heads = [
         "messages a day",
-        "debounce lane",
+        "Valkey lane",
         "its network",
         "its cache",
         "its fallback",
-        "window lane",
+        "DynamoDB lane",
         "its DynamoDB",
     ]
     return _table(heads, body, right=set(range(len(heads))))
@@ -232,13 +234,13 @@ def _break_even_gb(config: StageConfig) -> float:
 
 
 def _lane_until(config: StageConfig) -> float:
-    """Messages a day, to two digits, from which on the window lane costs more than the stage with one NAT gateway."""
+    """Messages a day, to two digits, from which on the DynamoDB lane costs more than the stage with one NAT gateway."""
     least, most = 1.0, float(VOLUMES[-1])
     one_nat = with_egress(config, "1 NAT gateway")
     while most - least > 1:
         middle = (least + most) / 2
         traffic = Traffic(messages_per_day=middle)
-        if total(bill(window_lane(config), traffic)) < total(bill(one_nat, traffic)):
+        if total(bill(dynamodb_lane(config), traffic)) < total(bill(one_nat, traffic)):
             least = middle
         else:
             most = middle

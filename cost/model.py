@@ -33,9 +33,9 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
         *_rules(config, traffic),
         *_watching(config, traffic),
     ]
-    if config.has_main_lane:
-        lines += [*_main_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
-        if config.has_window_lane:
+    if config.has_valkey_lane:
+        lines += [*_valkey_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
+        if config.has_dynamodb_lane:
             lines += window.as_fallback(config, traffic)
     else:
         lines += window.alone(config, traffic)
@@ -44,7 +44,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def floors(config: StageConfig) -> dict[str, float]:
     """The bill of a month in which nobody writes, by how the functions reach AWS; none where they are in no network."""
-    if not config.has_main_lane:
+    if not config.has_valkey_lane:
         return {}
     nobody = Traffic(messages_per_day=0)
     return {name: total(bill(with_egress(config, name), nobody)) for name in EGRESSES}
@@ -74,26 +74,27 @@ def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
     return lines
 
 
-def _main_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
+def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
     run = processors(traffic, shards=config.shards, timings=config.timings)
     memory = config.memory
     run_seconds = run.seconds + run.starts * used("cold_start_ms") / 1_000
     pass_seconds = PASSES * config.shards * used("sweep_ms") / 1_000
-    executor_seconds = traffic.batches * billed_seconds("executor_ms")
+    conversation_processor_seconds = traffic.batches * billed_seconds("executor_ms")
     return [
         Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION, "starts of a run"),
         Line("processor", "Lambda: processor, duration", "lambda_arm", run_seconds * memory.processor / 1_024,
              "active seconds x (1 - exp(-batches a second x (wait + idle time))), each shard"),
-        Line("executor", "Lambda: conversation processor, requests", "lambda_requests", traffic.batches / MILLION,
+        Line("conversation_processor", "Lambda: conversation processor, requests", "lambda_requests", traffic.batches
+        / MILLION,
              "one a batch"),
-        Line("executor", "Lambda: conversation processor, duration", "lambda_arm",
-             executor_seconds * memory.conversation_processor / 1_024, "batches x billed time"),
+        Line("conversation_processor", "Lambda: conversation processor, duration", "lambda_arm",
+             conversation_processor_seconds * memory.conversation_processor / 1_024, "batches x billed time"),
         Line("watchdog", "Lambda: watchdog, requests", "lambda_requests", PASSES / MILLION, "two passes a minute"),
         Line("watchdog", "Lambda: watchdog, duration", "lambda_arm", pass_seconds * memory.watchdog / 1_024,
              "passes x shards x billed time"),
         Line("watchdog", "SQS: watchdog's echo", "sqs_requests", (used("queue_polls") + PASSES / 2 * 3) / MILLION,
              "polls, and each minute: send, receive, delete"),
-        *_main_lane_logs(config, traffic),
+        *_valkey_lane_logs(config, traffic),
     ]  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _ingest_ms(config: StageConfig) -> str:
-    return "ingest_ms" if config.has_main_lane else "window_ingest_ms"
+    return "ingest_ms" if config.has_valkey_lane else "window_ingest_ms"
 
 
 def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
@@ -218,7 +219,7 @@ def _delivery(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _secrets(config: StageConfig, traffic: Traffic) -> list[Line]:
     calls = _secret_calls(config, traffic)
-    keys = used("keys") if config.has_main_lane else used("keys_of_window_lane")
+    keys = used("keys") if config.has_valkey_lane else used("keys_of_dynamodb_lane")
     return [
         Line("secrets", "Secrets Manager: secret", "secret", used("secrets"), "the webhook secrets"),
         Line("secrets", "Secrets Manager: reads", "secret_calls", calls / MILLION,
@@ -252,7 +253,7 @@ def _instances(traffic: Traffic, invocations: float, time_ms: str) -> float:
     return invocations / traffic.active_seconds * billed_seconds(time_ms) * traffic.peak
 
 
-def _main_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
+def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
     run = processors(traffic, shards=config.shards, timings=config.timings)
     platform = used("platform_log_bytes")
     sweep = used("sweep_log_bytes") * (1 + config.shards) / 2
@@ -260,8 +261,8 @@ def _main_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
         "processor": ("processor", traffic.batches * used("claim_log_bytes")
                       + run.starts * (used("run_log_bytes") + platform)
                       + run.seconds / REPORT_SECONDS * used("report_log_bytes"), "claims, runs, and each 30 s"),
-        "executor": ("conversation processor", traffic.batches * (used("executor_log_bytes") + platform),
-                     "batches x lines"),
+        "conversation_processor": ("conversation processor",
+                      traffic.batches * (used("conversation_processor_log_bytes") + platform), "batches x lines"),
         "watchdog": ("watchdog", PASSES * (sweep + platform), "passes x lines"),
     }  # fmt: skip
     lines: list[Line] = []
@@ -279,8 +280,8 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "of the stage"),
     ]
     if config.tracing:
-        invocations = traffic.webhooks + traffic.batches + PASSES * config.has_main_lane
-        invocations += window.SWEEPS * config.has_window_lane
+        invocations = traffic.webhooks + traffic.batches + PASSES * config.has_valkey_lane
+        invocations += window.SWEEPS * config.has_dynamodb_lane
         # X-Ray takes one a second and a twentieth of the rest.
         sampled = min(invocations, SECONDS + 0.05 * invocations)
         lines.append(Line("watching", "X-Ray: traces", "traces", sampled / MILLION, "one a second and 5 % of the rest"))
@@ -289,9 +290,9 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
     """Metrics that are always sent, those that are sent with traffic, and those that alarms look at."""
-    if not config.has_main_lane:
-        always, with_traffic = used("metrics_of_sweep"), used("metrics_of_window_lane")
-        return always, with_traffic, used("alarm_metrics_of_window_lane")
-    swept = used("metrics_of_sweep") if config.has_window_lane else 0
-    alarms = used("alarm_metrics_with_fallback") if config.has_window_lane else used("alarm_metrics")
+    if not config.has_valkey_lane:
+        always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
+        return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")
+    swept = used("metrics_of_sweep") if config.has_dynamodb_lane else 0
+    alarms = used("alarm_metrics_with_fallback") if config.has_dynamodb_lane else used("alarm_metrics")
     return used("metrics_always") + swept, used("metrics_with_traffic"), alarms

@@ -1,4 +1,4 @@
-"""The bill of the window lane: alone, and while it waits beside the main lane for Valkey to fail."""
+"""The bill of the DynamoDB lane: alone, and while it waits beside the Valkey lane for Valkey to fail."""
 
 from math import ceil
 
@@ -7,15 +7,15 @@ from cost.lines import Line, billed_seconds, log_lines
 from cost.traffic import Traffic
 from infra.config import StageConfig
 
-PART = "window lane"
+PART = "DynamoDB lane"
 SWEEPS = HOURS * 60
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
 
 def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     """All messages go by it."""
-    gb = config.memory.window_processor / 1_024
-    logged = traffic.batches * (used("executor_log_bytes") + used("platform_log_bytes")) / GB
+    gb = config.memory.dynamodb_processor / 1_024
+    logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes")) / GB
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "a message: put and bury, by KB; note it in its window"),
@@ -24,10 +24,10 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(PART, "DynamoDB: windows, read", "dynamodb_read", traffic.batches * _reads(traffic) / MILLION,
              "a batch: one consistent query by 4 KB"),
         Line(PART, "SQS: triggers", "sqs_requests", 3 * traffic.batches / MILLION, "a batch: send, receive, delete"),
-        Line(PART, "Lambda: window processor, requests", "lambda_requests", traffic.batches / MILLION, "one a batch"),
-        Line(PART, "Lambda: window processor, duration", "lambda_arm",
-             traffic.batches * gb * billed_seconds("window_processor_ms"), "batches x billed time"),
-        *log_lines(config, logged, part=PART, component="Logs: window processor", formula="batches x lines"),
+        Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", traffic.batches / MILLION, "one a batch"),
+        Line(PART, "Lambda: DynamoDB processor, duration", "lambda_arm",
+             traffic.batches * gb * billed_seconds("dynamodb_processor_ms"), "batches x billed time"),
+        *log_lines(config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches x lines"),
         *_at_rest(config),
     ]  # fmt: skip
 
@@ -37,9 +37,9 @@ def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
     names = used("window_row_bytes") + traffic.fragments_per_batch * used("window_name_bytes")
     return [
         Line(PART, "DynamoDB: journal, written", "dynamodb_write",
-             traffic.batches * ceil(names / WRITE_BYTES) / MILLION, "a batch of the main lane: one item, by KB"),
+             traffic.batches * ceil(names / WRITE_BYTES) / MILLION, "a batch of the Valkey lane: one item, by KB"),
         Line(PART, "DynamoDB: fallback, read", "dynamodb_read", traffic.batches / MILLION,
-             "a batch of the main lane: was there one?"),
+             "a batch of the Valkey lane: was there one?"),
         *_at_rest(config),
     ]  # fmt: skip
 
@@ -62,7 +62,7 @@ def _reads(traffic: Traffic) -> int:
 
 def _at_rest(config: StageConfig) -> list[Line]:
     """What is paid also if nobody writes."""
-    gb_seconds = SWEEPS * config.memory.window_processor / 1_024 * billed_seconds("window_sweep_ms")
+    gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("window_sweep_ms")
     logged = SWEEPS * (used("window_sweep_log_bytes") + used("platform_log_bytes")) / GB
     return [
         Line(PART, "DynamoDB: sweep, reads", "dynamodb_read", SWEEPS * used("window_slices") / 2 / MILLION,

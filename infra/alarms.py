@@ -59,8 +59,8 @@ def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlar
 def symptoms(metrics: Metrics) -> Iterable[Watch]:
     config = metrics.config
     return [
-        *(_symptoms_of_main_lane(metrics) if config.has_main_lane else []),
-        *(_symptoms_of_window_lane(metrics) if config.has_window_lane else []),
+        *(_symptoms_of_valkey_lane(metrics) if config.has_valkey_lane else []),
+        *(_symptoms_of_dynamodb_lane(metrics) if config.has_dynamodb_lane else []),
         Watch(
             heading="Webhooks fail",
             says=f"The API answers more than {REFUSED_PERCENT} % of the webhooks with 5xx.",
@@ -75,12 +75,12 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
     ]
 
 
-def _symptoms_of_main_lane(metrics: Metrics) -> Iterable[Watch]:
+def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest overdue",
             says="Batches are due for more than a minute and have not left.",
-            metric=metrics.told("OldestOverdueMs", "watchdog", statistic="Maximum"),
+            metric=metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum"),
             above=OVERDUE_MS,
             periods=2,
             # A watchdog that cannot look does not mean that all is well again.
@@ -89,7 +89,7 @@ def _symptoms_of_main_lane(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Watchdog silent",
             says="For three minutes no pass of the watchdog has seen all shards.",
-            metric=metrics.told("Sweeps", "watchdog"),
+            metric=metrics.custom("Sweeps", "watchdog"),
             below=1,
             periods=3,
             missing=TreatMissingData.BREACHING,
@@ -97,19 +97,19 @@ def _symptoms_of_main_lane(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Store failures",
             says="Valkey is away, full, or at its request limit, and has been for minutes.",
-            metric=metrics.told_by_all("StoreFailures"),
+            metric=metrics.custom_sum("StoreFailures"),
             periods=3,
             out_of=5,
         ),
     ]
 
 
-def _symptoms_of_window_lane(metrics: Metrics) -> Iterable[Watch]:
+def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest window overdue",
             says="Windows have ended for more than two minutes, and their batches have not left.",
-            metric=metrics.told("OldestWindowOverdueMs", "window_processor", statistic="Maximum"),
+            metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
             above=WINDOW_OVERDUE_MS,
             periods=2,
             # A sweep that cannot look does not mean that all is well again.
@@ -118,7 +118,7 @@ def _symptoms_of_window_lane(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Window sweep silent",
             says="For five minutes no sweep has looked for windows whose trigger was lost.",
-            metric=metrics.told("Sweeps", "window_processor"),
+            metric=metrics.custom("Sweeps", "dynamodb_processor"),
             below=1,
             periods=5,
             missing=TreatMissingData.BREACHING,
@@ -130,14 +130,14 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
     config = metrics.config
     return chain(
         _causes_in_runtime(metrics),
-        chain(_causes_in_main_lane(metrics), _causes_in_cache(metrics)) if config.has_main_lane else [],
-        _causes_in_window_lane(metrics) if config.has_window_lane else [],
+        chain(_causes_in_valkey_lane(metrics), _causes_in_cache(metrics)) if config.has_valkey_lane else [],
+        _causes_in_dynamodb_lane(metrics) if config.has_dynamodb_lane else [],
         _causes_in_lambda(metrics),
         _causes_in_responder(metrics),
     )
 
 
-def _causes_in_main_lane(metrics: Metrics) -> Iterable[Watch]:
+def _causes_in_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     shards, idle_ms = metrics.config.shards, metrics.config.timings.processor_idle_ms
     # A processor that was started stays for its idle time: twice as many starts mean that they do not stay.
     most_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
@@ -146,51 +146,51 @@ def _causes_in_main_lane(metrics: Metrics) -> Iterable[Watch]:
             heading="Lease flapping",
             role="lost",
             says="Processors lose their shard to another one, again and again.",
-            metric=metrics.told("ProcessorExits", "processor", reason="lost", period=FIVE_MINUTES),
+            metric=metrics.custom("ProcessorExits", "processor", reason="lost", period=FIVE_MINUTES),
             above=LOST_LEASES_A_SHARD * shards,
         ),
         Watch(
             heading="Lease flapping",
             role="starts",
             says="Processors are started more often than their idle time explains.",
-            metric=metrics.told_by_all("ProcessorStarts", period=FIVE_MINUTES),
+            metric=metrics.custom_sum("ProcessorStarts", period=FIVE_MINUTES),
             above=most_starts,
         ),
         Watch(
             heading="Processor start failures",
             says="Lambda refuses to start processors.",
-            metric=metrics.told_by_all("ProcessorStartFailures", period=FIVE_MINUTES),
+            metric=metrics.custom_sum("ProcessorStartFailures", period=FIVE_MINUTES),
         ),
         Watch(
-            heading="Executor start failures",
-            says="Lambda refuses to start executors; their conversations are put back.",
-            metric=metrics.told("ExecutorStartFailures", "processor", period=FIVE_MINUTES),
+            heading="Conversation processor start failures",
+            says="Lambda refuses to start conversation processors; their conversations are put back.",
+            metric=metrics.custom("ConversationProcessorStartFailures", "processor", period=FIVE_MINUTES),
         ),
         Watch(
             heading="Sweeps cut",
             says="The watchdog does not get round to all shards in one pass.",
-            metric=metrics.told("SweepsCut", "watchdog", period=FIVE_MINUTES),
+            metric=metrics.custom("SweepsCut", "watchdog", period=FIVE_MINUTES),
         ),
         _emission_retries(metrics, "conversation_processor"),
     ]
 
 
-def _causes_in_window_lane(metrics: Metrics) -> Iterable[Watch]:
+def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
     watches = [
-        _emission_retries(metrics, "window_processor", role="window_processor"),
+        _emission_retries(metrics, "dynamodb_processor", role="dynamodb_processor"),
         Watch(
             heading="Window locks lost",
             says="Window processors lose their conversation to another one, again and again.",
-            metric=metrics.told("LockLost", "window_processor", period=FIVE_MINUTES),
+            metric=metrics.custom("LockLost", "dynamodb_processor", period=FIVE_MINUTES),
             above=LOST_LOCKS,
         ),
     ]
-    if metrics.config.has_main_lane:
+    if metrics.config.has_valkey_lane:
         watches.append(
             Watch(
                 heading="Fallback in use",
-                says="Valkey could not be reached, and the window lane takes the messages meanwhile.",
-                metric=metrics.told("WindowMessages", "ingest"),
+                says="Valkey could not be reached, and the DynamoDB lane takes the messages meanwhile.",
+                metric=metrics.custom("FallbackMessages", "ingest"),
             )
         )
     return watches
@@ -201,7 +201,7 @@ def _emission_retries(metrics: Metrics, emitter: str, *, role: str = "") -> Watc
         heading="Emission retries",
         role=role,
         says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
-        metric=metrics.told("Retries", emitter),
+        metric=metrics.custom("Retries", emitter),
         periods=5,
     )
 
@@ -211,29 +211,29 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Ingest crashes",
             says="A webhook was answered 500: something nobody foresaw.",
-            metric=metrics.told("Crashes", "ingest", period=FIVE_MINUTES),
+            metric=metrics.custom("Crashes", "ingest", period=FIVE_MINUTES),
         ),
         Watch(
             heading="Rules skipped",
             says="Rules of a scope are wrong, and those of the scope beneath stand in.",
-            metric=metrics.told("RulesSkipped", "ingest", period=FIVE_MINUTES),
+            metric=metrics.custom("RulesSkipped", "ingest", period=FIVE_MINUTES),
         ),
         Watch(
             heading="Rules unreachable",
             says="The table of rules does not answer: changes are not seen, and new instances take no messages.",
-            metric=metrics.told("RulesUnreachable", "ingest", period=FIVE_MINUTES),
+            metric=metrics.custom("RulesUnreachable", "ingest", period=FIVE_MINUTES),
             periods=2,
         ),
         Watch(
             heading="No secret",
             says="Webhooks come in for a platform that has no secret in this stage, and are refused.",
-            metric=metrics.told("NoSecret", "ingest", period=FIVE_MINUTES),
+            metric=metrics.custom("NoSecret", "ingest", period=FIVE_MINUTES),
             periods=3,
         ),
         Watch(
             heading="Unauthentic webhooks",
             says="Many signatures are wrong: a secret that differs from the platform's, or an attack.",
-            metric=metrics.told("Unauthentic", "ingest", period=FIVE_MINUTES),
+            metric=metrics.custom("Unauthentic", "ingest", period=FIVE_MINUTES),
             above=UNAUTHENTIC,
         ),
     ]
@@ -322,13 +322,13 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
     yield Watch(
         heading="Processing errors",
         says="Replies fail and are tried again.",
-        metric=metrics.told("ProcessingErrors", "responder", period=FIVE_MINUTES),
+        metric=metrics.custom("ProcessingErrors", "responder", period=FIVE_MINUTES),
         periods=3,
     )
     yield Watch(
         heading="Unconfirmed sends",
         says="Nobody knows whether a reply has reached its reader; it is not sent again.",
-        metric=metrics.told("UnconfirmedSends", "responder", period=FIVE_MINUTES),
+        metric=metrics.custom("UnconfirmedSends", "responder", period=FIVE_MINUTES),
     )
 
 

@@ -16,7 +16,7 @@ from infra.config import LOCAL_API_ID, Domain, StageConfig
 from infra.firewall import Firewall
 from infra.function import acknowledge, keep_identity, removal_policy
 
-DOORS = {"webhook": ("GET", "POST"), "typing": ("POST",)}
+ROUTES = {"webhook": ("GET", "POST"), "typing": ("POST",)}
 REST_STAGE = "live"
 # Neither body nor headers nor query: they hold what people write, signatures and the verify token.
 ACCESS_LOG = {
@@ -75,9 +75,9 @@ def _open_http(
     if config.is_local:
         cdk.Tags.of(api).add("ms-custom-id", LOCAL_API_ID)
     integration = HttpLambdaIntegration("Ingest", ingest)
-    for door, methods in DOORS.items():
+    for route, methods in ROUTES.items():
         api.add_routes(
-            path=f"/{door}/{{platform}}",
+            path=f"/{route}/{{platform}}",
             methods=[apigw.HttpMethod[method] for method in methods],
             integration=integration,
         )
@@ -126,8 +126,8 @@ def _open_rest(
     keep_identity(api, "RestApi")
     # CDK's own output names the default endpoint even where it is switched off.
     api.node.try_remove_child("Endpoint")
-    for door, methods in DOORS.items():
-        resource = api.root.add_resource(door).add_resource("{platform}")
+    for route, methods in ROUTES.items():
+        resource = api.root.add_resource(route).add_resource("{platform}")
         for method in methods:
             resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage

@@ -10,10 +10,10 @@ from infra import environment
 from infra.api import open_webhooks
 from infra.bus import BatchBus
 from infra.config import StageConfig
-from infra.environment import Outlets, ValkeyAccess
+from infra.environment import EventDestinations, ValkeyAccess
 from infra.function import Function, Placement, Runtime, source_code
-from infra.lanes.dynamodb import WindowLane
-from infra.lanes.valkey import MainLane
+from infra.lanes.dynamodb import DynamoDbLane
+from infra.lanes.valkey import ValkeyLane
 from infra.storage import OversizeBucket, Queue, RulesTable, WebhookSecrets
 
 INGEST_TIMEOUT = cdk.Duration.seconds(15)
@@ -51,17 +51,21 @@ class BufferStack(cdk.Stack):
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
         self.rules_table = RulesTable(self, "Rules", config=config)
-        outlets = Outlets(self.bus, self.oversize, self.dead_letters)
+        destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
-        self._window = WindowLane(self, runtime=self._runtime, outlets=outlets) if config.has_window_lane else None
-        self._holding = self._window.holding if self._window else None
-        self._main = (
-            MainLane(self, runtime=self._runtime, outlets=outlets, holding=self._holding)
-            if config.has_main_lane
+        self._dynamodb_lane = (
+            DynamoDbLane(self, runtime=self._runtime, destinations=destinations) if config.has_dynamodb_lane else None
+        )
+        self._table_and_triggers = self._dynamodb_lane.table_and_triggers if self._dynamodb_lane else None
+        self._valkey_lane = (
+            ValkeyLane(
+                self, runtime=self._runtime, destinations=destinations, table_and_triggers=self._table_and_triggers
+            )
+            if config.has_valkey_lane
             else None
         )
         self.ingest = self._make_ingest()
-        self.admin = self._make_admin(outlets)
+        self.admin = self._make_admin(destinations)
         self._join_lanes()
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api
@@ -70,18 +74,18 @@ class BufferStack(cdk.Stack):
     @property
     def functions(self) -> dict[str, Function]:
         found = {"ingest": self.ingest}
-        if self._main:
-            found["processor"] = self._main.processor
-            found["conversation_processor"] = self._main.conversation_processor
-            found["watchdog"] = self._main.watchdog
-        if self._window:
-            found["window_processor"] = self._window.processor
+        if self._valkey_lane:
+            found["processor"] = self._valkey_lane.processor
+            found["conversation_processor"] = self._valkey_lane.conversation_processor
+            found["watchdog"] = self._valkey_lane.watchdog
+        if self._dynamodb_lane:
+            found["dynamodb_processor"] = self._dynamodb_lane.processor
         return found | {"admin": self.admin}
 
     @property
     def undelivered(self) -> Queue | None:
         """Where there are functions that start functions: the starts that failed."""
-        return self._main.undelivered if self._main else None
+        return self._valkey_lane.undelivered if self._valkey_lane else None
 
     def _make_ingest(self) -> Function:
         function = Function(
@@ -92,8 +96,8 @@ class BufferStack(cdk.Stack):
             timeout=INGEST_TIMEOUT,
             environment=environment.ingest(
                 config=self._config,
-                processor=self._main.startable if self._main else None,
-                holding=self._holding,
+                processor=self._valkey_lane.startable if self._valkey_lane else None,
+                table_and_triggers=self._table_and_triggers,
                 webhook_secrets=self.webhook_secrets,
                 rules_table=self.rules_table,
                 bus=self.bus,
@@ -105,10 +109,11 @@ class BufferStack(cdk.Stack):
         function.allow("events:PutEvents", on=self.bus.event_bus_arn)
         return function
 
-    def _make_admin(self, outlets: Outlets) -> Function:
+    def _make_admin(self, destinations: EventDestinations) -> Function:
         """For operators, who are let in by IAM: nothing but `lambda:InvokeFunction` leads to it."""
         # Both lanes would emit a letter alike.
-        emitter = self._main.conversation_processor if self._main else self._window and self._window.processor
+        lane = self._dynamodb_lane
+        emitter = self._valkey_lane.conversation_processor if self._valkey_lane else lane and lane.processor
         assert emitter, "a stage has one lane at least"
         function = Function(
             self,
@@ -118,10 +123,10 @@ class BufferStack(cdk.Stack):
             timeout=ADMIN_TIMEOUT,
             environment=environment.admin(
                 config=self._config,
-                processor=self._main.startable if self._main else None,
-                holding=self._holding,
+                processor=self._valkey_lane.startable if self._valkey_lane else None,
+                table_and_triggers=self._table_and_triggers,
                 redrive=emitter,
-                outlets=outlets,
+                destinations=destinations,
                 rules_table=self.rules_table,
             ),
         )
@@ -134,17 +139,17 @@ class BufferStack(cdk.Stack):
         return function
 
     def _join_lanes(self) -> None:
-        """Let the doors into both lanes, and the main lane see what the other one holds."""
-        if self._main:
-            self._main.let_start(self.ingest)
-            self._main.let_start(self.admin)
+        """Let the doors into both lanes, and the Valkey lane see what the other one holds."""
+        if self._valkey_lane:
+            self._valkey_lane.grant_start(self.ingest)
+            self._valkey_lane.grant_start(self.admin)
             # A name is no dependency: without it the doors might open before there is a processor.
-            self.ingest.node.add_dependency(self._main.processor)
-        if self._window:
-            self._window.let_hold(self.ingest, "ingest")
-            self._window.let_hold(self.admin, "admin")
-        if self._main and self._window:
-            self._window.let_hold(self._main.conversation_processor, "conversation_processor")
+            self.ingest.node.add_dependency(self._valkey_lane.processor)
+        if self._dynamodb_lane:
+            self._dynamodb_lane.grant_table(self.ingest, "ingest")
+            self._dynamodb_lane.grant_table(self.admin, "admin")
+        if self._valkey_lane and self._dynamodb_lane:
+            self._dynamodb_lane.grant_table(self._valkey_lane.conversation_processor, "conversation_processor")
 
     def _export(self) -> None:
         outputs = {
@@ -157,9 +162,9 @@ class BufferStack(cdk.Stack):
         }
         if self.undelivered is not None:
             outputs["UndeliveredQueueUrl"] = self.undelivered.queue_url
-        if self._holding is not None:
-            outputs["HoldingTableName"] = self._holding.table.table_name
-            outputs["TriggerQueueUrl"] = self._holding.triggers.queue_url
+        if self._table_and_triggers is not None:
+            outputs["HoldingTableName"] = self._table_and_triggers.table.table_name
+            outputs["TriggerQueueUrl"] = self._table_and_triggers.triggers.queue_url
         if self._webhooks.dns_target is not None:
             outputs["ApiDnsTarget"] = self._webhooks.dns_target
         for role, function in self.functions.items():

@@ -17,14 +17,16 @@ from infra.responder import ResponderStack
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
-    """All stacks of a stage. The window lane needs neither network nor cache; the local stage has Valkey beside it."""
+    """All stacks of a stage. The DynamoDB lane needs neither network nor cache; the local stage has Valkey beside
+    it.
+    """
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"
     cdk.Tags.of(scope).add("product", "message-buffer")
     cdk.Tags.of(scope).add("stage", config.name)
 
     network = cache = None
-    if config.has_main_lane and not config.is_local:
+    if config.has_valkey_lane and not config.is_local:
         network = NetworkStack(scope, f"{prefix}-Network", config=config, env=env)
         cache = CacheStack(
             scope,
@@ -80,6 +82,6 @@ def _valkey_beside(config: StageConfig) -> ValkeyAccess | None:
     return ValkeyAccess(config.valkey_url) if config.valkey_url else None
 
 
-def hold_to_rules(app: cdk.App) -> None:
+def enforce_cdk_nag(app: cdk.App) -> None:
     """Synthesis fails on whatever AWS's rules find and no construct has acknowledged."""
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 LOCAL = "local"
 # Two of its AWS calls at their slowest, and a call to Valkey.
-LEAST_EXECUTOR_TIMEOUT_MS = 20_000
+MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
 ZONES = 2
 # The emulator serves an API under a known path only if the API asks for an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
@@ -74,7 +74,7 @@ class Memory(Settings):
     processor: MemoryMb = 256
     conversation_processor: MemoryMb = 256
     watchdog: MemoryMb = 256
-    window_processor: MemoryMb = 256
+    dynamodb_processor: MemoryMb = 256
     admin: MemoryMb = 256
     responder: MemoryMb = 256
 
@@ -86,7 +86,7 @@ class Concurrency(Settings):
     processor: Instances | None = None
     conversation_processor: Instances | None = None
     watchdog: Instances | None = None
-    window_processor: Instances | None = None
+    dynamodb_processor: Instances | None = None
     admin: Instances | None = None
     responder: Instances | None = None
 
@@ -135,7 +135,7 @@ class Timings(Settings):
 
     claim_timeout_ms: Milliseconds = 30_000
     # It is also the function's time-out, which Lambda counts in seconds.
-    executor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
+    conversation_processor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
     # For so long a shard waits when its processor died.
     lease_ms: Annotated[int, Field(ge=LEAST_LEASE_MS, le=60_000)] = 15_000
     # After that the watchdog, twice a minute, starts a processor anyway.
@@ -146,15 +146,18 @@ class Timings(Settings):
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> Timings:
-        if self.executor_timeout_ms >= self.claim_timeout_ms:
-            raise ValueError("executor_timeout_ms must be less than claim_timeout_ms: a claim outlives its executor")
+        if self.conversation_processor_timeout_ms >= self.claim_timeout_ms:
+            raise ValueError(
+                "conversation_processor_timeout_ms must be less than claim_timeout_ms: a claim must outlive"
+                " the conversation processor that it started"
+            )
         working_ms = self.processor_life_seconds * 1_000 - self.processor_handover_ms
         if working_ms <= 0:
             raise ValueError("processor_handover_ms must be less than processor_life_seconds")
         if self.processor_handover_ms < self.lease_ms:
             raise ValueError(
-                "processor_handover_ms must not be less than lease_ms: who leaves waits for its executors, then starts"
-                " a successor, on one lease"
+                "processor_handover_ms must not be less than lease_ms: a processor that hands over must wait for the"
+                " conversation processors it started, and start its successor, within one lease"
             )
         if self.processor_idle_ms >= working_ms:
             raise ValueError(
@@ -225,9 +228,9 @@ class StageConfig(Settings):
     termination_protection: bool = False
     # X-Ray samples the functions' invocations.
     tracing: bool = False
-    # `window` holds messages in DynamoDB for a fixed time: it needs neither a network nor a cache.
-    lane: Literal["debounce", "window"] = "debounce"
-    # Beside `debounce`, the window lane takes messages while Valkey cannot be reached.
+    # `dynamodb` holds messages in DynamoDB for a fixed time: it needs neither a network nor a cache.
+    lane: Literal["valkey", "dynamodb"] = "valkey"
+    # Beside `valkey`, the DynamoDB lane takes messages while Valkey cannot be reached.
     fallback: bool = True
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     log_level: LogLevel = "INFO"
@@ -253,18 +256,18 @@ class StageConfig(Settings):
         return self.name == LOCAL
 
     @property
-    def has_main_lane(self) -> bool:
-        return self.lane == "debounce"
+    def has_valkey_lane(self) -> bool:
+        return self.lane == "valkey"
 
     @property
-    def has_window_lane(self) -> bool:
-        return self.fallback or not self.has_main_lane
+    def has_dynamodb_lane(self) -> bool:
+        return self.fallback or not self.has_valkey_lane
 
     @property
     def roles(self) -> set[str]:
         """The functions that this stage has."""
-        main = {"processor", "conversation_processor", "watchdog"} if self.has_main_lane else set()
-        window = {"window_processor"} if self.has_window_lane else set()
+        main = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
+        window = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
         return {"ingest", "admin"} | main | window | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
@@ -291,18 +294,18 @@ class StageConfig(Settings):
                 f"a stage's name has at most {STAGE_NAME_LENGTH} lower-case letters, digits and single hyphens,"
                 " and begins with a letter"
             )
-        if self.valkey_url and not self.has_main_lane:
-            raise ValueError("a stage with `lane: window` has no Valkey: leave valkeyUrl out")
-        if self.is_local and self.has_main_lane and not self.valkey_url:
+        if self.valkey_url and not self.has_valkey_lane:
+            raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
+        if self.is_local and self.has_valkey_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
-        if not self.is_local and self.timings.executor_timeout_ms < LEAST_EXECUTOR_TIMEOUT_MS:
+        if not self.is_local and self.timings.conversation_processor_timeout_ms < MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS:
             raise ValueError(
-                f"timings.executor_timeout_ms must be at least {LEAST_EXECUTOR_TIMEOUT_MS}: in less, an executor cannot"
-                " wait for a slow AWS and still put its batch back"
+                f"timings.conversation_processor_timeout_ms must be at least {MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS}:"
+                " in less time a conversation processor cannot wait for a slow AWS and still put its batch back"
             )
-        has_network = self.has_main_lane and not self.is_local
+        has_network = self.has_valkey_lane and not self.is_local
         if self.account and has_network and len(self.network.availability_zones) != ZONES:
             raise ValueError("a stage with an account names two network.availability_zones")
         return self

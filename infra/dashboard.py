@@ -29,11 +29,11 @@ def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloud
             [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=list(alarms), width=WIDTH, height=4)],
             *_titled("Is it working?", _health(metrics)),
             *_titled("Traffic", _traffic(metrics)),
-            *(_titled("Batches", _batches(metrics)) if config.has_main_lane else []),
-            *(_titled("Processors", _processors(metrics)) if config.has_main_lane else []),
-            *(_titled("Window lane", _window_lane(metrics)) if config.has_window_lane else []),
+            *(_titled("Batches", _batches(metrics)) if config.has_valkey_lane else []),
+            *(_titled("Processors", _processors(metrics)) if config.has_valkey_lane else []),
+            *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
             *_titled("Functions", _functions(metrics)),
-            *(_titled("Cache", _cache(metrics)) if config.has_main_lane else []),
+            *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
             *_titled("What is paid for, by the hour", _cost(metrics)),
         ],
     )
@@ -90,7 +90,7 @@ def _graph(
 
 def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[Line]:
     return [
-        metrics.told(name, service, statistic=statistic).with_(label=f"{label} {statistic}")
+        metrics.custom(name, service, statistic=statistic).with_(label=f"{label} {statistic}")
         for statistic in ("p50", "p99")
     ]
 
@@ -101,12 +101,12 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
         queues.append(metrics.waiting_in(metrics.undelivered, label="undelivered starts"))
     overdue, lateness = _promptness(metrics)
     failures: list[Line] = [
-        metrics.told_by_all("StoreFailures"),
-        metrics.told("Refused", "ingest"),
-        metrics.told("Crashes", "ingest"),
+        metrics.custom_sum("StoreFailures"),
+        metrics.custom("Refused", "ingest"),
+        metrics.custom("Crashes", "ingest"),
     ]
-    if metrics.config.has_main_lane:
-        failures += [metrics.told("SweepFailures", "watchdog"), metrics.told("SweepsCut", "watchdog")]
+    if metrics.config.has_valkey_lane:
+        failures += [metrics.custom("SweepFailures", "watchdog"), metrics.custom("SweepsCut", "watchdog")]
     return [
         overdue,
         _graph("Lateness, after the due time", lateness, unit="ms"),
@@ -117,9 +117,9 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
 
 def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
     """Of the lane that takes the messages as a rule."""
-    if not metrics.config.has_main_lane:
-        return _oldest_window(metrics), _percentiles(metrics, "EmitLatenessMs", "window_processor", "emitted")
-    overdue = metrics.told("OldestOverdueMs", "watchdog", statistic="Maximum")
+    if not metrics.config.has_valkey_lane:
+        return _oldest_window(metrics), _percentiles(metrics, "EmitLatenessMs", "dynamodb_processor", "emitted")
+    overdue = metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum")
     lateness = [
         *_percentiles(metrics, "LatenessMs", "processor", "claimed"),
         *_percentiles(metrics, "EmitLatenessMs", "conversation_processor", "emitted"),
@@ -128,7 +128,7 @@ def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
 
 
 def _oldest_window(metrics: Metrics) -> cloudwatch.GraphWidget:
-    oldest = metrics.told("OldestWindowOverdueMs", "window_processor", statistic="Maximum")
+    oldest = metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum")
     return _graph("Oldest window overdue", [oldest], unit="ms", limit=WINDOW_OVERDUE_MS)
 
 
@@ -137,12 +137,12 @@ def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
     return [
         _graph(
             "Messages",
-            [metrics.told(name, "ingest") for name in ("Messages", "Duplicates", "Ignored")],
+            [metrics.custom(name, "ingest") for name in ("Messages", "Duplicates", "Ignored")],
             unit="per minute",
         ),
         _graph(
             "Refused messages",
-            [metrics.told(name, "ingest") for name in ("Refused", "Unauthentic", "RulesSkipped", "RulesUnreachable")],
+            [metrics.custom(name, "ingest") for name in ("Refused", "Unauthentic", "RulesSkipped", "RulesUnreachable")],
             unit="per minute",
         ),
         _graph(
@@ -163,25 +163,32 @@ def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
 
 
 def _batches(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    executor = "conversation_processor"
+    conversation_processor = "conversation_processor"
     return [
         _graph(
             "Waiting and in flight",
-            [metrics.told(name, "watchdog", statistic="Maximum") for name in ("Pending", "InFlight")],
+            [metrics.custom(name, "watchdog", statistic="Maximum") for name in ("Pending", "InFlight")],
             unit="conversations",
         ),
         _graph(
             "Batches, and their size",
-            [metrics.told("Batches", executor)],
+            [metrics.custom("Batches", conversation_processor)],
             right=[
-                metrics.told("BatchSize", executor, statistic="Average").with_(label="messages, average"),
-                metrics.told("BatchSize", executor, statistic="Maximum").with_(label="messages, largest"),
+                metrics.custom("BatchSize", conversation_processor, statistic="Average").with_(
+                    label="messages, average"
+                ),
+                metrics.custom("BatchSize", conversation_processor, statistic="Maximum").with_(
+                    label="messages, largest"
+                ),
             ],
             unit="per minute",
         ),
-        _graph("Waited for the author", _percentiles(metrics, "WaitMs", executor, "waited"), unit="ms"),
+        _graph("Waited for the author", _percentiles(metrics, "WaitMs", conversation_processor, "waited"), unit="ms"),
         _graph(
-            "Why batches were due", [metrics.told_by_reason("FlushReasons", executor)], unit="per minute", stacked=True
+            "Why batches were due",
+            [metrics.custom_by_reason("FlushReasons", conversation_processor)],
+            unit="per minute",
+            stacked=True,
         ),
     ]
 
@@ -190,18 +197,21 @@ def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
     return [
         _graph(
             "Starts, by who started",
-            [metrics.told("ProcessorStarts", role).with_(label=role) for role in metrics.functions],
+            [metrics.custom("ProcessorStarts", role).with_(label=role) for role in metrics.functions],
             unit="per minute",
             stacked=True,
         ),
         _graph(
-            "Exits, by reason", [metrics.told_by_reason("ProcessorExits", "processor")], unit="per minute", stacked=True
+            "Exits, by reason",
+            [metrics.custom_by_reason("ProcessorExits", "processor")],
+            unit="per minute",
+            stacked=True,
         ),
         _graph(
             "Starts that failed",
             [
-                metrics.told_by_all("ProcessorStartFailures"),
-                metrics.told("ExecutorStartFailures", "processor"),
+                metrics.custom_sum("ProcessorStartFailures"),
+                metrics.custom("ConversationProcessorStartFailures", "processor"),
                 *(metrics.function(role, "AsyncEventsDropped").with_(label=f"dropped: {role}") for role in ASYNC),
             ],
             unit="per minute",
@@ -209,43 +219,44 @@ def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
         _graph(
             "Repaired",
             [
-                metrics.told("Recovered", "watchdog"),
-                metrics.told("Retries", "conversation_processor"),
-                metrics.told("DeadLetters", "conversation_processor"),
-                metrics.told("Sweeps", "watchdog"),
+                metrics.custom("Recovered", "watchdog"),
+                metrics.custom("Retries", "conversation_processor"),
+                metrics.custom("DeadLetters", "conversation_processor"),
+                metrics.custom("Sweeps", "watchdog"),
             ],
             unit="per minute",
         ),
     ]
 
 
-def _window_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    emitter = "window_processor"
+def _dynamodb_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    emitter = "dynamodb_processor"
     repaired = ["Retries", "DeadLetters", "TriggersReturned", "TriggersResent", "LockLost", "Sweeps"]
-    if metrics.config.has_main_lane:
-        taken = [metrics.told(name, "ingest") for name in ("WindowMessages", "FallbackOpened")]
+    if metrics.config.has_valkey_lane:
+        taken = [metrics.custom(name, "ingest") for name in ("FallbackMessages", "FallbackOpened")]
         between = [
-            metrics.told(name, "conversation_processor") for name in ("Deferred", "LeftToWindow", "JournalFailures")
+            metrics.custom(name, "conversation_processor")
+            for name in ("Deferred", "LeftToDynamoDbLane", "JournalFailures")
         ]
         first = _graph("Messages in an outage, and between the lanes", [*taken, *between], unit="per minute")
     else:
-        reasons = metrics.told_by_reason("FlushReasons", emitter)
+        reasons = metrics.custom_by_reason("FlushReasons", emitter)
         first = _graph("Why windows were over", [reasons], unit="per minute", stacked=True)
     return [
         first,
         _graph(
             "Open windows",
-            [metrics.told("OpenWindows", emitter, statistic="Maximum")],
-            right=[metrics.told("OldestWindowOverdueMs", emitter, statistic="Maximum")],
+            [metrics.custom("OpenWindows", emitter, statistic="Maximum")],
+            right=[metrics.custom("OldestWindowOverdueMs", emitter, statistic="Maximum")],
             unit="windows",
         ),
         _graph(
             "Batches of windows, and their size",
-            [metrics.told("Batches", emitter)],
-            right=[metrics.told("BatchSize", emitter, statistic="Average").with_(label="messages, average")],
+            [metrics.custom("Batches", emitter)],
+            right=[metrics.custom("BatchSize", emitter, statistic="Average").with_(label="messages, average")],
             unit="per minute",
         ),
-        _graph("Repaired in windows", [metrics.told(name, emitter) for name in repaired], unit="per minute"),
+        _graph("Repaired in windows", [metrics.custom(name, emitter) for name in repaired], unit="per minute"),
     ]
 
 
@@ -310,7 +321,7 @@ def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
         for role, function in metrics.functions.items()
     ]
     config, ecpus = metrics.config, list[Line]()
-    if config.has_main_lane:
+    if config.has_valkey_lane:
         ecpus.append(metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs"))
     widgets: list[cloudwatch.IWidget] = [
         _graph(
@@ -329,7 +340,7 @@ def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
         ),
         _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
     ]
-    return [*widgets, _nat_traffic()] if config.has_main_lane and config.network.egress == "nat" else widgets
+    return [*widgets, _nat_traffic()] if config.has_valkey_lane and config.network.egress == "nat" else widgets
 
 
 def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:

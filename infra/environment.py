@@ -1,27 +1,27 @@
 """The environment of every function, in one place: what the runtime is told, and where it comes from.
 
-Of *emitters* there is one a lane: conversation_processor and window_processor. *Doors* are ingest and admin.
+Of *emitters* there is one a lane: conversation_processor and dynamodb_processor. *Doors* are ingest and admin.
 
 | variable | functions | is |
 |---|---|---|
 | STAGE | all | the stage's name |
-| LANE | doors, window_processor | `debounce`, or `window` where that lane stands alone, without Valkey |
-| VALKEY_URL | all, with Valkey | `valkey://` or, with TLS, `valkeys://` + `[user:password@]host:port?cluster=true` |
+| LANE | doors, dynamodb_processor | `valkey`, or `dynamodb` where that lane stands alone, without Valkey |
+| REDIS_URL | all, with Valkey | `valkey://` or, with TLS, `valkeys://` + `[user:password@]host:port?cluster=true` |
 | VALKEY_IAM_USER, VALKEY_CACHE_NAME | all, with Valkey, in AWS | sign in with a token of this user for this cache |
 | SHARDS | all, with Valkey | how many processors share the conversations |
 | START_MS | all, with Valkey | how long a reserved start of a processor may take |
 | POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
-| PROCESSOR_FUNCTION | all with Valkey but the processor and window_processor | whom to start |
-| HOLDING_TABLE, TRIGGER_QUEUE_URL | doors, emitters, with a window lane | where it keeps messages, what ends a window |
+| PROCESSOR_FUNCTION_NAME | all with Valkey but the processor and dynamodb_processor | whom to start |
+| MESSAGE_TABLE, TRIGGER_QUEUE_URL | doors, emitters, with that lane | where it keeps messages, what ends a window |
 | RULES | doors | the layer of the rules that is deployed with the stage, JSON |
 | RULES_TABLE | doors | the layers that operators change |
 | WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
 | LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
-| CONVERSATION_PROCESSOR_FUNCTION | processor | whom to hand a claimed conversation to |
+| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | whom to hand a claimed conversation to |
 | REDRIVE_FUNCTION | admin | whom to hand a dead letter to |
 | EVENT_BUS_NAME | doors, emitters | where amendments, batches and cancellations go |
 | MAX_EVENT_BYTES, OVERSIZE_BUCKET | emitters | where batches go that are too large for the bus |
-| EXECUTOR_TIMEOUT_MS | conversation_processor | how long one may work on a batch |
+| CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | how long one may work on a batch |
 | MAX_ATTEMPTS | emitters | when a batch is given up |
 | DEAD_LETTER_QUEUE_URL | emitters, admin, responder | where it is put then |
 | RESPONDER | responder | what it goes by, JSON: `Responder` of `infra/config.py`, and two times |
@@ -61,7 +61,7 @@ class ValkeyAccess:
 
     def environment(self) -> Environment:
         named = {
-            "VALKEY_URL": self.url,
+            "REDIS_URL": self.url,
             "VALKEY_IAM_USER": self.iam_user,
             "VALKEY_CACHE_NAME": self.cache_name,
         }
@@ -69,7 +69,7 @@ class ValkeyAccess:
 
 
 @dataclass(frozen=True)
-class Outlets:
+class EventDestinations:
     """Where what leaves the buffer goes, on each of its ways."""
 
     bus: events.IEventBus
@@ -78,8 +78,8 @@ class Outlets:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """Where the window lane keeps messages, and the queue whose delay ends a window."""
+class TableAndTriggers:
+    """Where the DynamoDB lane keeps messages, and the queue whose delay ends a window."""
 
     table: dynamodb.ITable
     triggers: sqs.IQueue
@@ -135,7 +135,7 @@ def ingest(
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
-    holding: Holding | None,
+    table_and_triggers: TableAndTriggers | None,
     webhook_secrets: secretsmanager.ISecret,
     rules_table: dynamodb.ITable,
     bus: events.IEventBus,
@@ -147,13 +147,13 @@ def ingest(
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
         **_starting(processor),
-        **_holding(holding),
+        **_table_and_triggers(table_and_triggers),
     }
 
 
 def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction) -> Environment:
     return {
-        "CONVERSATION_PROCESSOR_FUNCTION": conversation_processor.function_name,
+        "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
         "LEASE_MS": str(config.timings.lease_ms),
         "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
@@ -162,18 +162,24 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
 
 
 def conversation_processor(
-    *, config: StageConfig, processor: lambda_.IFunction, holding: Holding | None, outlets: Outlets
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction,
+    table_and_triggers: TableAndTriggers | None,
+    destinations: EventDestinations,
 ) -> Environment:
     return {
-        "EXECUTOR_TIMEOUT_MS": str(config.timings.executor_timeout_ms),
-        **_emitting(config, outlets),
+        "CONVERSATION_PROCESSOR_TIMEOUT_MS": str(config.timings.conversation_processor_timeout_ms),
+        **_emitting(config, destinations),
         **_starting(processor),
-        **_holding(holding),
+        **_table_and_triggers(table_and_triggers),
     }
 
 
-def window_processor(*, config: StageConfig, holding: Holding, outlets: Outlets) -> Environment:
-    return {**_emitting(config, outlets), **_holding(holding)}
+def dynamodb_processor(
+    *, config: StageConfig, table_and_triggers: TableAndTriggers, destinations: EventDestinations
+) -> Environment:
+    return {**_emitting(config, destinations), **_table_and_triggers(table_and_triggers)}
 
 
 def watchdog(*, processor: lambda_.IFunction) -> Environment:
@@ -184,41 +190,44 @@ def admin(
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
-    holding: Holding | None,
+    table_and_triggers: TableAndTriggers | None,
     redrive: lambda_.IFunction,
-    outlets: Outlets,
+    destinations: EventDestinations,
     rules_table: dynamodb.ITable,
 ) -> Environment:
     return {
         "LANE": config.lane,
         "REDRIVE_FUNCTION": redrive.function_name,
-        "EVENT_BUS_NAME": outlets.bus.event_bus_name,
-        "DEAD_LETTER_QUEUE_URL": outlets.dead_letters.queue_url,
+        "EVENT_BUS_NAME": destinations.bus.event_bus_name,
+        "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         **_starting(processor),
-        **_holding(holding),
+        **_table_and_triggers(table_and_triggers),
     }
 
 
-def _emitting(config: StageConfig, outlets: Outlets) -> Environment:
+def _emitting(config: StageConfig, destinations: EventDestinations) -> Environment:
     return {
-        "EVENT_BUS_NAME": outlets.bus.event_bus_name,
+        "EVENT_BUS_NAME": destinations.bus.event_bus_name,
         "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),
-        "OVERSIZE_BUCKET": outlets.oversize.bucket_name,
+        "OVERSIZE_BUCKET": destinations.oversize.bucket_name,
         "MAX_ATTEMPTS": str(config.limits.max_attempts),
-        "DEAD_LETTER_QUEUE_URL": outlets.dead_letters.queue_url,
+        "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
     }
 
 
 def _starting(processor: lambda_.IFunction | None) -> Environment:
-    return {"PROCESSOR_FUNCTION": processor.function_name} if processor else {}
+    return {"PROCESSOR_FUNCTION_NAME": processor.function_name} if processor else {}
 
 
-def _holding(holding: Holding | None) -> Environment:
-    if holding is None:
+def _table_and_triggers(table_and_triggers: TableAndTriggers | None) -> Environment:
+    if table_and_triggers is None:
         return {}
-    return {"HOLDING_TABLE": holding.table.table_name, "TRIGGER_QUEUE_URL": holding.triggers.queue_url}
+    return {
+        "MESSAGE_TABLE": table_and_triggers.table.table_name,
+        "TRIGGER_QUEUE_URL": table_and_triggers.triggers.queue_url,
+    }
 
 
 def _rules(config: StageConfig) -> str:

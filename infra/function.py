@@ -34,6 +34,9 @@ NETWORK_ACTIONS = [
     "ec2:UnassignPrivateIpAddresses",
 ]
 
+# A logical id is for ever: another one would replace the function.
+CONSTRUCT_IDS = {"dynamodb_processor": "WindowProcessor"}
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -78,7 +81,7 @@ class Function(lambda_.Function):
 
         `undelivered` takes the starts of it by another function that Lambda could not carry out.
         """
-        construct_id = "".join(word.capitalize() for word in role.split("_"))
+        construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
         log_group = logs.LogGroup(
             scope,

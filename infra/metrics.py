@@ -41,11 +41,11 @@ class Metrics:
     cache_name: str | None
     dead_letters: sqs.IQueue
     undelivered: sqs.IQueue | None
-    """`None`, as the cache, where the window lane stands alone."""
+    """`None`, as the cache, where the DynamoDB lane stands alone."""
     reply_dead_letters: sqs.IQueue | None = None
     """Of a stage that has a responder."""
 
-    def told(
+    def custom(
         self,
         name: str,
         service: str,
@@ -64,12 +64,12 @@ class Metrics:
             label=reason or name,
         )
 
-    def told_by_all(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
+    def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
         """The sum over the functions: a query, because a sum of metrics is missing as soon as one of them is."""
         query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
         return cloudwatch.MathExpression(expression=query, label=name, period=period)
 
-    def told_by_reason(self, name: str, service: str) -> cloudwatch.MathExpression:
+    def custom_by_reason(self, name: str, service: str) -> cloudwatch.MathExpression:
         """One line a reason that occurred; for graphs, alarms take no search."""
         search = f'{{{self._namespace},reason,service}} MetricName="{name}" service="{service}"'
         return cloudwatch.MathExpression(

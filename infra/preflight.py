@@ -199,7 +199,7 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
     """Are the availability zones there that the stage names?"""
-    if not config.has_main_lane or not config.network.availability_zones:
+    if not config.has_valkey_lane or not config.network.availability_zones:
         return
     zones = account.client("ec2").describe_availability_zones()["AvailabilityZones"]
     names = sorted(zone["ZoneName"] for zone in zones if zone["State"] == "available")

@@ -82,9 +82,9 @@ class ResponderStack(cdk.Stack):
                 oversize=buffer.oversize,
             ),
         )
-        self._let_it(buffer)
+        self._grant_permissions(buffer)
         if responder.assistant == "bedrock":
-            self._let_it_ask(responder.model)
+            self._grant_model(responder.model)
         # One at a time: each may take as long as the assistant does.
         self.function.add_event_source(SqsEventSource(self.queue, batch_size=1, report_batch_item_failures=True))
         events.Rule(
@@ -96,7 +96,7 @@ class ResponderStack(cdk.Stack):
         )
         self._export()
 
-    def _let_it(self, buffer: BufferStack) -> None:
+    def _grant_permissions(self, buffer: BufferStack) -> None:
         table = [f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "ConditionCheck")]
         allow = self.function.allow
         allow(*table, "dynamodb:Query", on=self.table.table_arn)
@@ -115,7 +115,7 @@ class ResponderStack(cdk.Stack):
             "Objects are named after batches that are yet to come: what can be named is their folder.",
         )
 
-    def _let_it_ask(self, model: str) -> None:
+    def _grant_model(self, model: str) -> None:
         assert self.function.role is not None
         for arn in _model_arns(self, model):
             self.function.allow("bedrock:InvokeModel", on=arn)

@@ -9,7 +9,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from infra.config import StageConfig
-from infra.environment import Outlets
+from infra.environment import EventDestinations
 from infra.function import Function, acknowledge, keep_identity, removal_policy
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(14)
@@ -81,11 +81,11 @@ class OversizeBucket(s3.Bucket):
             )
 
 
-def let_emit(function: Function, outlets: Outlets) -> None:
+def grant_emit(function: Function, destinations: EventDestinations) -> None:
     """Put batches on the bus, what is too large into the bucket, and what cannot leave aside."""
-    batches, letters = map(outlets.oversize.arn_for_objects, (BATCHES, DEAD_LETTERS))
-    function.allow("events:PutEvents", on=outlets.bus.event_bus_arn)
-    function.allow("sqs:SendMessage", on=outlets.dead_letters.queue_arn)
+    batches, letters = map(destinations.oversize.arn_for_objects, (BATCHES, DEAD_LETTERS))
+    function.allow("events:PutEvents", on=destinations.bus.event_bus_arn)
+    function.allow("sqs:SendMessage", on=destinations.dead_letters.queue_arn)
     function.allow("s3:PutObject", on=batches)
     # A dead letter that was too large for its queue is read again when it is redriven.
     function.allow("s3:PutObject", "s3:GetObject", on=letters)
@@ -138,8 +138,8 @@ class RulesTable(Table):
         super().__init__(scope, construct_id, config=config, partition_key="scope")
 
 
-class HoldingTable(Table):
-    """What the window lane holds: the messages of a conversation beside each other, and its state."""
+class MessageTable(Table):
+    """What the DynamoDB lane holds: the messages of a conversation beside each other, and its state."""
 
     # The sweep finds by it the windows that are still open, the oldest first.
     OPEN = "open"

@@ -12,15 +12,16 @@ from message_buffer.events.emission import EmissionSettings
 from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 from message_buffer.variables import Variables
 
-# An executor is killed at its time-out. Until its token has run out too nobody else may emit the batch, so the
+# A conversation processor is killed at its time-out. Until its token has run out too nobody else may emit the batch,
+# so the
 # token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.
 TOKEN_MARGIN_MS = 2_000
 
-LANES = ("debounce", "window")
+LANES = ("valkey", "dynamodb")
 
 
-class HoldingSettings(NamedTuple):
-    """Where the window lane keeps messages, and what ends a window."""
+class DynamoDbLaneSettings(NamedTuple):
+    """Where the DynamoDB lane keeps messages, and what ends a window."""
 
     table: str
     queue_url: str
@@ -28,10 +29,10 @@ class HoldingSettings(NamedTuple):
 
 class IngestSettings(NamedTuple):
     valkey: ValkeySettings | None
-    """`None` where the window lane stands alone; so is the processor."""
+    """`None` where the DynamoDB lane stands alone; so is the processor."""
     processor_function: str | None
-    holding: HoldingSettings | None
-    """`None` where the main lane has no fallback."""
+    dynamodb_lane: DynamoDbLaneSettings | None
+    """`None` where the Valkey lane has no fallback."""
     webhook_secret_id: str
     event_bus: str
     rules: Mapping[str, Any]
@@ -50,13 +51,13 @@ class ProcessorSettings(NamedTuple):
 class ConversationProcessorSettings(NamedTuple):
     valkey: ValkeySettings
     processor_function: str
-    holding: HoldingSettings | None
-    """`None` where the main lane has no fallback."""
+    dynamodb_lane: DynamoDbLaneSettings | None
+    """`None` where the Valkey lane has no fallback."""
     emission: EmissionSettings
 
 
-class WindowProcessorSettings(NamedTuple):
-    holding: HoldingSettings
+class DynamoDbProcessorSettings(NamedTuple):
+    dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
 
 
@@ -67,10 +68,10 @@ class WatchdogSettings(NamedTuple):
 
 class AdminSettings(NamedTuple):
     valkey: ValkeySettings | None
-    """`None` where the window lane stands alone; so is the processor."""
+    """`None` where the DynamoDB lane stands alone; so is the processor."""
     processor_function: str | None
-    holding: HoldingSettings | None
-    """`None` where the main lane has no fallback."""
+    dynamodb_lane: DynamoDbLaneSettings | None
+    """`None` where the Valkey lane has no fallback."""
     redrive_function: str
     event_bus: str
     dead_letter_queue_url: str
@@ -82,25 +83,25 @@ class AdminSettings(NamedTuple):
 class _Environment(Variables):
     """The environment, with what several functions read alike."""
 
-    def is_window_lane(self) -> bool:
+    def is_dynamodb_lane(self) -> bool:
         lane = self.text("LANE")
         if lane not in LANES:
             raise InvalidSettings(f"The environment variable LANE must be one of {', '.join(LANES)}.")
-        return lane == "window"
+        return lane == "dynamodb"
 
-    def holding(self) -> HoldingSettings:
-        return HoldingSettings(table=self.text("HOLDING_TABLE"), queue_url=self.text("TRIGGER_QUEUE_URL"))
+    def dynamodb_lane(self) -> DynamoDbLaneSettings:
+        return DynamoDbLaneSettings(table=self.text("MESSAGE_TABLE"), queue_url=self.text("TRIGGER_QUEUE_URL"))
 
-    def fallback(self) -> HoldingSettings | None:
-        if self.optional("HOLDING_TABLE") is None and self.optional("TRIGGER_QUEUE_URL") is None:
+    def fallback(self) -> DynamoDbLaneSettings | None:
+        if self.optional("MESSAGE_TABLE") is None and self.optional("TRIGGER_QUEUE_URL") is None:
             return None
-        return self.holding()
+        return self.dynamodb_lane()
 
-    def lanes(self) -> tuple[ValkeySettings | None, str | None, HoldingSettings | None]:
-        """Valkey and the processor, which the window lane alone has not; where messages are held, if anywhere."""
-        if self.is_window_lane():
-            return None, None, self.holding()
-        return self.valkey(), self.text("PROCESSOR_FUNCTION"), self.fallback()
+    def lanes(self) -> tuple[ValkeySettings | None, str | None, DynamoDbLaneSettings | None]:
+        """Valkey and the processor, which the DynamoDB lane alone has not; where messages are held, if anywhere."""
+        if self.is_dynamodb_lane():
+            return None, None, self.dynamodb_lane()
+        return self.valkey(), self.text("PROCESSOR_FUNCTION_NAME"), self.fallback()
 
     def emission(self) -> EmissionSettings:
         return EmissionSettings(
@@ -113,7 +114,7 @@ class _Environment(Variables):
 
     def valkey(self, **timings: int) -> ValkeySettings:
         return ValkeySettings(
-            connection=ConnectionSettings(self.text("VALKEY_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
+            connection=ConnectionSettings(self.text("REDIS_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
             iam=self._iam(),
             store=StoreSettings(shards=self.whole("SHARDS"), start_ms=self.whole("START_MS"), **timings),
         )
@@ -126,11 +127,11 @@ class _Environment(Variables):
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     env = _environment(environ)
-    valkey, processor_function, holding = env.lanes()
+    valkey, processor_function, dynamodb_lane = env.lanes()
     return IngestSettings(
         valkey=valkey,
         processor_function=processor_function,
-        holding=holding,
+        dynamodb_lane=dynamodb_lane,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
@@ -144,7 +145,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
         valkey=env.valkey(lease_ms=env.whole("LEASE_MS"), claim_ms=env.whole("CLAIM_TIMEOUT_MS")),
         # Lambda itself says so: its successor is the same function.
         processor_function=env.text("AWS_LAMBDA_FUNCTION_NAME"),
-        conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION"),
+        conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
         idle_ms=env.whole("PROCESSOR_IDLE_MS"),
         handover_ms=env.whole("PROCESSOR_HANDOVER_MS"),
     )
@@ -153,33 +154,33 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(executor_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
-        processor_function=env.text("PROCESSOR_FUNCTION"),
-        holding=env.fallback(),
+        valkey=env.valkey(executor_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        processor_function=env.text("PROCESSOR_FUNCTION_NAME"),
+        dynamodb_lane=env.fallback(),
         emission=env.emission(),
     )
 
 
-def read_window_processor(environ: Mapping[str, str] | None = None) -> WindowProcessorSettings:
+def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoDbProcessorSettings:
     env = _environment(environ)
-    return WindowProcessorSettings(
-        holding=env.holding(),
+    return DynamoDbProcessorSettings(
+        dynamodb_lane=env.dynamodb_lane(),
         emission=env.emission(),
     )
 
 
 def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
     env = _environment(environ)
-    return WatchdogSettings(valkey=env.valkey(), processor_function=env.text("PROCESSOR_FUNCTION"))
+    return WatchdogSettings(valkey=env.valkey(), processor_function=env.text("PROCESSOR_FUNCTION_NAME"))
 
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
     env = _environment(environ)
-    valkey, processor_function, holding = env.lanes()
+    valkey, processor_function, dynamodb_lane = env.lanes()
     return AdminSettings(
         valkey=valkey,
         processor_function=processor_function,
-        holding=holding,
+        dynamodb_lane=dynamodb_lane,
         redrive_function=env.text("REDRIVE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),

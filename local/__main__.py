@@ -18,7 +18,7 @@ from local.stage import ROOT, Stage
 # A closed terminal or a `kill` ends like Ctrl-C: whatever was started is stopped on the way out.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-LANES = ("debounce", "window")
+LANES = ("valkey", "dynamodb")
 
 
 def main() -> int:

@@ -15,8 +15,8 @@ from local import emulator, processes
 from local.errors import LocalError
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin", "responder")
-IN_A_LOOP = {"processor", "conversation_processor", "window_processor"}
+ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "responder")
+IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
 

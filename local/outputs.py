@@ -20,7 +20,7 @@ class Outputs:
     AwsEndpointUrl: str
     Region: str
     ValkeyUrl: str | None
-    """None where the window lane stands alone."""
+    """None where the DynamoDB lane stands alone."""
     WebhookSecrets: dict[str, str]
     Functions: dict[str, str]
     LogGroups: dict[str, str]
@@ -28,7 +28,7 @@ class Outputs:
     OversizeBucketName: str
     RulesTableName: str
     HoldingTableName: str | None = None
-    """None, as the queue, where there is no window lane."""
+    """None, as the queue, where there is no DynamoDB lane."""
     TriggerQueueUrl: str | None = None
 
     def write(self, path: Path) -> None:

@@ -38,7 +38,7 @@ class Instance:
     valkey_cluster_port: int
     emulator_port: int
     has_valkey: bool = True
-    """Not where the window lane stands alone."""
+    """Not where the DynamoDB lane stands alone."""
 
 
 class Stage:
@@ -54,7 +54,7 @@ class Stage:
         """Bring the stage up, or bring the running one up to date; nothing is left running if that fails."""
         with self._lock(), ExitStack() as on_failure:
             over = overrides or {}
-            has_valkey = _lane(over) != "window"
+            has_valkey = _lane(over) != "dynamodb"
             instance = self._running()
             secrets: Mapping[str, str] = {}
             if instance and instance.has_valkey == has_valkey and self.outputs_file.exists():
@@ -206,7 +206,7 @@ class Stage:
 
 def _lane(overrides: Mapping[str, Any]) -> str:
     stage = json.loads((ROOT / "cdk.json").read_text())["context"]["stages"][LOCAL]
-    lane: str = {**stage, **overrides}.get("lane", "debounce")
+    lane: str = {**stage, **overrides}.get("lane", "valkey")
     return lane
 
 

@@ -50,7 +50,7 @@ class Webhooks:
         self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=ANSWER_SECONDS)
 
     def post(
-        self, platform: str, body: object, *, headers: Mapping[str, str] | None = None, door: str = "webhook"
+        self, platform: str, body: object, *, headers: Mapping[str, str] | None = None, route: str = "webhook"
     ) -> Answer:
         """POST a signed body: bytes as they are, Twilio's fields as a form, anything else as JSON.
 
@@ -59,7 +59,7 @@ class Webhooks:
         raw, content_type = _encoded(platform, body)
         answer = self._http.request(
             "POST",
-            self.url(platform, door=door),
+            self.url(platform, route=route),
             body=raw,
             headers={"Content-Type": content_type, **self.signature(platform, raw), **(headers or {})},
         )
@@ -67,14 +67,14 @@ class Webhooks:
 
     def tell_typing(self, body: object) -> Answer:
         """Tell that somebody is typing."""
-        return self.post("generic", body, door="typing")
+        return self.post("generic", body, route="typing")
 
     def get(self, platform: str, query: Mapping[str, str]) -> Answer:
         answer = self._http.request("GET", self.url(platform), fields=query)
         return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
-    def url(self, platform: str, *, door: str = "webhook") -> str:
-        return f"{self._outputs.ApiEndpoint}/{door}/{platform}"
+    def url(self, platform: str, *, route: str = "webhook") -> str:
+        return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
         """The header that proves a body to come from this platform; none for a platform without a secret."""

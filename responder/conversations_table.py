@@ -48,7 +48,7 @@ class Unknown(NamedTuple):
 
 class Outbox(NamedTuple):
     outcome: str | None
-    """Given once the batch is settled; then nothing more is done for it."""
+    """Given once the batch is finished; then nothing more is done for it."""
     carried_by: str | None
     """The batch whose reply answers this one, too."""
     carried: list[str]
@@ -59,7 +59,7 @@ class Outbox(NamedTuple):
     output_tokens: int
 
 
-class Settled(NamedTuple):
+class Finished(NamedTuple):
     """What one write changes when a batch is over."""
 
     batch_id: str
@@ -255,9 +255,9 @@ class ConversationsTable:
             except self._client.exceptions.ConditionalCheckFailedException:
                 return
 
-    def settle(self, conversation: str, owner: str, settled: Settled) -> bool:
+    def finish(self, conversation: str, owner: str, finished: Finished) -> bool:
         """All that is to be remembered of a batch, at once. False: somebody else has the conversation."""
-        s = settled
+        s = finished
         record = self._update(
             conversation,
             RECORD,
@@ -284,11 +284,11 @@ class ConversationsTable:
             for number, turn in enumerate(s.rolled)
         ]  # fmt: skip
         own = self._over(conversation, s.batch_id, s.outcome, s.expires_at_seconds)
-        return self._transact("settle batch", [record, own, *over, *turns])
+        return self._transact("finish batch", [record, own, *over, *turns])
 
-    def settle_unknown(self, conversation: str, batch_id: str, outcome: str, expires_at_seconds: int) -> None:
+    def finish_unknown(self, conversation: str, batch_id: str, outcome: str, expires_at_seconds: int) -> None:
         """Of a conversation that has no record."""
-        self._transact("settle batch", [self._over(conversation, batch_id, outcome, expires_at_seconds)])
+        self._transact("finish batch", [self._over(conversation, batch_id, outcome, expires_at_seconds)])
 
     def _over(self, conversation: str, batch_id: str, outcome: str, expires_at_seconds: int) -> Json:
         return self._update(

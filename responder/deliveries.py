@@ -17,9 +17,9 @@ class Deliveries:
                 QueueUrl=self._queue_url, ReceiptHandle=receipt, VisibilityTimeout=seconds
             )
 
-    def bury(self, body: str, *, reason: str) -> None:
+    def dead_letter(self, body: str, *, reason: str) -> None:
         """Unchanged, so that it can be moved back; the reason stands beside it."""
-        with aws.errors_as_ours("bury delivery"):
+        with aws.errors_as_ours("dead-letter delivery"):
             aws.client("sqs").send_message(
                 QueueUrl=self._dead_letter_queue_url,
                 MessageBody=body,

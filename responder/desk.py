@@ -21,7 +21,7 @@ class Buffer(Protocol):
     def hold(self, conversation: str, hold_ms: int) -> None: ...
 
 
-class Desk:
+class OperatorCommands:
     def __init__(
         self, *, table: ConversationsTable, buffer: Buffer, telemetry: Telemetry, clock: Clock = system_clock
     ) -> None:

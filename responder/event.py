@@ -42,12 +42,12 @@ def read_batch(body: str, objects: Objects) -> Batch:
             raise MalformedEvent("another type or version of event")
         messages = detail["messages"] or _fetched(detail["messagesRef"], objects)
         return Batch(
-            batch_id=_of(str, detail["batchId"]),
-            conversation=parse_conversation_id(_of(str, detail["conversationId"])),
-            generation=_of(int, detail["generation"]),
+            batch_id=_require_type(str, detail["batchId"]),
+            conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
+            generation=_require_type(int, detail["generation"]),
             lane=_lane(detail.get("lane", "debounce")),
             text="\n".join(_told(message) for message in messages),
-            last_message_id=_of(str, messages[-1]["id"]),
+            last_message_id=_require_type(str, messages[-1]["id"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
@@ -57,15 +57,15 @@ def read_batch(body: str, objects: Objects) -> Batch:
 
 
 def _told(message: Any) -> str:
-    text, kind = _of(str, message["text"]), _of(str, message["type"])
+    text, kind = _require_type(str, message["text"]), _require_type(str, message["type"])
     # Models refuse a blank text, and with it every question that is asked after it.
     return text if any(sign.isprintable() and not sign.isspace() for sign in text) else f"[{kind}]"
 
 
 def _fetched(reference: Any, objects: Objects) -> Any:
-    if reference["bucket"] != objects.bucket or not _of(str, reference["key"]).startswith(BATCHES):
+    if reference["bucket"] != objects.bucket or not _require_type(str, reference["key"]).startswith(BATCHES):
         raise MalformedEvent("the event refers to a place that holds no batches")
-    if _of(int, reference["bytes"]) > MOST_BYTES:
+    if _require_type(int, reference["bytes"]) > MOST_BYTES:
         raise MalformedEvent(f"the batch has more than {MOST_BYTES} bytes: no assistant could be told of it")
     return json.loads(objects.get(reference["key"]))["messages"]
 
@@ -77,7 +77,7 @@ def _lane(value: Any) -> str:
     return str(value)
 
 
-def _of(kind: type, value: Any) -> Any:
+def _require_type(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise MalformedEvent(f"a field is no {kind.__name__}")
     return value

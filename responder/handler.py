@@ -32,9 +32,9 @@ from responder.channels.whatsapp import WhatsApp
 from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries
-from responder.desk import Desk
+from responder.desk import OperatorCommands
 from responder.http import Http
-from responder.service import Delivery, Later, Outlets, Responder
+from responder.service import Delivery, Later, ReplyDestinations, Responder
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ class _Parts(NamedTuple):
     """What is kept from one call to the next."""
 
     responder: Responder
-    desk: Desk
+    desk: OperatorCommands
     deliveries: Deliveries
     telemetry: Telemetry
     hidden_seconds: int
@@ -67,16 +67,16 @@ def _parts() -> _Parts:
     buffer = MessageBuffer(Functions(), settings.admin_function, by="responder")
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
-    outlets = Outlets(
+    destinations = ReplyDestinations(
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=buffer,
-        bury=lambda body, reason: deliveries.bury(body, reason=reason),
+        dead_letter=lambda body, reason: deliveries.dead_letter(body, reason=reason),
         assistant=partial(_assistant, settings.options, credentials),
         channel=partial(_channel, settings.options, credentials, Fake(bus)),
     )
-    responder = Responder(table=table, outlets=outlets, options=settings.options, telemetry=telemetry)
-    desk = Desk(table=table, buffer=buffer, telemetry=telemetry)
+    responder = Responder(table=table, destinations=destinations, options=settings.options, telemetry=telemetry)
+    desk = OperatorCommands(table=table, buffer=buffer, telemetry=telemetry)
     return _Parts(responder, desk, deliveries, telemetry, settings.options.hidden_seconds)
 
 

@@ -26,10 +26,10 @@ from responder.conversations_table import (
     SENT,
     UNCONFIRMED,
     ConversationsTable,
+    Finished,
     Locked,
     Outbox,
     Record,
-    Settled,
     Unknown,
 )
 from responder.environment import ResponderOptions
@@ -44,7 +44,7 @@ WITHHELD = "messages.reply.withheld"
 EVENT_VERSION = 1
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 2, 300
 # For writing down how it ended.
-SETTLE_MS = 5_000
+FINISH_MS = 5_000
 
 
 class Later(NamedTuple):
@@ -71,13 +71,13 @@ class Buffer(Protocol):
     def hold(self, conversation: str, hold_ms: int) -> None: ...
 
 
-class Outlets(NamedTuple):
+class ReplyDestinations(NamedTuple):
     """What the responder speaks to."""
 
     bus: Bus
     objects: Objects
     buffer: Buffer
-    bury: Callable[[str, str], None]
+    dead_letter: Callable[[str, str], None]
     """A delivery's body, and why."""
     assistant: Callable[[], Assistant]
     channel: Callable[[ConversationId], Channel | None]
@@ -128,7 +128,7 @@ class _Work:
 
     def require_ms(self, needed_ms: int) -> None:
         self.delivery.still_ours()
-        if self.delivery.time_left_ms() < needed_ms + SETTLE_MS:
+        if self.delivery.time_left_ms() < needed_ms + FINISH_MS:
             raise Busy("too little time is left")
 
 
@@ -137,25 +137,25 @@ class Responder:
         self,
         *,
         table: ConversationsTable,
-        outlets: Outlets,
+        destinations: ReplyDestinations,
         options: ResponderOptions,
         telemetry: Telemetry,
         clock: Clock = system_clock,
         new_owner: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._table = table
-        self._outlets = outlets
+        self._destinations = destinations
         self._options = options
         self._telemetry = telemetry
         self._clock = clock
         self._new_owner = new_owner
-        self._gate = Gate(options.gate, outlets.buffer)
+        self._gate = Gate(options.gate, destinations.buffer)
 
     def respond(self, delivery: Delivery) -> Later | None:
         """None: the delivery is done with. Whatever goes wrong comes back later, or is put aside with its reason."""
         batch = None
         try:
-            batch = read_batch(delivery.body, self._outlets.objects)
+            batch = read_batch(delivery.body, self._destinations.objects)
             return self._own_and_answer(batch, delivery)
         except MessageBufferError as error:
             return self._after(error, batch, delivery)
@@ -174,7 +174,7 @@ class Responder:
         try:
             if batch:
                 self._let_go_of_others(batch)
-            self._outlets.bury(delivery.body, reason)
+            self._destinations.dead_letter(delivery.body, reason)
         except SendFailed as failed:
             self._telemetry.warn("reply could not be put aside", reason=str(failed), **told)
             return later
@@ -234,7 +234,7 @@ class Responder:
             # It may try for as long as that one does.
             return self._wait(work, "another batch answers this one, too", _back_off(work.delivery))
         reason = self._why_not(work)
-        channel = None if reason else self._outlets.channel(work.batch.conversation)
+        channel = None if reason else self._destinations.channel(work.batch.conversation)
         if channel is None:
             self._withhold(work, reason or "channel_not_allowed")
             return None
@@ -248,7 +248,7 @@ class Responder:
         said = self._send(work, channel)
         if isinstance(said, Later):
             return said
-        self._settle(work, said)
+        self._finish(work, said)
         return None
 
     def _why_not(self, work: _Work) -> str:
@@ -267,7 +267,7 @@ class Responder:
         work.require_ms(self._options.assistant_seconds * 1_000)
         before, asked = [Turn(**each) for each in work.record.turns], self._user_turns(work)
         told = history.within_budget(before, asked, most_tokens=self._options.max_history_tokens)
-        reply = self._outlets.assistant().answer(
+        reply = self._destinations.assistant().answer(
             Prompt(
                 instructions=str(work.settings.get("instructions", self._options.instructions)),
                 turns=history.alternating(told),
@@ -370,7 +370,7 @@ class Responder:
 
     # -- the end -----------------------------------------------------------------------------------
 
-    def _settle(self, work: _Work, said: str) -> None:
+    def _finish(self, work: _Work, said: str) -> None:
         assert work.outbox is not None
         turns = [*self._user_turns(work), self._turn(ASSISTANT, said, work.batch.batch_id)]
         self._write(work, turns, outcome="answered", status="reply_sent", reason="", answers_older=True)
@@ -387,10 +387,10 @@ class Responder:
         kept = history.kept([*(Turn(**each) for each in record.turns), *new])
         over = {each.batch_id for each in work.carried} if answers_older else set()
         processing_ms = now_ms - work.began_at_ms
-        done = self._table.settle(
+        done = self._table.finish(
             work.name,
             work.owner,
-            Settled(
+            Finished(
                 batch_id=batch.batch_id,
                 outcome=outcome,
                 status=status,
@@ -432,7 +432,7 @@ class Responder:
         if outcome == "hold":
             until_ms = work.record.hand_off_until_ms - self._clock()
             hold_ms = until_ms if reason == "handed_to_human" else self._options.hold_seconds * 1_000
-            self._outlets.buffer.hold(work.name, hold_ms)
+            self._destinations.buffer.hold(work.name, hold_ms)
         self._tell_withheld(work.batch, reason, outcome)
         turns = [self._turn(USER, work.batch.text, work.batch.batch_id)]
         if said := work.said_before:
@@ -448,7 +448,7 @@ class Responder:
 
     def _withhold_unknown(self, batch: Batch) -> None:
         self._tell_withheld(batch, "unknown_conversation", "drop")
-        self._table.settle_unknown(str(batch.conversation), batch.batch_id, "withheld", self._expires_at_seconds())
+        self._table.finish_unknown(str(batch.conversation), batch.batch_id, "withheld", self._expires_at_seconds())
 
     def _tell_withheld(self, batch: Batch, reason: str, outcome: str) -> None:
         detail = {
@@ -459,7 +459,7 @@ class Responder:
             "reason": reason,
             "outcome": outcome,
         }
-        self._outlets.bus.publish(WITHHELD, json.dumps(detail))
+        self._destinations.bus.publish(WITHHELD, json.dumps(detail))
         self._telemetry.count_by("RepliesWithheld", reason=reason)
         self._telemetry.info("reply withheld", conversation=str(batch.conversation), reason=reason, outcome=outcome)
 

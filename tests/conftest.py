@@ -12,7 +12,7 @@ from message_buffer.lanes.valkey.settings import ConnectionSettings
 from tests.support.engine import Engine, monitored
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
-from tests.support.window import WindowScene, dynamodb, make_holding_table
+from tests.support.window import WindowScene, dynamodb, make_message_table
 
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
@@ -82,9 +82,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
 
 
 @pytest.fixture(scope="session")
-def window_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
+def dynamodb_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
     """A local stage without Valkey; its tests are in the xdist group `window-stage`."""
-    with local_stage(tmp_path_factory.mktemp("window-stage") / "home", lane="window") as running:
+    with local_stage(tmp_path_factory.mktemp("window-stage") / "home", lane="dynamodb") as running:
         yield running
 
 
@@ -97,5 +97,5 @@ def database() -> Iterator[Any]:
 
 @pytest.fixture
 def window(database: Any) -> WindowScene:
-    make_holding_table(database)
+    make_message_table(database)
     return WindowScene()

@@ -1,4 +1,4 @@
-"""The window lane on DynamoDB and SQS: for a stage without Valkey, and for when Valkey cannot be reached."""
+"""The DynamoDB lane on DynamoDB and SQS: for a stage without Valkey, and for when Valkey cannot be reached."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import environment
-from infra.environment import Holding, Outlets
+from infra.environment import EventDestinations, TableAndTriggers
 from infra.function import Function, Runtime
-from infra.storage import HoldingTable, Queue, let_emit
+from infra.storage import MessageTable, Queue, grant_emit
 
 TIMEOUT = cdk.Duration.seconds(30)
 SWEEP_RATE = cdk.Duration.minutes(1)
@@ -23,15 +23,15 @@ ACTIONS = {
     "ingest": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
     "admin": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
     "conversation_processor": ("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
-    "window_processor": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+    "dynamodb_processor": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
 }
-READ_THE_INDEX = {"admin", "window_processor"}
+READ_THE_INDEX = {"admin", "dynamodb_processor"}
 
 
-class WindowLane:
-    def __init__(self, scope: Construct, *, runtime: Runtime, outlets: Outlets) -> None:
+class DynamoDbLane:
+    def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
         config = runtime.config
-        self._table = HoldingTable(scope, "Holding", config=config)
+        self._table = MessageTable(scope, "Holding", config=config)
         triggers = Queue(
             scope,
             "Triggers",
@@ -41,20 +41,22 @@ class WindowLane:
             no_dead_letters_because="A trigger holds no message, and the sweep sends it again; what cannot be emitted "
             "becomes a dead letter with its messages.",
         )
-        self.holding = Holding(self._table, triggers)
+        self.table_and_triggers = TableAndTriggers(self._table, triggers)
         self.processor = Function(
             scope,
-            "window_processor",
+            "dynamodb_processor",
             # It asks the table alone, whatever Valkey has: it needs neither the cache nor its network.
             runtime=replace(runtime, valkey=None, placement=None),
-            memory_mb=config.memory.window_processor,
+            memory_mb=config.memory.dynamodb_processor,
             timeout=TIMEOUT,
-            environment=environment.window_processor(config=config, holding=self.holding, outlets=outlets),
+            environment=environment.dynamodb_processor(
+                config=config, table_and_triggers=self.table_and_triggers, destinations=destinations
+            ),
             # What came during a window gets the next one: a conversation in which people go on is a chain without end.
             in_a_loop=True,
         )
-        let_emit(self.processor, outlets)
-        self.let_hold(self.processor, "window_processor")
+        grant_emit(self.processor, destinations)
+        self.grant_table(self.processor, "dynamodb_processor")
         self.processor.add_event_source(
             SqsEventSource(triggers, batch_size=TRIGGERS_AT_ONCE, report_batch_item_failures=True)
         )
@@ -72,9 +74,9 @@ class WindowLane:
             ],
         )
 
-    def let_hold(self, function: Function, role: str) -> None:
+    def grant_table(self, function: Function, role: str) -> None:
         """Read and write what is held, and end windows."""
         function.allow(*(f"dynamodb:{action}" for action in ACTIONS[role]), on=self._table.table_arn)
         if role in READ_THE_INDEX:
             function.allow("dynamodb:Query", on=self._table.open_arn)
-        function.allow("sqs:SendMessage", on=self.holding.triggers.queue_arn)
+        function.allow("sqs:SendMessage", on=self.table_and_triggers.triggers.queue_arn)

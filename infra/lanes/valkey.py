@@ -1,4 +1,6 @@
-"""The debounce lane on Valkey: a processor a shard, executors, and the watchdog that puts right what a crash left."""
+"""The Valkey lane on Valkey: a processor a shard, conversation processors, and the watchdog that puts right what a
+crash left.
+"""
 
 import math
 
@@ -10,9 +12,9 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import environment
-from infra.environment import Holding, Outlets
+from infra.environment import EventDestinations, TableAndTriggers
 from infra.function import Function, Runtime
-from infra.storage import Queue, let_emit
+from infra.storage import Queue, grant_emit
 
 WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
 # A rule cannot run more often than once a minute: the queue repeats each pass half a minute later.
@@ -20,10 +22,17 @@ WATCHDOG_RATE = cdk.Duration.minutes(1)
 WATCHDOG_ECHO = cdk.Duration.seconds(30)
 
 
-class MainLane:
+class ValkeyLane:
     """Its parts are in the stack itself, where they have always been: in a scope of its own they would be replaced."""
 
-    def __init__(self, scope: Construct, *, runtime: Runtime, outlets: Outlets, holding: Holding | None) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        *,
+        runtime: Runtime,
+        destinations: EventDestinations,
+        table_and_triggers: TableAndTriggers | None,
+    ) -> None:
         self._scope, self._runtime, self._config = scope, runtime, runtime.config
         self.undelivered = Queue(
             scope, "Undelivered", config=self._config, no_dead_letters_because="It holds the starts that failed."
@@ -32,16 +41,16 @@ class MainLane:
         # beforehand breaks that circle.
         self._name = f"message-buffer-{self._config.name}-processor"
         self.startable = lambda_.Function.from_function_name(scope, "StartableProcessor", self._name)
-        self.conversation_processor = self._make_conversation_processor(outlets, holding)
+        self.conversation_processor = self._make_conversation_processor(destinations, table_and_triggers)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
         for function in (self.processor, self.conversation_processor, self.watchdog):
-            self.let_start(function)
+            self.grant_start(function)
         # A name is no dependency: without it the watchdog might come before there is a processor.
         self.watchdog.node.add_dependency(self.processor)
         self._wind_up_watchdog()
 
-    def let_start(self, function: Function) -> None:
+    def grant_start(self, function: Function) -> None:
         function.allow("lambda:InvokeFunction", on=self.startable.function_arn)
 
     def _make_processor(self) -> Function:
@@ -59,20 +68,25 @@ class MainLane:
         function.allow("lambda:InvokeFunction", on=self.conversation_processor.function_arn)
         return function
 
-    def _make_conversation_processor(self, outlets: Outlets, holding: Holding | None) -> Function:
+    def _make_conversation_processor(
+        self, destinations: EventDestinations, table_and_triggers: TableAndTriggers | None
+    ) -> Function:
         function = Function(
             self._scope,
             "conversation_processor",
             runtime=self._runtime,
             memory_mb=self._config.memory.conversation_processor,
-            timeout=cdk.Duration.seconds(math.ceil(self._config.timings.executor_timeout_ms / 1_000)),
+            timeout=cdk.Duration.seconds(math.ceil(self._config.timings.conversation_processor_timeout_ms / 1_000)),
             environment=environment.conversation_processor(
-                config=self._config, processor=self.startable, holding=holding, outlets=outlets
+                config=self._config,
+                processor=self.startable,
+                table_and_triggers=table_and_triggers,
+                destinations=destinations,
             ),
             in_a_loop=True,
             undelivered=self.undelivered,
         )
-        let_emit(function, outlets)
+        grant_emit(function, destinations)
         return function
 
     def _make_watchdog(self) -> Function:

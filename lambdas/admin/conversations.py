@@ -9,7 +9,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.lane import WindowLane
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.messages.conversation_id import parse_conversation_id
@@ -27,27 +27,28 @@ class Bus(Protocol):
 
 
 class Conversations:
-    """Of a stage with a main lane, with the window lane behind it, or with that alone."""
+    """Of a stage with a Valkey lane, with the DynamoDB lane behind it, or with that alone."""
 
     def __init__(
         self,
-        main: Store | None,
+        valkey_lane: Store | None,
         starter: ProcessorStarter,
         bus: Bus,
         *,
-        window: WindowLane | None = None,
+        dynamodb_lane: DynamoDbLane | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        self._main = main
-        self._window = window
-        self._lanes = [lane for lane in (main, window) if lane is not None]
+        self._valkey_lane = valkey_lane
+        self._dynamodb_lane = dynamodb_lane
+        self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
         self._starter = starter
         self._bus = bus
         self._clock = clock
 
     def status(self, _request: Request) -> Json:
         """As a pass of the watchdog sees the shards, and with what such a pass puts right."""
-        shards = [self._shard(self._main, shard) for shard in range(self._main.settings.shards)] if self._main else []
+        lane = self._valkey_lane
+        shards = [self._shard(lane, shard) for shard in range(lane.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
         shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
@@ -56,10 +57,10 @@ class Conversations:
             "overdueMs": max((shard["overdueMs"] for shard in shards), default=0),
             "shards": shards,
         }
-        return shown | ({"windows": self._windows(self._window)} if self._window else {})
+        return shown | ({"windows": self._windows(self._dynamodb_lane)} if self._dynamodb_lane else {})
 
-    def _windows(self, window: WindowLane) -> Json:
-        seen = window.open_windows(limit=PAGE)
+    def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
+        seen = dynamodb_lane.open_windows(limit=PAGE)
         due_at_ms = seen[0].due_at_ms if seen else None
         return {
             "open": len(seen),
@@ -67,8 +68,8 @@ class Conversations:
             "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
         }
 
-    def _shard(self, main: Store, shard: int) -> Json:
-        seen = main.recover_expired(shard, limit=PAGE)
+    def _shard(self, valkey_lane: Store, shard: int) -> Json:
+        seen = valkey_lane.recover_expired(shard, limit=PAGE)
         if seen.start_processor:
             self._starter.start(shard)
         due_at_ms = seen.oldest_due_at_ms
@@ -82,13 +83,13 @@ class Conversations:
         }
 
     def show(self, request: ShowConversation) -> Json:
-        """Of the main lane, if there is one; with what the window lane behind it holds, if it does."""
+        """Of the Valkey lane, if there is one; with what the DynamoDB lane behind it holds, if it does."""
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
 
-    def _seen(self, lane: Store | WindowLane, name: str, request: ShowConversation) -> Json:
+    def _seen(self, lane: Store | DynamoDbLane, name: str, request: ShowConversation) -> Json:
         seen = lane.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
@@ -147,13 +148,13 @@ class Conversations:
 
     def gate(self, request: AskGate) -> Json:
         """For consumers: has its author written again since that batch? What comes in a moment later is not seen."""
-        lane = self._window if request.lane == "window" and self._window else self._lanes[0]
+        lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
         current = lane.peek_conversation(_name(request)).generation
         return {"current": current, "newer": current > request.generation}
 
     def _start_if(self, outcome: o.Flushed | o.OnHold | o.Resumed | o.NotHeld, name: str) -> None:
-        if outcome.start_processor and self._main:
-            self._starter.start(self._main.shard_of(name))
+        if outcome.start_processor and self._valkey_lane:
+            self._starter.start(self._valkey_lane.shard_of(name))
 
 
 def _name(request: OfConversation) -> str:

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.letters import Letters
-from lambdas.admin.rules import RulesDesk
+from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.functions import Functions
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
-from message_buffer.lanes.dynamodb.lane import WindowLane
-from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.valkey.processor_starter import NO_PROCESSOR, ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
@@ -29,8 +29,8 @@ class _Parts(NamedTuple):
     """What is kept from one call to the next."""
 
     settings: config.AdminSettings
-    main: Store | None
-    window: WindowLane | None
+    valkey_lane: Store | None
+    dynamodb_lane: DynamoDbLane | None
     functions: Functions
     telemetry: Telemetry
 
@@ -38,31 +38,31 @@ class _Parts(NamedTuple):
 @cache
 def _parts() -> _Parts:
     settings, telemetry = config.read_admin(), Telemetry()
-    return _Parts(settings, _main(settings, telemetry), _window(settings), Functions(), telemetry)
+    return _Parts(settings, _valkey_lane(settings, telemetry), _dynamodb_lane(settings), Functions(), telemetry)
 
 
-def _main(settings: config.AdminSettings, telemetry: Telemetry) -> Store | None:
+def _valkey_lane(settings: config.AdminSettings, telemetry: Telemetry) -> Store | None:
     if settings.valkey is None:
         return None
     opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     return open_store(settings.valkey, opener)
 
 
-def _window(settings: config.AdminSettings) -> WindowLane | None:
-    if settings.holding is None:
+def _dynamodb_lane(settings: config.AdminSettings) -> DynamoDbLane | None:
+    if settings.dynamodb_lane is None:
         return None
-    return WindowLane(HoldingTable(settings.holding.table), TriggerQueue(settings.holding.queue_url))
+    return DynamoDbLane(MessageTable(settings.dynamodb_lane.table), TriggerQueue(settings.dynamodb_lane.queue_url))
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
-    settings, main, window, functions, telemetry = _parts()
+    settings, valkey_lane, dynamodb_lane, functions, telemetry = _parts()
     starter = ProcessorStarter(functions, settings.processor_function or NO_PROCESSOR, telemetry)
     operations = operations_of(
-        Conversations(main, starter, EventBus(settings.event_bus), window=window),
-        RulesDesk(
+        Conversations(valkey_lane, starter, EventBus(settings.event_bus), dynamodb_lane=dynamodb_lane),
+        RulesAdmin(
             table=RulesTable(settings.rules_table),
             stage_rules=settings.rules,
-            store=main,
+            store=valkey_lane,
             starter=starter,
             telemetry=telemetry,
             time_left=context.get_remaining_time_in_millis,

@@ -17,7 +17,7 @@ TimeLeft = Callable[[], int]
 HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
 # Of one operator: hidden from a second one for so long if this function dies meanwhile.
 HIDDEN_SECONDS = 90
-# The executor's time-out is 20 seconds at first, and its cold start comes before that.
+# The conversation processor's time-out is 20 seconds at first, and its cold start comes before that.
 ANSWER_SECONDS = 30.0
 # Looking ends while a call can still be answered, and what was hidden be given back.
 LOOKING_MS = 38_000

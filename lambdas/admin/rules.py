@@ -49,7 +49,7 @@ class _Candidate(NamedTuple):
     version: int
 
 
-class _Read:
+class _FixedTable:
     """A table as it was read: what was found stands, whatever happens to the table meanwhile."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
@@ -62,7 +62,7 @@ class _Read:
         return self._stored
 
 
-class RulesDesk:
+class RulesAdmin:
     def __init__(
         self,
         *,
@@ -180,7 +180,7 @@ class RulesDesk:
                 cursor = page.next_cursor
 
     def _book(self, stored: Iterable[Stored]) -> RuleBook:
-        return RuleBook(_Read(stored), self._stage_rules, self._telemetry, clock=self._clock)
+        return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
 
 
 def _shown(stored: StoredRules) -> Json:

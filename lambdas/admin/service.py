@@ -27,7 +27,7 @@ from lambdas.admin.requests import (
     ShowLetter,
     read_request,
 )
-from lambdas.admin.rules import RulesDesk
+from lambdas.admin.rules import RulesAdmin
 from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
 from message_buffer.telemetry import Telemetry
 
@@ -38,7 +38,7 @@ Operation = Callable[[Json], Json]
 WHOM = ("by", "conversation", "scope", "batchId")
 
 
-def operations_of(conversations: Conversations, rules: RulesDesk, letters: Letters) -> Mapping[str, Operation]:
+def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Letters) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
         "conversation.show": _on(ShowConversation, conversations.show),

@@ -8,14 +8,14 @@ from functools import cache
 from typing import Any
 
 from lambdas import environment as config
-from lambdas.conversation_processor.lane_agreement import MOST_ATTEMPTS, MOST_WAITS, OtherLane
+from lambdas.conversation_processor.lane_agreement import MOST_ATTEMPTS, MOST_WAITS, LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
-from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
@@ -32,22 +32,22 @@ def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
         emission=emission,
         starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
         telemetry=telemetry,
-        other_lane=_other_lane(settings, telemetry),
+        agreement=_agreement(settings, telemetry),
     )
     return processor, emission, telemetry
 
 
-def _other_lane(settings: config.ConversationProcessorSettings, telemetry: Telemetry) -> OtherLane | None:
-    if settings.holding is None:
+def _agreement(settings: config.ConversationProcessorSettings, telemetry: Telemetry) -> LaneAgreement | None:
+    if settings.dynamodb_lane is None:
         return None
-    return OtherLane(
+    return LaneAgreement(
         # Somebody waits for the batch, and it can be emitted without.
-        HoldingTable(settings.holding.table, patience=aws.HURRIED),
-        TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED),
+        MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED),
+        TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED),
         telemetry,
-        most_waits=min(MOST_WAITS, settings.emission.max_attempts // 2),
+        max_waits=min(MOST_WAITS, settings.emission.max_attempts // 2),
         # The last is for the batch to leave.
-        most_attempts=min(MOST_ATTEMPTS, settings.emission.max_attempts - 1),
+        max_attempts_of_agreement=min(MOST_ATTEMPTS, settings.emission.max_attempts - 1),
     )
 
 

@@ -1,8 +1,8 @@
-"""What the window lane has to do with a batch of the main lane.
+"""What the DynamoDB lane has to do with a batch of the Valkey lane.
 
 While Valkey cannot be reached, messages are held there, and one may be in both lanes: Valkey took it without
-answering, or its platform sent it again. Whoever says so first in the holding table emits it. This lane says so for
-all of a batch before it looks: from then on the window lane freezes none of these messages, and those it has frozen
+answering, or its platform sent it again. Whoever says so first in the message table emits it. This lane says so for
+all of a batch before it looks: from then on the DynamoDB lane freezes none of these messages, and those it has frozen
 by then are left out here.
 """
 
@@ -11,84 +11,88 @@ from hashlib import blake2s
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.lane import REMEMBER_MS, SendsTriggers
-from message_buffer.lanes.dynamodb.table import MAIN_LANE, HoldingTable, name_of
+from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_of
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.messages.wire_form import id_of
 from message_buffer.telemetry import Telemetry
 
-# So often a batch waits for the window lane to emit what it holds of the same conversation.
+# So often a batch waits for the DynamoDB lane to emit what it holds of the same conversation.
 MOST_WAITS = 5
 # So many attempts are spent on that and on a table that does not answer. An outage of the table is not to be one of
-# the main lane.
+# the Valkey lane.
 MOST_ATTEMPTS = 10
 
 
-class WindowFirst(Exception):
-    """The window lane holds messages of this conversation: they go out before this batch."""
+class DynamoDbLaneFirst(Exception):
+    """The DynamoDB lane holds messages of this conversation: they go out before this batch."""
 
 
-class WindowUnasked(Exception):
+class DynamoDbLaneUnasked(Exception):
     """The table does not answer: ask again."""
 
 
-class OtherLane:
+class LaneAgreement:
     def __init__(
         self,
-        table: HoldingTable,
+        table: MessageTable,
         triggers: SendsTriggers,
         telemetry: Telemetry,
         *,
-        most_waits: int = MOST_WAITS,
-        most_attempts: int = MOST_ATTEMPTS,
+        max_waits: int = MOST_WAITS,
+        max_attempts_of_agreement: int = MOST_ATTEMPTS,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._triggers = triggers
         self._telemetry = telemetry
-        self._most_waits = most_waits
-        self._most_attempts = most_attempts
+        self._most_waits = max_waits
+        self._most_attempts = max_attempts_of_agreement
         self._clock = clock
 
     def left_out(self, conversation: str, taken: Taken) -> frozenset[int]:
-        """Positions of the messages that are the window lane's. Raises WindowFirst, WindowUnasked."""
+        """Positions of the messages that are the DynamoDB lane's. Raises DynamoDbLaneFirst, DynamoDbLaneUnasked."""
         names = [_name(payload) for payload in taken.payloads]
         try:
             theirs = self._theirs(conversation, taken, names)
         except SendFailed as error:
             if taken.attempt <= self._most_attempts:
-                raise WindowUnasked(str(error)) from error
+                raise DynamoDbLaneUnasked(str(error)) from error
             self._telemetry.count("JournalFailures")
-            self._telemetry.warn("window lane not asked", conversation=conversation, reason=str(error))
+            self._telemetry.warn("DynamoDB lane not asked", conversation=conversation, reason=str(error))
             return frozenset()
         if theirs:
-            self._telemetry.count("LeftToWindow", len(theirs))
+            self._telemetry.count("LeftToDynamoDbLane", len(theirs))
             self._telemetry.info(
-                "left to the window lane", conversation=conversation, batch=taken.batch_id, count=len(theirs)
+                "left to the DynamoDB lane", conversation=conversation, batch=taken.batch_id, count=len(theirs)
             )
         return frozenset(position for position, name in enumerate(names) if name in theirs)
 
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
         if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:
-            self._let_window_go_first(conversation)
+            self._let_dynamodb_lane_go_first(conversation)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBER_MS)
         if not self._table.window(conversation).generation:
-            return set()  # it has not been in the window lane lately, and who reads it from now on sees the journal
+            return set()  # it has not been in the DynamoDB lane lately, and who reads it from now on sees the journal
         # What was frozen before is theirs, and nothing of this batch is from now on.
         frozen = self._table.fence(conversation).frozen
         leaving = set(frozen.names) if frozen else set()
         found = self._table.find(conversation, list(dict.fromkeys(names)))
-        return {name for name, went in found.items() if name in leaving or not self._is_ours(conversation, name, went)}
+        return {
+            name
+            for name, went in found.items()
+            if name in leaving or not self._belongs_to_valkey_lane(conversation, name, went)
+        }
 
-    def _let_window_go_first(self, conversation: str) -> None:
+    def _let_dynamodb_lane_go_first(self, conversation: str) -> None:
         if self._table.hasten(conversation, due_at_ms=self._clock(), reason="main_lane"):
             self._triggers.send(conversation, delay_ms=0)
         self._telemetry.count("Deferred")
-        raise WindowFirst
+        raise DynamoDbLaneFirst
 
-    def _is_ours(self, conversation: str, name: str, went: str) -> bool:
+    def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str) -> bool:
         if went:
-            return went == MAIN_LANE
-        return self._table.leave_to_main(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+            return went == VALKEY_LANE
+        return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
 
 
 def _name(payload: bytes) -> str:

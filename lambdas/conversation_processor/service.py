@@ -1,11 +1,11 @@
-"""The executor of one conversation: takes its batch, emits it, and says so."""
+"""The conversation processor of one conversation: takes its batch, emits it, and says so."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from random import SystemRandom
 from uuid import uuid4
 
-from lambdas.conversation_processor.lane_agreement import OtherLane, WindowFirst, WindowUnasked
+from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
@@ -14,8 +14,8 @@ from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
-# What the window lane holds goes out in a moment.
-WINDOW_FIRST_MS = 1_000
+# What the DynamoDB lane holds goes out in a moment.
+DYNAMODB_LANE_FIRST_MS = 1_000
 # Ten attempts are half a minute.
 ASK_AGAIN_MS = 3_000
 
@@ -30,7 +30,7 @@ class ConversationProcessor:
         emission: Emission,
         starter: ProcessorStarter,
         telemetry: Telemetry,
-        other_lane: OtherLane | None = None,
+        agreement: LaneAgreement | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         new_token: Callable[[], str] = lambda: uuid4().hex,
@@ -39,7 +39,7 @@ class ConversationProcessor:
         self._emission = emission
         self._starter = starter
         self._telemetry = telemetry
-        self._other_lane = other_lane
+        self._agreement = agreement
         self._clock = clock
         self._random = random
         self._new_token = new_token
@@ -53,11 +53,11 @@ class ConversationProcessor:
             return
         try:
             self._send(conversation, token, taken, time)
-        except WindowFirst:
-            self._put_back(conversation, token, wait_ms=WINDOW_FIRST_MS)
+        except DynamoDbLaneFirst:
+            self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS)
             return
-        except WindowUnasked as error:
-            self._telemetry.warn("holding table silent", conversation=conversation, reason=str(error))
+        except DynamoDbLaneUnasked as error:
+            self._telemetry.warn("message table silent", conversation=conversation, reason=str(error))
             self._put_back(conversation, token, wait_ms=ASK_AGAIN_MS)
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
@@ -71,8 +71,8 @@ class ConversationProcessor:
 
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
         left_out = taken.left_out
-        if left_out is None and self._other_lane is not None:
-            left_out = self._other_lane.left_out(conversation, taken)
+        if left_out is None and self._agreement is not None:
+            left_out = self._agreement.left_out(conversation, taken)
             # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
             if isinstance(self._store.settle_batch(conversation, token, left_out=left_out), Stale):
                 raise SendFailed("somebody else has taken the batch")

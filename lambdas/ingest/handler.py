@@ -18,10 +18,10 @@ from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.secrets import Secrets
 from message_buffer.events.event_bus import EventBus
-from message_buffer.lanes.dynamodb.lane import WindowLane
-from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
-from message_buffer.lanes.fallback import FAST_MS, Lane, LaneWithFallback
+from message_buffer.lanes.fallback import RETRY_IF_FAILED_WITHIN_MS, Lane, LaneWithFallback
 from message_buffer.lanes.valkey.processor_starter import NO_PROCESSOR, ProcessorStarter
 from message_buffer.lanes.valkey.settings import ValkeySettings
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
@@ -50,18 +50,23 @@ def _ingest() -> Ingest:
 
 
 def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
-    if settings.holding is None:
-        return _main(settings.valkey, telemetry)
+    if settings.dynamodb_lane is None:
+        return _valkey_lane(settings.valkey, telemetry)
     # A webhook waits for it, and its platform sends it again.
-    table = HoldingTable(settings.holding.table, patience=aws.HURRIED)
-    triggers = TriggerQueue(settings.holding.queue_url, patience=aws.HURRIED)
-    window = WindowLane(table, triggers)
+    table = MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED)
+    triggers = TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED)
+    dynamodb_lane = DynamoDbLane(table, triggers)
     if settings.valkey is None:
-        return window
-    return LaneWithFallback(_main(settings.valkey, telemetry, retry_within_ms=FAST_MS), window, table, telemetry)
+        return dynamodb_lane
+    return LaneWithFallback(
+        _valkey_lane(settings.valkey, telemetry, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS),
+        dynamodb_lane,
+        table,
+        telemetry,
+    )
 
 
-def _main(valkey: ValkeySettings | None, telemetry: Telemetry, *, retry_within_ms: int | None = None) -> Store:
+def _valkey_lane(valkey: ValkeySettings | None, telemetry: Telemetry, *, retry_within_ms: int | None = None) -> Store:
     assert valkey is not None
     opener = Opener(valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     return open_store(valkey, opener, retry_within_ms=retry_within_ms)
@@ -86,7 +91,7 @@ def _request(event: dict[str, Any]) -> Request:
     route = event.get("routeKey") or event.get("resource") or ""
     return Request(
         platform=(event.get("pathParameters") or {}).get("platform", ""),
-        door="typing" if "/typing/" in route else "webhook",
+        route="typing" if "/typing/" in route else "webhook",
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],
             url=_public_url(event, headers),

@@ -41,7 +41,7 @@ PRESSED = {"button", "interactive"}
 class Request(NamedTuple):
     platform: str
     webhook: Webhook
-    door: Literal["webhook", "typing"] = "webhook"
+    route: Literal["webhook", "typing"] = "webhook"
 
 
 class Response(NamedTuple):
@@ -110,10 +110,10 @@ class Ingest:
 
     def answer(self, request: Request) -> Response:
         platform = self._platforms.get(request.platform)
-        if platform is None or (request.door == "typing" and not platform.tells_typing):
+        if platform is None or (request.route == "typing" and not platform.tells_typing):
             return refuse(404, "There is no such platform.")
         try:
-            match request.webhook.method, request.door:
+            match request.webhook.method, request.route:
                 case "GET", "webhook":
                     return self._challenge(platform, request.webhook)
                 case "POST", "webhook":
@@ -128,7 +128,7 @@ class Ingest:
             return refuse(
                 503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)}
             )
-        return refuse(405, "Use POST.", {"Allow": "POST" if request.door == "typing" else "GET, POST"})
+        return refuse(405, "Use POST.", {"Allow": "POST" if request.route == "typing" else "GET, POST"})
 
     def _challenge(self, platform: Platform, webhook: Webhook) -> Response:
         echo = platform.challenge(webhook.query, self._secrets.of(platform.name))
@@ -325,7 +325,7 @@ class Ingest:
                         rules = self._book.for_conversation(conversation, agent).rules
                         messages.append(
                             _Message(conversation, message.id, encode(message), timing_of(message, rules),
-                                     rules.control_words.order_in(message.text) if _is_typed(message) else None)
+                                     rules.control_words.control_word_in(message.text) if _is_typed(message) else None)
                         )  # fmt: skip
                     case Edited(_, message):
                         rules = self._book.for_conversation(conversation, agent).rules

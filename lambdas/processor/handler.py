@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
-from lambdas.processor.service import WORKERS, Executors, Exit, Processor, Timings
+from lambdas.processor.service import WORKERS, ConversationProcessors, Exit, Processor, Timings
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.functions import Functions
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -39,7 +39,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
     processor = Processor(
         store=parts.store,
         wake=Wake(parts.opener.open, shard, swallowed=parts.opener.swallowed),
-        executors=Executors(parts.functions, parts.settings.conversation_processor_function),
+        conversation_processors=ConversationProcessors(parts.functions, parts.settings.conversation_processor_function),
         starter=ProcessorStarter(parts.functions, parts.settings.processor_function, parts.telemetry),
         telemetry=parts.telemetry,
         timings=Timings(parts.settings.idle_ms, parts.settings.handover_ms),

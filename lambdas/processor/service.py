@@ -1,4 +1,4 @@
-"""The processor of one shard: claims what is due and sends an executor for each conversation.
+"""The processor of one shard: claims what is due and sends a conversation processor for each conversation.
 
 At most one acts on a shard; the scripts see to that by its lease. It lives as long as there is work and Lambda
 lets it, and leaves the shard either to nobody, when nothing is near, or to a successor.
@@ -18,7 +18,7 @@ from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, Star
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
-# Starting an executor is waiting for Lambda's answer: as many wait at once as one claim may bring.
+# Starting a conversation processor is waiting for Lambda's answer: as many wait at once as one claim may bring.
 WORKERS = 32
 MOST_UNDER_WAY = 200
 MOST_IN_A_CLAIM = 100
@@ -62,13 +62,13 @@ class PreparedFunctions(StartsFunctions, Protocol):
     def prepare(self) -> None: ...
 
 
-class Executors:
-    """Starts executors side by side, and says for which conversations that failed."""
+class ConversationProcessors:
+    """Starts conversation processors side by side, and says for which conversations that failed."""
 
     def __init__(self, functions: PreparedFunctions, function: str) -> None:
         self._functions = functions
         self._function = function
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="executor-start")
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="start-conversation-processor")
         self._under_way: dict[Future[None], str] = {}
 
     @property
@@ -112,7 +112,7 @@ class Processor:
         *,
         store: Store,
         wake: Sleeper,
-        executors: Executors,
+        conversation_processors: ConversationProcessors,
         starter: ProcessorStarter,
         telemetry: Telemetry,
         timings: Timings,
@@ -121,7 +121,7 @@ class Processor:
     ) -> None:
         self._store = store
         self._wake = wake
-        self._executors = executors
+        self._conversation_processors = conversation_processors
         self._starter = starter
         self._telemetry = telemetry
         self._timings = timings
@@ -146,7 +146,7 @@ class Processor:
                 self._report()
         finally:
             self._wake.close()
-            self._executors.close()
+            self._conversation_processors.close()
         return leave
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
@@ -173,7 +173,7 @@ class Processor:
         if isinstance(self._store.acquire_lease(self._shard, self._lease_id), Held):
             return Exit.HELD
         self._renewed_at = self._busy_at = self._monotonic_ms()
-        self._executors.prepare()
+        self._conversation_processors.prepare()
         return None
 
     def _pass(self, remaining_ms: int) -> Exit | None:
@@ -183,11 +183,11 @@ class Processor:
             if isinstance(self._store.renew_lease(self._shard, self._lease_id), Lost):
                 return self._come_back()
             self._renewed_at = self._monotonic_ms()
-        self._settle()
-        if not self._executors.room:
-            self._executors.wait(self._store.settings.look_ms / 1_000)
+        self._return_failed_starts()
+        if not self._conversation_processors.room:
+            self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
             return None
-        limit = min(MOST_IN_A_CLAIM, self._executors.room)
+        limit = min(MOST_IN_A_CLAIM, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
             return self._come_back()
@@ -198,7 +198,7 @@ class Processor:
         if not claimed.conversations:
             return
         for due in claimed.conversations:
-            self._executors.send(due.conversation, self._shard)
+            self._conversation_processors.send(due.conversation, self._shard)
         now_ms = self._clock()
         for due in claimed.conversations:
             self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
@@ -208,7 +208,7 @@ class Processor:
         """Sleep until the next due time, a wake, or the next look; or leave, if there was no work for long."""
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
-        if claimed.conversations or near or self._executors.any_under_way:
+        if claimed.conversations or near or self._conversation_processors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
             match self._store.leave_if_idle(self._shard, self._lease_id):
@@ -223,18 +223,18 @@ class Processor:
         self._wake.wait(max(until_ms, 0) / 1_000)
         return None
 
-    def _settle(self) -> None:
-        """Put back the conversations for which no executor could be started."""
-        for conversation, error in self._executors.ended():
+    def _return_failed_starts(self) -> None:
+        """Put back the conversations for which no conversation processor could be started."""
+        for conversation, error in self._conversation_processors.ended():
             if error is None:
                 self._failures_in_a_row = 0
                 continue
             wait_ms = min(RETURN_AFTER_MS << min(self._failures_in_a_row, 10), LONGEST_RETURN_MS)
             self._failures_in_a_row += 1
             outcome = self._store.return_claim(conversation, self._lease_id, due_at_ms=self._clock() + wait_ms)
-            self._telemetry.count("ExecutorStartFailures")
+            self._telemetry.count("ConversationProcessorStartFailures")
             self._telemetry.warn(
-                "executor could not be started",
+                "conversation processor could not be started",
                 conversation=conversation, outcome=type(outcome).__name__, retry_in_ms=wait_ms, reason=str(error),
             )  # fmt: skip
 
@@ -246,8 +246,8 @@ class Processor:
 
     def _hand_over(self) -> Exit:
         # Putting back what failed needs the lease: wait for no longer than it is sure to last.
-        self._executors.wait(self._renew_ms / 1_000, for_all=True)
-        self._settle()
+        self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
+        self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
             case Released(start_processor=start):
                 if start:

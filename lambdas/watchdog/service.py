@@ -1,4 +1,4 @@
-"""The watchdog: puts back what dead executors left behind, and starts processors that are missing."""
+"""The watchdog: puts back what dead conversation processors left behind, and starts processors that are missing."""
 
 from collections.abc import Callable
 from typing import NamedTuple

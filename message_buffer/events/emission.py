@@ -23,7 +23,7 @@ LONGEST_RETRY_MS = 60_000
 # What every account's queue takes.
 MAX_LETTER_BYTES = 262_144
 # For putting the batch back, or saying that it is out.
-SETTLE_MS = 2_000
+RELEASE_MS = 2_000
 
 
 class EmissionSettings(NamedTuple):
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
 
 class TimeLeft:
-    """What Lambda still gives an executor. It ends by putting its batch back, not by being killed.
+    """What Lambda still gives a conversation processor. It ends by putting its batch back, not by being killed.
 
     Two calls of AWS fit into the default time-out of 20 seconds at their slowest, a third may have to wait for the
     next attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
@@ -50,7 +50,7 @@ class TimeLeft:
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
         self._remaining_ms = remaining_ms
-        self._needed_ms = min(LONGEST_CALL_MS + SETTLE_MS, remaining_ms() // 2)
+        self._needed_ms = min(LONGEST_CALL_MS + RELEASE_MS, remaining_ms() // 2)
 
     def require_a_call(self) -> None:
         if self._remaining_ms() < self._needed_ms:
@@ -73,7 +73,7 @@ class Queue(Protocol):
     def put(self, body: str) -> None: ...
 
 
-class Outlets(NamedTuple):
+class EmissionDestinations(NamedTuple):
     """Where a batch may go."""
 
     bus: Bus
@@ -82,8 +82,10 @@ class Outlets(NamedTuple):
 
 
 class Emission:
-    def __init__(self, outlets: Outlets, telemetry: Telemetry, limits: Limits, *, clock: Clock = system_clock) -> None:
-        self._bus, self._objects, self._dead_letters = outlets
+    def __init__(
+        self, destinations: EmissionDestinations, telemetry: Telemetry, limits: Limits, *, clock: Clock = system_clock
+    ) -> None:
+        self._bus, self._objects, self._dead_letters = destinations
         self._telemetry = telemetry
         self._limits = limits
         self._clock = clock
@@ -91,17 +93,17 @@ class Emission:
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         """To the bus; or among the dead letters, if it cannot go there."""
         if taken.attempt > self._limits.max_attempts:
-            # Its executors died: one that lives gives up at its last attempt.
-            self._bury(conversation, taken, time, reason="attempts exhausted")
+            # Its conversation processors died: one that lives gives up at its last attempt.
+            self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
             self._emit(conversation, taken, time)
         except InvalidInput as error:
-            self._bury(conversation, taken, time, reason=f"unreadable: {error}")
+            self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except SendFailed as error:
             if taken.attempt < self._limits.max_attempts:
                 raise
-            self._bury(conversation, taken, time, reason=str(error))
+            self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit what a dead letter holds under its old batch id; raises what goes wrong. Answers that id.
@@ -129,9 +131,9 @@ class Emission:
             detail = batch.to_json(batch.event_by_reference(conversation, taken, content, reference=reference))
         time.require_a_call()
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
-        self._tell_emitted(conversation, taken, oversize=oversize)
+        self._report_emitted(conversation, taken, oversize=oversize)
 
-    def _bury(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
+    def _dead_letter(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escaped to ASCII: a queue refuses some of the characters that people can write.
@@ -149,7 +151,7 @@ class Emission:
             "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
         )
 
-    def _tell_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
+    def _report_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
         count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
         late_ms = max(self._clock() - taken.due_at_ms, 0)
         self._telemetry.count("Batches")
@@ -165,12 +167,12 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
-    outlets = Outlets(
+    destinations = EmissionDestinations(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
         DeadLetterQueue(settings.dead_letter_queue_url),
     )
-    return Emission(outlets, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+    return Emission(destinations, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:

@@ -7,7 +7,7 @@ FIRST_PAUSE_MS = 1_000
 LONGEST_PAUSE_MS = 8_000
 
 
-class Breaker:
+class CircuitBreaker:
     """For one instance of a function, which does one thing at a time."""
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
@@ -17,7 +17,7 @@ class Breaker:
         self._failed_at_ms = 0
 
     @property
-    def is_open(self) -> bool:
+    def should_skip(self) -> bool:
         """Do not try now."""
         return 0 <= self._clock() - self._failed_at_ms < self._pause_ms
 

@@ -65,7 +65,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """An executor must be sent for each. `next_due_at_ms` may be early, never late."""
+    """A conversation processor must be sent for each. `next_due_at_ms` may be early, never late."""
 
     next_due_at_ms: int | None
     conversations: list[Due]
@@ -78,7 +78,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """An executor holds the batch: leave it alone."""
+    """A conversation processor holds the batch: leave it alone."""
 
     until_ms: int | None
 
@@ -95,7 +95,9 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Emit it, then complete it; or retry it. A second executor is given the same batch with a higher attempt."""
+    """Emit it, then complete it; or retry it. A second conversation processor is given the same batch with a higher
+    attempt.
+    """
 
     batch_id: str
     attempt: int
@@ -147,7 +149,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """`leaving`: an executor held the `frozen` messages at that moment; they may still come out, once."""
+    """`leaving`: a conversation processor held the `frozen` messages at that moment; they may still come out, once."""
 
     generation: int
     buffered: int
@@ -167,7 +169,7 @@ class AlreadyCancelled:
 def cancelled_in_both(
     main: Cancelled | AlreadyCancelled, window: Cancelled | AlreadyCancelled
 ) -> Cancelled | AlreadyCancelled:
-    """What the main lane says, with what the window lane dropped."""
+    """What the Valkey lane says, with what the DynamoDB lane dropped."""
     if isinstance(main, AlreadyCancelled) or isinstance(window, AlreadyCancelled):
         return main
     return Cancelled(

@@ -41,7 +41,7 @@ class ControlWords(NamedTuple):
     stop: frozenset[str] = frozenset()
     flush: frozenset[str] = frozenset()
 
-    def order_in(self, text: str) -> Literal["stop", "flush"] | None:
+    def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
         if not (self.stop or self.flush) or len(text) > TEXT_LIMIT:
             return None
         word = compared_form(text)

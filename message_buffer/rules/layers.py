@@ -37,7 +37,7 @@ from message_buffer.rules.control_words import (
 )
 from message_buffer.rules.timing import WAIT_LIMIT_MS, Timing
 
-# SQS delays a message by 15 minutes at most: a longer silence could not be kept by the window lane.
+# SQS delays a message by 15 minutes at most: a longer silence could not be kept by the DynamoDB lane.
 SILENCE_LIMIT_MS = 900_000
 # A batch is taken, read and emitted in one piece.
 COUNT_LIMIT = 1_000
@@ -257,7 +257,7 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # Of the window lane; it ends at maxWaitMs in any case.
+    # Of the DynamoDB lane; it ends at maxWaitMs in any case.
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()

@@ -19,7 +19,7 @@ class Timing(NamedTuple):
     adaptive: str
     """Empty: off. Otherwise deviations above the mean gap, floor and ceiling, with spaces between."""
     window_ms: int
-    """How long the window lane waits, be it silent or not."""
+    """How long the DynamoDB lane waits, be it silent or not."""
 
     @property
     def for_scripts(self) -> tuple[str | int, ...]:

@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_grou
 
 # Cold starts of what was killed, on a machine that runs other tests.
 MARGIN_MS = 10_000
-# Whoever died: after the claim, or the token of its executor, ran out, the watchdog's next pass puts it right.
+# Whoever died: after the claim, or the token of its conversation processor, ran out, the watchdog's next pass puts it
+# right.
 HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 SCHEDULED_PASS_MS = 30_000
 GENERATIONS = 20
@@ -43,8 +44,8 @@ def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talk
 
 @pytest.mark.usefixtures("watchdog")
 def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
-    executor = stage.outputs.Functions["conversation_processor"]
-    held = aws.hold(INVOKE, function=executor)
+    conversation_processor = stage.outputs.Functions["conversation_processor"]
+    held = aws.hold(INVOKE, function=conversation_processor)
     say(talks, 2)
     stage.kill_caller("processor", held.wait())
     held.release()
@@ -53,7 +54,9 @@ def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: A
 
 
 @pytest.mark.usefixtures("watchdog")
-def test_the_executor_killed_before_put_events(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
+def test_the_conversation_processor_killed_before_put_events(
+    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
+) -> None:
     held = aws.hold(PUT_EVENTS)
     say(talks, 2)
     stage.kill_caller("conversation_processor", held.wait())
@@ -64,7 +67,7 @@ def test_the_executor_killed_before_put_events(stage: LocalStage, aws: AwsProxy,
 
 
 @pytest.mark.usefixtures("watchdog")
-def test_the_executor_killed_after_put_events_emits_the_same_batch_again(
+def test_the_conversation_processor_killed_after_put_events_emits_the_same_batch_again(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
     held = aws.hold_answer(PUT_EVENTS)
@@ -169,5 +172,5 @@ def wait_for_repeat(talks: list[Talk]) -> None:
 
     inbox = talks[0].stage.inbox
     assert inbox.wait_until(repeated, timeout_seconds=HEALED_MS / 1_000), (
-        "the killed executor's batch did not come again"
+        "the killed conversation processor's batch did not come again"
     )

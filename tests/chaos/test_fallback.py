@@ -156,7 +156,7 @@ def many_attempts(stage: LocalStage) -> Iterator[None]:
     """As many as on a real stage: what a slow emulator does not answer in time is tried again."""
     with (
         stage.configured("conversation_processor", MAX_ATTEMPTS=ATTEMPTS),
-        stage.configured("window_processor", MAX_ATTEMPTS=ATTEMPTS),
+        stage.configured("dynamodb_processor", MAX_ATTEMPTS=ATTEMPTS),
     ):
         yield
 
@@ -175,7 +175,9 @@ def warm_up(stage: LocalStage) -> None:
 
 def judge_the_table(stage: LocalStage, *, since_ms: int) -> None:
     """Without the table the lanes know nothing of each other: a machine that starves it proves nothing."""
-    blind = [line for line in stage.log("conversation_processor", since_ms=since_ms) if "window lane not asked" in line]
+    blind = [
+        line for line in stage.log("conversation_processor", since_ms=since_ms) if "DynamoDB lane not asked" in line
+    ]
     assert not blind, "the emulator's table did not answer for half a minute"
 
 

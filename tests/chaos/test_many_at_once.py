@@ -17,7 +17,7 @@ from tests.support.crowd import RULES, Place, execute, process, write
 from tests.support.engine import payload
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 
-WRITERS, PROCESSORS, EXECUTORS, SECONDS = 16, 4, 4, 20
+WRITERS, PROCESSORS, CONVERSATION_PROCESSORS, SECONDS = 16, 4, 4, 20
 
 
 @pytest.mark.slow
@@ -38,7 +38,7 @@ def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: Va
     writers = [spawned(write, place(1000), number, written, record) for number in range(WRITERS)]
     others = [
         *(spawned(process, place(seed), drained, claims, record) for seed in range(PROCESSORS)),
-        *(spawned(execute, place(50 + seed), drained, claims, record) for seed in range(EXECUTORS)),
+        *(spawned(execute, place(50 + seed), drained, claims, record) for seed in range(CONVERSATION_PROCESSORS)),
     ]
     for each in (*writers, *others):
         each.start()

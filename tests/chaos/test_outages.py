@@ -95,10 +95,10 @@ def test_put_events_that_fails_as_a_whole(stage: LocalStage, aws: AwsProxy, verd
     assert first.batch["attempt"] == MAX_ATTEMPTS
 
 
-def test_an_executor_that_cannot_be_started_is_started_later(stage: LocalStage, aws: AwsProxy) -> None:
+def test_a_conversation_processor_that_cannot_be_started_is_started_later(stage: LocalStage, aws: AwsProxy) -> None:
     talks = [Talk(stage) for _ in range(3)]
-    executor = stage.outputs.Functions["conversation_processor"]
-    trap = aws.on(INVOKE, REFUSED, times=4, function=executor)
+    conversation_processor = stage.outputs.Functions["conversation_processor"]
+    trap = aws.on(INVOKE, REFUSED, times=4, function=conversation_processor)
     for talk in talks:
         talk.insist()
         talk.insist()
@@ -106,7 +106,7 @@ def test_an_executor_that_cannot_be_started_is_started_later(stage: LocalStage, 
     assert len(trap.caught) == 4
 
 
-def test_an_executor_started_twice_emits_once(stage: LocalStage, aws: AwsProxy) -> None:
+def test_a_conversation_processor_started_twice_emits_once(stage: LocalStage, aws: AwsProxy) -> None:
     """Lambda delivers an event at least once; and the answer to an Invoke may be lost."""
     talks = [Talk(stage) for _ in range(3)]
     aws.on(INVOKE, LOSE_ANSWER, times=3, function=stage.outputs.Functions["conversation_processor"])

@@ -1,4 +1,4 @@
-"""Every platform's door, from its own webhook to the event, and what it is answered."""
+"""Every platform's route, from its own webhook to the event, and what it is answered."""
 
 import time
 import uuid
@@ -39,7 +39,7 @@ def _meta(platform: str) -> Door:
     )
 
 
-DOORS = {
+ROUTES = {
     "messenger": _meta("messenger"),
     "instagram": _meta("instagram"),
     "telegram": Door("telegram", lambda user, mid, text: telegram_message(int(mid), text, user=int(user)), BOT),
@@ -91,23 +91,23 @@ def only(detail_type: str) -> dict[str, Any]:
     return {"source": ["message-buffer"], "detail-type": [detail_type]}
 
 
-@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("name", ROUTES)
 def test_two_fragments_become_one_event_and_each_is_answered_as_the_platform_wants(
     stage: LocalStage, name: str
 ) -> None:
-    door, user = DOORS[name], new_user()
+    route, user = ROUTES[name], new_user()
     ids = [new_id(), new_id()]
     for message_id, text in zip(ids, ("Hey", "Order #12345"), strict=True):
-        answer = stage.webhooks.post(door.platform, door.body(user, message_id, text))
+        answer = stage.webhooks.post(route.platform, route.body(user, message_id, text))
         assert answer.status == 200, answer.body
-        assert answer.content_type.startswith(door.kind)
-        if door.kind == "text/xml":
+        assert answer.content_type.startswith(route.kind)
+        if route.kind == "text/xml":
             assert answer.body in {TWIML, b"<Response></Response>"}
-    conversation = f"default/{door.platform}/{door.account}/{user}"
+    conversation = f"default/{route.platform}/{route.account}/{user}"
     (arrival,) = wait_for(stage.inbox, conversation)
     judge_schema(arrival)
     assert arrival.batch["text"] == "Hey\nOrder #12345"
-    assert arrival.batch["metadata"]["platform"] == door.platform
+    assert arrival.batch["metadata"]["platform"] == route.platform
     time.sleep(1)
     assert len(batches_of(stage.inbox, conversation)) == 1
 
@@ -200,10 +200,10 @@ def test_case_26_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_
     stage: LocalStage,
 ) -> None:
     user, ids = new_user(), [new_id() for _ in range(3)]
-    door = DOORS["messenger"]
+    route = ROUTES["messenger"]
 
     def send(message_id: str) -> Mapping[str, Any]:
-        answer = stage.webhooks.post(door.platform, door.body(user, message_id, f"text of {message_id}"))
+        answer = stage.webhooks.post(route.platform, route.body(user, message_id, f"text of {message_id}"))
         assert answer.status == 200, answer.body
         return answer.json
 

@@ -122,8 +122,8 @@ def test_the_demo_shows_one_event_with_five_messages_and_cleans_up(home: Home) -
     assert home.processes() == []
 
 
-def test_the_demo_runs_in_the_window_lane_without_valkey(home: Home) -> None:
-    demo = home.run("demo", "--lane", "window")
+def test_the_demo_runs_in_the_dynamodb_lane_without_valkey(home: Home) -> None:
+    demo = home.run("demo", "--lane", "dynamodb")
     assert demo.returncode == 0, demo.stderr
     assert "Valkey" not in demo.stdout
     assert demo.stdout.splitlines()[-1] == "One event, five messages, in order."

@@ -43,7 +43,7 @@ def test_a_permission_taken_away_delays_a_batch_and_given_back_releases_it(stage
         talk.insist()
         deadline = time.monotonic() + 20
         while not (refusals := refused(stage, talk, since_ms=since_ms)):
-            assert time.monotonic() < deadline, "the executor was not refused"
+            assert time.monotonic() < deadline, "the conversation processor was not refused"
             time.sleep(0.05)
     finally:
         iam.delete_role_policy(RoleName=role, PolicyName=TAKEN_AWAY)

@@ -1,4 +1,4 @@
-"""The window lane alone: no Valkey, no network; the same doors, the same event, the same commands."""
+"""The DynamoDB lane alone: no Valkey, no network; the same routes, the same event, the same commands."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +15,13 @@ COME_SECONDS = 40.0
 
 
 @pytest.fixture
-def talk(window_stage: LocalStage) -> Talk:
-    return Talk(window_stage)
+def talk(dynamodb_stage: LocalStage) -> Talk:
+    return Talk(dynamodb_stage)
 
 
-def test_there_is_no_valkey(window_stage: LocalStage) -> None:
-    assert window_stage.outputs.ValkeyUrl is None
-    assert sorted(window_stage.outputs.Functions) == ["admin", "ingest", "window_processor"]
+def test_there_is_no_valkey(dynamodb_stage: LocalStage) -> None:
+    assert dynamodb_stage.outputs.ValkeyUrl is None
+    assert sorted(dynamodb_stage.outputs.Functions) == ["admin", "ingest", "dynamodb_processor"]
 
 
 def test_fragments_of_a_window_are_one_event(talk: Talk) -> None:
@@ -37,9 +37,9 @@ def test_fragments_of_a_window_are_one_event(talk: Talk) -> None:
     assert WINDOW_MS <= arrival.batch["metadata"]["waitMs"] < 2 * WINDOW_MS
 
 
-def test_a_window_is_not_moved_by_what_comes_in_it(window_stage: LocalStage) -> None:
+def test_a_window_is_not_moved_by_what_comes_in_it(dynamodb_stage: LocalStage) -> None:
     def attempt() -> bool:
-        talk = Talk(window_stage)
+        talk = Talk(dynamodb_stage)
         began = time.monotonic()
         for _ in range(3):
             talk.say()
@@ -52,8 +52,8 @@ def test_a_window_is_not_moved_by_what_comes_in_it(window_stage: LocalStage) -> 
     if_quick_enough(attempt)
 
 
-def test_many_conversations_at_once_lose_and_mix_nothing(window_stage: LocalStage) -> None:
-    talks = [Talk(window_stage) for _ in range(8)]
+def test_many_conversations_at_once_lose_and_mix_nothing(dynamodb_stage: LocalStage) -> None:
+    talks = [Talk(dynamodb_stage) for _ in range(8)]
     with ThreadPoolExecutor(len(talks)) as pool:
         list(pool.map(lambda talk: [talk.insist() for _ in range(6)], talks))
     for talk in talks:
@@ -70,31 +70,31 @@ def test_a_redelivery_is_known_before_and_after_the_batch(talk: Talk) -> None:
     assert [ids_of(arrival) for arrival in talk.arrivals()] == [["again"]]
 
 
-def test_a_killed_window_processor_loses_nothing(window_stage: LocalStage) -> None:
+def test_a_killed_window_processor_loses_nothing(dynamodb_stage: LocalStage) -> None:
     """Whoever was at work; the queue gives the trigger to the next, at the latest when the lock has run out."""
-    talks = [Talk(window_stage) for _ in range(4)]
+    talks = [Talk(dynamodb_stage) for _ in range(4)]
     for talk in talks:
         talk.insist()
     until = time.monotonic() + WINDOW_MS / 1_000 + 1.5
     killed = 0
     while time.monotonic() < until:
-        killed += window_stage.kill("window_processor")
+        killed += dynamodb_stage.kill("dynamodb_processor")
         time.sleep(0.1)
     for talk in talks:
         assert talk.wait_all(timeout_seconds=90) == [talk.ids]
     assert killed > 0
 
 
-def test_an_operator_leads_a_conversation_of_the_window_lane(
-    window_stage: LocalStage, capsys: pytest.CaptureFixture[str]
+def test_an_operator_leads_a_conversation_of_the_dynamodb_lane(
+    dynamodb_stage: LocalStage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    operator = Operator(window_stage, capsys)
+    operator = Operator(dynamodb_stage, capsys)
     operator.types("conversation", "hold", operator.conversation, "--for", "1h")
     operator.sends("Hey")
     shown = operator.asks("conversation", "show", operator.conversation)
     assert (shown["state"], shown["count"]) == ("pending", 1)
     assert operator.asks("status")["windows"]["open"] >= 1
-    assert "Window lane" in operator.types("status")
+    assert "DynamoDB lane" in operator.types("status")
     operator.types("conversation", "resume", operator.conversation)
     assert operator.sees(timeout_seconds=COME_SECONDS).batch["lane"] == "window"
     operator.sends("again")

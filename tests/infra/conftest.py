@@ -38,7 +38,7 @@ def stages(context: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def stage_config(stages: dict[str, Any]) -> Callable[..., StageConfig]:
     def load(stage: str, **overrides: Any) -> StageConfig:
-        has_valkey = stage == LOCAL and overrides.get("lane") != "window"
+        has_valkey = stage == LOCAL and overrides.get("lane") != "dynamodb"
         url = "valkey://127.0.0.1:6379?cluster=true" if has_valkey else None
         return load_stage(stages, stage=stage, valkey_url=url, overrides=json.dumps(overrides))
 

@@ -276,7 +276,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             },
         ),
         (
-            "window_processor",
+            "dynamodb_processor",
             {
                 *EMISSION,
                 *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
@@ -318,8 +318,8 @@ def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synt
     assert not {resource for _, resource in found} & {"<Holding>", "<Holding>/index/open", "<Triggers>"}
 
 
-def test_alone_the_window_lane_emits_what_operators_send_again(synthesize: Synthesize) -> None:
-    found = own(synthesize("prod", lane="window")["Buffer"], "admin")
+def test_alone_the_dynamodb_lane_emits_what_operators_send_again(synthesize: Synthesize) -> None:
+    found = own(synthesize("prod", lane="dynamodb")["Buffer"], "admin")
     assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {"<WindowProcessor>"}
 
 

@@ -28,7 +28,8 @@ def test_no_stage_is_answered_with_the_valid_ones() -> None:
 
 def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
     with pytest.raises(
-        ConfigError, match=r"memory\.ingset is unknown; valid there: admin, conversation_processor, ing"
+        ConfigError,
+        match=r"memory\.ingset is unknown; valid there: admin, conversation_processor, dynamodb_processor, ing",
     ):
         load_stage({"dev": {"memory": {"ingset": 1024}}}, stage="dev")
 
@@ -40,13 +41,16 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"log_retention": "8 days"}, "log_retention: should be 'one_day', 'one_week'"),
         ({"shards": 0}, "shards: should be greater than or equal to 1 (given: 0)"),
         ({"network": {"egress": "carrier pigeon"}}, "network.egress: should be 'nat' or 'endpoints'"),
-        ({"timings": {"claim_timeout_ms": 5}}, "executor_timeout_ms must be less than claim_timeout_ms"),
+        ({"timings": {"claim_timeout_ms": 5}}, "conversation_processor_timeout_ms must be less than claim_timeout_ms"),
         ({"timings": {"processor_life_seconds": 20}}, "processor_handover_ms must be less than"),
         ({"timings": {"lease_ms": 2_000}}, "timings.lease_ms: should be greater than or equal to 3000"),
-        ({"timings": {"executor_timeout_ms": 2_500}}, "timings.executor_timeout_ms: should be a multiple of 1000"),
         (
-            {"timings": {"executor_timeout_ms": 901_000, "claim_timeout_ms": 902_000}},
-            "timings.executor_timeout_ms: should be less than or equal to 900000",
+            {"timings": {"conversation_processor_timeout_ms": 2_500}},
+            "timings.conversation_processor_timeout_ms: should be a multiple of 1000",
+        ),
+        (
+            {"timings": {"conversation_processor_timeout_ms": 901_000, "claim_timeout_ms": 902_000}},
+            "timings.conversation_processor_timeout_ms: should be less than or equal to 900000",
         ),
         ({"timings": {"start_ms": 60_000}}, "timings.start_ms: should be less than or equal to 30000"),
         ({"timings": {"processor_handover_ms": 5_000}}, "processor_handover_ms must not be less than lease_ms"),
@@ -87,7 +91,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"alarms": {"emails": ["on call"]}}, "alarms.emails: "),
         ({"account": "123456789012"}, "a stage with an account names two network.availability_zones"),
-        ({"lane": "both"}, "lane: should be 'debounce' or 'window'"),
+        ({"lane": "both"}, "lane: should be 'valkey' or 'dynamodb'"),
         ({"valkey_url": "valkey://x:1"}, "only the local stage takes valkeyUrl"),
     ],
 )
@@ -122,14 +126,14 @@ def test_the_local_stage_asks_for_the_address_of_valkey() -> None:
         load_stage(STAGES, stage="local")
 
 
-def test_the_window_lane_asks_for_no_valkey_and_takes_none() -> None:
-    assert load_stage(STAGES, stage="local", overrides='{"lane": "window"}').valkey_url is None
+def test_the_dynamodb_lane_asks_for_no_valkey_and_takes_none() -> None:
+    assert load_stage(STAGES, stage="local", overrides='{"lane": "dynamodb"}').valkey_url is None
     with pytest.raises(ConfigError, match="has no Valkey: leave valkeyUrl out"):
-        load_stage(STAGES, stage="local", valkey_url="valkey://h:1", overrides='{"lane": "window"}')
+        load_stage(STAGES, stage="local", valkey_url="valkey://h:1", overrides='{"lane": "dynamodb"}')
 
 
-def test_the_window_lane_needs_no_zones_even_with_an_account() -> None:
-    assert load_stage({"dev": {"account": "123456789012", "lane": "window"}}, stage="dev").account
+def test_the_dynamodb_lane_needs_no_zones_even_with_an_account() -> None:
+    assert load_stage({"dev": {"account": "123456789012", "lane": "dynamodb"}}, stage="dev").account
 
 
 @pytest.mark.parametrize(
@@ -137,14 +141,16 @@ def test_the_window_lane_needs_no_zones_even_with_an_account() -> None:
     [
         ({}, (True, True)),
         ({"fallback": False}, (True, False)),
-        ({"lane": "window"}, (False, True)),
+        ({"lane": "dynamodb"}, (False, True)),
         # A lane that stands alone is no fallback: the setting says nothing of it.
-        ({"lane": "window", "fallback": False}, (False, True)),
+        ({"lane": "dynamodb", "fallback": False}, (False, True)),
     ],
 )
-def test_a_stage_has_the_main_lane_the_window_lane_or_both(settings: dict[str, Any], lanes: tuple[bool, bool]) -> None:
+def test_a_stage_has_the_valkey_lane_the_dynamodb_lane_or_both(
+    settings: dict[str, Any], lanes: tuple[bool, bool]
+) -> None:
     config = load_stage({"dev": settings}, stage="dev")
-    assert (config.has_main_lane, config.has_window_lane) == lanes
+    assert (config.has_valkey_lane, config.has_dynamodb_lane) == lanes
 
 
 def test_overrides_change_only_what_they_name() -> None:

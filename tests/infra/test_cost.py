@@ -202,22 +202,24 @@ def test_every_retention_of_a_stage_is_known() -> None:
     assert set(RETENTION_DAYS) == set(LogRetention.__args__)  # type: ignore[attr-defined] # Literal's values
 
 
-def test_the_window_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
+def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
     traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
-    lane = lines(changed(lane="window"), traffic)
+    lane = lines(changed(lane="dynamodb"), traffic)
     # Put, noted and buried; a batch: locked, frozen, closed, into the index and out of it.
     assert lane["DynamoDB: messages, written"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, written"].monthly == pytest.approx(5 * 250 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, read"].monthly == pytest.approx(250 * DAYS / 1e6 * 0.125)
     assert lane["SQS: triggers"].monthly == pytest.approx(3 * 250 * DAYS / 1e6 * 0.40)
-    assert not {"network", "cache", "processor", "executor", "watchdog"} & {line.part for line in lane.values()}
-    assert floors(changed(lane="window")) == {}
+    assert not {"network", "cache", "processor", "conversation_processor", "watchdog"} & {
+        line.part for line in lane.values()
+    }
+    assert floors(changed(lane="dynamodb")) == {}
 
 
 def test_a_large_message_is_written_by_the_kilobyte() -> None:
     # 5 KB and what is beside it: six, put and buried; and noted.
     traffic = Traffic(messages_per_day=1_000, text_bytes=5_000)
-    lane = lines(changed(lane="window"), traffic)
+    lane = lines(changed(lane="dynamodb"), traffic)
     assert lane["DynamoDB: messages, written"].quantity == pytest.approx(13_000 * DAYS / 1e6)
 
 
@@ -246,7 +248,7 @@ TRAFFIC = st.builds(
 )
 STAGE = st.builds(
     changed,
-    lane=st.sampled_from(["debounce", "window"]),
+    lane=st.sampled_from(["valkey", "dynamodb"]),
     fallback=st.booleans(),
     shards=st.integers(1, 256),
     tracing=st.booleans(),
@@ -352,9 +354,9 @@ def test_the_table_names_the_total_and_the_floor(capsys: pytest.CaptureFixture[s
     assert f"Total: ${floor:.2f} a month. With no messages: ${floor:.2f}" in written
 
 
-def test_a_stage_with_the_window_lane_has_one_floor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "prod", "--overrides", '{"lane": "window"}', "--messages-per-day", "0"]) == 0
-    floor = total(bill(changed(**{**_prod().model_dump(), "name": "prod", "lane": "window"}), NOBODY))
+def test_a_stage_with_the_dynamodb_lane_has_one_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "prod", "--overrides", '{"lane": "dynamodb"}', "--messages-per-day", "0"]) == 0
+    floor = total(bill(changed(**{**_prod().model_dump(), "name": "prod", "lane": "dynamodb"}), NOBODY))
     assert f"With no messages: ${floor:.2f}.\n" in capsys.readouterr().out
 
 

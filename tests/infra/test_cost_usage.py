@@ -26,7 +26,7 @@ from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.watchdog.service import Watchdog
 from message_buffer.events.batch_ready import DETAIL_TYPE
-from message_buffer.events.emission import Emission, Limits, Outlets, TimeLeft
+from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.table import MESSAGE, SLICES, WINDOW
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -47,7 +47,7 @@ MESSAGE_ID = "wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{:02}"
 
 # service -> metric -> how many values of its dimension are usual
 ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
-SWEEP = {"window_processor": {"Sweeps": 1, "TriggersResent": 1, "OpenWindows": 1, "OldestWindowOverdueMs": 1}}
+SWEEP = {"dynamodb_processor": {"Sweeps": 1, "TriggersResent": 1, "OpenWindows": 1, "OldestWindowOverdueMs": 1}}
 WITH_TRAFFIC = {
     # WhatsApp's statuses are the one kind that always comes.
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1, "ProcessorStarts": 1},
@@ -59,7 +59,7 @@ WITH_TRAFFIC = {
 }  # fmt: skip
 WINDOW_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
-    "window_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
+    "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
 }
 # Edits, deletions, reactions, typing and control words: not told where a stage's platforms or rules know none.
 WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed"}
@@ -68,12 +68,13 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes", "ExecutorStartFailures",
-    "ProcessorStartFailures",
+    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
-    "WindowMessages", "FallbackOpened", "Deferred", "LeftToWindow", "JournalFailures", "TriggersReturned", "LockLost",
+    "FallbackMessages", "FallbackOpened", "Deferred", "LeftToDynamoDbLane", "JournalFailures",
+    "TriggersReturned", "LockLost",
 }  # fmt: skip
 
 
@@ -125,10 +126,10 @@ class Scene:
         self.engine.clock.advance(5_000)
         assert self.engine.claim() == [CONVERSATION]
         self.written()
-        executor = ConversationProcessor(
+        conversation_processor = ConversationProcessor(
             store=self.engine.store,
             emission=Emission(
-                Outlets(self.bus, FakeObjects(), FakeQueue()),
+                EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
                 self.telemetry,
                 Limits(262_144, 20),
                 clock=self.engine.clock,
@@ -137,7 +138,7 @@ class Scene:
             telemetry=self.telemetry,
             clock=self.engine.clock,
         )
-        executor.process(CONVERSATION, TimeLeft(lambda: 20_000))
+        conversation_processor.process(CONVERSATION, TimeLeft(lambda: 20_000))
         return entry_bytes(DETAIL_TYPE, self.bus.published[-1][1].encode())
 
 
@@ -163,7 +164,7 @@ def test_a_webhook_writes_as_much_as_the_model_says(scene: Scene) -> None:
 
 def test_a_batch_writes_as_much_as_the_model_says(scene: Scene) -> None:
     scene.emit(messages=4)
-    assert scene.written() == pytest.approx(used("executor_log_bytes"), rel=0.1)
+    assert scene.written() == pytest.approx(used("conversation_processor_log_bytes"), rel=0.1)
 
 
 def test_a_claim_writes_as_much_as_the_model_says(scene: Scene) -> None:
@@ -200,7 +201,7 @@ def test_an_event_is_as_large_as_the_model_says(scene: Scene, messages: int) -> 
     assert scene.emit(messages=messages) == pytest.approx(modelled, rel=0.02)
 
 
-def test_a_message_and_a_batch_of_the_window_lane_ask_for_what_the_model_says(window: WindowScene) -> None:
+def test_a_message_and_a_batch_of_the_dynamodb_lane_ask_for_what_the_model_says(window: WindowScene) -> None:
     for n in range(4):
         window.send(MESSAGE_ID.format(n), conversation=CONVERSATION)
     put, noted = "put_item", "update_item"
@@ -212,7 +213,7 @@ def test_a_message_and_a_batch_of_the_window_lane_ask_for_what_the_model_says(wi
     assert window.wire.made == [lock, "query", freeze, "put_events", "batch_write_item", close]
 
 
-def test_what_the_window_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
+def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
     rows = {}
     for messages in (1, 5):
         conversation = f"{CONVERSATION}{messages}"
@@ -255,7 +256,7 @@ def _value_bytes(value: Mapping[str, Any]) -> int:
             return len(content)
 
 
-def test_a_sweep_of_the_window_lane_writes_and_asks_as_much_as_the_model_says(
+def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     scene: Scene, window: WindowScene
 ) -> None:
     window.telemetry = scene.telemetry  # type: ignore[assignment] # what is written is looked at, not what was told
@@ -292,7 +293,7 @@ def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_always") == _count(ALWAYS)
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
     assert used("metrics_of_sweep") == _count(SWEEP)
-    assert used("metrics_of_window_lane") == _count(WINDOW_LANE)
+    assert used("metrics_of_dynamodb_lane") == _count(WINDOW_LANE)
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
@@ -301,15 +302,15 @@ def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., S
     def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:
         return _resources(stage_config("prod", **overrides), tmp_path / "-".join(["prod", *overrides]))
 
-    prod, without, alone = resources(), resources(fallback=False), resources(lane="window")
+    prod, without, alone = resources(), resources(fallback=False), resources(lane="dynamodb")
     by_endpoints = resources(network={"egress": "endpoints"})
     found = {
         "alarm_metrics": _alarm_metrics(without),
         "alarm_metrics_with_fallback": _alarm_metrics(prod),
-        "alarm_metrics_of_window_lane": _alarm_metrics(alone),
+        "alarm_metrics_of_dynamodb_lane": _alarm_metrics(alone),
         "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
         "keys": len(prod.get("AWS::KMS::Key", [])),
-        "keys_of_window_lane": len(alone.get("AWS::KMS::Key", [])),
+        "keys_of_dynamodb_lane": len(alone.get("AWS::KMS::Key", [])),
         "secrets": len(prod.get("AWS::SecretsManager::Secret", [])),
         "endpoint_services": sum(
             endpoint.get("VpcEndpointType") == "Interface" for endpoint in by_endpoints["AWS::EC2::VPCEndpoint"]

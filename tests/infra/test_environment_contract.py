@@ -40,10 +40,10 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "responder": ("dev", {"responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]}}),
 }
-# Where the window lane stands alone.
+# Where the DynamoDB lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "window lane": ("prod", {"lane": "window"}),
-    "local window lane": ("local", {"lane": "window"}),
+    "DynamoDB lane": ("prod", {"lane": "dynamodb"}),
+    "local DynamoDB lane": ("local", {"lane": "dynamodb"}),
 }
 READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "ingest": config.read_ingest,
@@ -51,17 +51,17 @@ READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "conversation_processor": config.read_conversation_processor,
     "watchdog": config.read_watchdog,
     "admin": config.read_admin,
-    "window_processor": config.read_window_processor,
+    "dynamodb_processor": config.read_dynamodb_processor,
 }
 RESPONDERS = ["local", "responder"]
 # What all functions are told, whether they need it or not.
 COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
-# Each variant with each function of the main lane, and of the lane without it.
-TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "window_processor"]
+# Each variant with each function of the Valkey lane, and of the lane without it.
+TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "dynamodb_processor"]
 ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
 # The same function everywhere: it knows no Valkey.
 WINDOW_PROCESSORS = [
-    (variant, "window_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
+    (variant, "dynamodb_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
 ]
 # What Lambda itself adds.
 RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1"}
@@ -108,7 +108,7 @@ def test_without_valkey_a_function_is_told_where_messages_are_held_instead(
 ) -> None:
     settings = READERS[role](environment(functions(variant)[role]))
     assert settings.valkey is None
-    assert settings.holding.table
+    assert settings.dynamodb_lane.table
 
 
 @pytest.mark.parametrize(("variant", "told"), [("prod", True), ("without a fallback", False)])
@@ -117,7 +117,7 @@ def test_beside_a_fallback_functions_know_where_it_holds_messages(
     variant: str, told: bool, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
     settings = READERS[role](environment(functions(variant)[role]))
-    assert (settings.holding is not None) == told
+    assert (settings.dynamodb_lane is not None) == told
 
 
 @pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + WINDOW_PROCESSORS)
@@ -138,14 +138,14 @@ def test_a_function_reads_all_that_it_is_told(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_an_executors_token_outlasts_its_lambda_and_not_its_claim(
+def test_a_conversation_processors_token_outlasts_its_lambda_and_not_its_claim(
     variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
     found = functions(variant)
-    executor = config.read_conversation_processor(environment(found["conversation_processor"]))
+    conversation_processor = config.read_conversation_processor(environment(found["conversation_processor"]))
     processor = config.read_processor(environment(found["processor"]))
     lambda_ms = found["conversation_processor"]["Timeout"] * 1_000
-    assert lambda_ms < executor.valkey.store.executor_ms <= processor.valkey.store.claim_ms
+    assert lambda_ms < conversation_processor.valkey.store.executor_ms <= processor.valkey.store.claim_ms
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -194,7 +194,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert options.assistant == overrides.get("responder", {}).get("assistant", "echo")
     assert options.gate in gate.POLICIES
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
-    longest_seconds = options.assistant_seconds + channels.SECONDS + service.SETTLE_MS / 1_000
+    longest_seconds = options.assistant_seconds + channels.SECONDS + service.FINISH_MS / 1_000
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
     for name in told.keys() - RESERVED.keys() - COMMON:
         with pytest.raises(InvalidSettings, match=name):

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin"}
 RESPONDER: dict[str, Any] = {"responder": {}}
-ALONE = {"lane": "window"}
+ALONE = {"lane": "dynamodb"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
 HTTP, REST = {"kind": "http"}, {"kind": "rest"}
@@ -160,12 +160,12 @@ def test_a_lost_lease_is_what_the_processor_calls_lost(synthesize: Callable[...,
     assert {"Name": "reason", "Value": Exit.LOST.value} in _metric(alarm)["Dimensions"]
 
 
-def test_a_fallback_in_use_is_a_ticket_and_in_the_window_lane_no_alarm(
+def test_a_fallback_in_use_is_a_ticket_and_in_the_dynamodb_lane_no_alarm(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
     alarm = _alarms(synthesize("prod")["Operability"])["fallback-in-use"]
     assert alarm["AlarmDescription"].startswith("[ticket]")
-    assert (_metric(alarm)["MetricName"], alarm["Threshold"]) == ("WindowMessages", 0)
+    assert (_metric(alarm)["MetricName"], alarm["Threshold"]) == ("FallbackMessages", 0)
     assert "fallback-in-use" not in _alarms(synthesize("prod", **ALONE)["Operability"])
 
 
@@ -173,9 +173,9 @@ def test_batches_that_cannot_be_put_on_the_bus_are_told_of_in_either_lane(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
     both, alone = (_alarms(synthesize("prod", **lane)["Operability"]) for lane in ({}, ALONE))
-    names = {"emission-retries", "emission-retries-window-processor"}
+    names = {"emission-retries", "emission-retries-dynamodb-processor"}
     assert names <= both.keys()
-    assert names & alone.keys() == {"emission-retries-window-processor"}
+    assert names & alone.keys() == {"emission-retries-dynamodb-processor"}
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_every_function_is_watched_for_errors_and_throttles(
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
         assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
-    for role in ROLES - {"ingest", "window_processor", "admin"}:
+    for role in ROLES - {"ingest", "dynamodb_processor", "admin"}:
         dropped = _metric(alarms[f"starts-dropped-{role.replace('_', '-')}"])
         assert dropped["MetricName"] == "AsyncEventsDropped"
 
@@ -360,7 +360,7 @@ def _in_queries(expressions: Iterable[str], namespace: str) -> Iterator[Told]:
         if query := re.fullmatch(QUERY, expression):
             assert query[2] == namespace
             # A sum over all; what it sums is about Valkey, which one of them does not know.
-            yield from (Told(query[1], service) for service in ROLES - {"window_processor"})
+            yield from (Told(query[1], service) for service in ROLES - {"dynamodb_processor"})
         elif search := re.match(
             rf"SEARCH\('{{{namespace},([\w,]+)}} MetricName=\"(\w+)\" service=\"(\w+)\"", expression
         ):

@@ -267,10 +267,10 @@ def test_instances_provisioned_without_a_reservation_count_too(stage_config: Cal
     assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
 
 
-def test_the_window_lane_reserves_only_for_functions_that_it_has_and_needs_no_zones(
+def test_the_dynamodb_lane_reserves_only_for_functions_that_it_has_and_needs_no_zones(
     prod: StageConfig,
 ) -> None:
-    config = prod.model_copy(update={"lane": "window"})
+    config = prod.model_copy(update={"lane": "dynamodb"})
     (sentence,) = in_account(config, BOOTSTRAPPED, limits(199, 199), NOTHING_DEPLOYED)
     assert "reserves 100 concurrent executions, but 99 are left to reserve" in sentence
 

@@ -111,8 +111,10 @@ def test_only_the_model_of_the_stage_may_be_asked(
 
 
 @pytest.mark.parametrize("gate", ["discard_and_merge", "deliver"])
-def test_the_window_lane_alone_may_have_a_responder_with_any_gate(gate: str, synthesize: Callable[..., Stacks]) -> None:
-    template = synthesize("dev", responder={"gate": gate}, lane="window")["Responder"]
+def test_the_dynamodb_lane_alone_may_have_a_responder_with_any_gate(
+    gate: str, synthesize: Callable[..., Stacks]
+) -> None:
+    template = synthesize("dev", responder={"gate": gate}, lane="dynamodb")["Responder"]
     function = _one(template, "AWS::Lambda::Function")["Properties"]
     assert json.loads(function["Environment"]["Variables"]["RESPONDER"])["gate"] == gate
 

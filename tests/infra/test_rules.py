@@ -11,7 +11,7 @@ from aws_cdk.assertions import Annotations, Match, Template
 from cfnlint.api import lint
 
 import app as program
-from infra.composition import hold_to_rules
+from infra.composition import enforce_cdk_nag
 from infra.config import LOCAL
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -31,9 +31,9 @@ VARIANTS = {
     "prod": Variant("prod", {}),
     "without NAT": Variant("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
     "without a fallback": Variant("prod", {"fallback": False}),
-    "window lane": Variant("dev", {"lane": "window"}),
-    "window lane that keeps": Variant("prod", {"lane": "window", "tracing": True}),
-    "local window lane": Variant("local", {"lane": "window"}),
+    "DynamoDB lane": Variant("dev", {"lane": "dynamodb"}),
+    "DynamoDB lane that keeps": Variant("prod", {"lane": "dynamodb", "tracing": True}),
+    "local DynamoDB lane": Variant("local", {"lane": "dynamodb"}),
     "REST": Variant("dev", {"api": {"kind": "rest", "domain": DOMAIN}}),
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
     "snapshots": Variant("dev", {"warmth": {"ingest": "snap_start"}}),
@@ -58,7 +58,7 @@ def findings(composed: Callable[..., cdk.App]) -> Callable[[Variant], list[str]]
         key = str(variant)
         if key not in made:
             app = composed(variant.stage, **variant.overrides)
-            hold_to_rules(app)
+            enforce_cdk_nag(app)
             made[key] = _violations(app)
         return made[key]
 
@@ -113,6 +113,6 @@ def test_the_app_itself_holds_its_stage_to_the_rules(
     (tmp_path / "layer" / "thing.py").touch()
     monkeypatch.setattr(cdk, "App", lambda: app)
     monkeypatch.setattr(program, "build_layer", lambda *_, **__: tmp_path / "layer")
-    monkeypatch.setattr(program, "hold_to_rules", held.append)
+    monkeypatch.setattr(program, "enforce_cdk_nag", held.append)
     program.main()
     assert held == [app]

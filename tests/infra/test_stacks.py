@@ -20,9 +20,9 @@ pytestmark = pytest.mark.xdist_group("synth")
 ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "window_processor", "admin"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin"}
 # It knows no Valkey, and so needs no network.
-IN_THE_NETWORK = ROLES - {"window_processor"}
+IN_THE_NETWORK = ROLES - {"dynamodb_processor"}
 # The emulator's CloudFormation does not know these.
 NOT_IN_THE_EMULATOR = {
     "AWS::EC2::NatGateway",
@@ -91,7 +91,7 @@ def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Sta
 def test_only_functions_that_start_each_other_in_a_loop_may(stage: str, synthesize: Callable[..., Stacks]) -> None:
     functions = _functions(synthesize(stage)["Buffer"])
     allowed = {role for role, function in functions.items() if function["RecursiveLoop"] == "Allow"}
-    assert allowed == {"processor", "conversation_processor", "window_processor"}
+    assert allowed == {"processor", "conversation_processor", "dynamodb_processor"}
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -104,34 +104,34 @@ def test_lambda_neither_retries_nor_hoards_async_events(stage: str, synthesize: 
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize: Callable[..., Stacks]) -> None:
     common = {"STAGE", *(f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL"))}
-    valkey = {"SHARDS", "START_MS", "VALKEY_URL"}
+    valkey = {"SHARDS", "START_MS", "REDIS_URL"}
     if stage != "local":
         valkey |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
-    holding = {"HOLDING_TABLE", "TRIGGER_QUEUE_URL"}
+    holding = {"MESSAGE_TABLE", "TRIGGER_QUEUE_URL"}
     emitting = {"EVENT_BUS_NAME", "MAX_EVENT_BYTES", "OVERSIZE_BUCKET", "MAX_ATTEMPTS", "DEAD_LETTER_QUEUE_URL"}
     own = {
         "ingest": {
             "LANE",
             "EVENT_BUS_NAME",
-            "PROCESSOR_FUNCTION",
+            "PROCESSOR_FUNCTION_NAME",
             "RULES",
             "RULES_TABLE",
             "WEBHOOK_SECRET_ID",
             *holding,
         },
         "processor": {
-            "CONVERSATION_PROCESSOR_FUNCTION",
+            "CONVERSATION_PROCESSOR_FUNCTION_NAME",
             "LEASE_MS",
             "CLAIM_TIMEOUT_MS",
             "PROCESSOR_IDLE_MS",
             "PROCESSOR_HANDOVER_MS",
         },
-        "conversation_processor": {"PROCESSOR_FUNCTION", "EXECUTOR_TIMEOUT_MS", *emitting, *holding},
-        "window_processor": {*emitting, *holding},
-        "watchdog": {"PROCESSOR_FUNCTION"},
+        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "CONVERSATION_PROCESSOR_TIMEOUT_MS", *emitting, *holding},
+        "dynamodb_processor": {*emitting, *holding},
+        "watchdog": {"PROCESSOR_FUNCTION_NAME"},
         "admin": {
             "LANE",
-            "PROCESSOR_FUNCTION",
+            "PROCESSOR_FUNCTION_NAME",
             "REDRIVE_FUNCTION",
             "EVENT_BUS_NAME",
             "DEAD_LETTER_QUEUE_URL",
@@ -166,7 +166,7 @@ def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[
         for role, function in _functions(synthesize("prod")["Buffer"]).items()
     }
     assert reserved == {
-        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2, "window_processor": None,
+        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2, "dynamodb_processor": None,
         "admin": None,
     }  # fmt: skip
     assert not any("ReservedConcurrentExecutions" in each for each in _functions(synthesize("dev")["Buffer"]).values())
@@ -275,7 +275,7 @@ def test_the_watchdog_comes_twice_a_minute(synthesize: Callable[..., Stacks]) ->
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
-def test_an_executor_ends_before_its_claim_does(stage: str, synthesize: Callable[..., Stacks]) -> None:
+def test_a_conversation_processor_ends_before_its_claim_does(stage: str, synthesize: Callable[..., Stacks]) -> None:
     functions = _functions(synthesize(stage)["Buffer"])
     claim_ms = int(functions["processor"]["Environment"]["Variables"]["CLAIM_TIMEOUT_MS"])
     assert functions["conversation_processor"]["Timeout"] * 1_000 < claim_ms

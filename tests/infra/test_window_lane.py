@@ -1,4 +1,4 @@
-"""The window lane in the templates: what a stage gains by it, and all that one with nothing else goes without."""
+"""The DynamoDB lane in the templates: what a stage gains by it, and all that one with nothing else goes without."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from infra.config import StageConfig
 # One process synthesizes for all of these.
 pytestmark = pytest.mark.xdist_group("synth")
 
-OF_THE_WINDOW_LANE = {"ingest", "window_processor", "admin"}
+OF_THE_WINDOW_LANE = {"ingest", "dynamodb_processor", "admin"}
 NETWORK_OR_CACHE = ("AWS::EC2::", "AWS::ElastiCache::")
 
 Stacks = Mapping[str, Template]
@@ -32,7 +32,7 @@ def holds_messages(stacks: Stacks) -> bool:
 
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize(stage, lane="window", tracing=True)
+    stacks = synthesize(stage, lane="dynamodb", tracing=True)
     assert set(stacks) == {"Buffer", "Operability"}
     kinds = {resource["Type"] for resource in resources(stacks)}
     assert not [kind for kind in kinds if kind.startswith(NETWORK_OR_CACHE)]
@@ -42,7 +42,7 @@ def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Ca
         assert not [name for name in function["Environment"]["Variables"] if "VALKEY" in name or "PROCESSOR" in name]
 
 
-@pytest.mark.parametrize("overrides", [{}, {"fallback": False}, {"lane": "window"}])
+@pytest.mark.parametrize("overrides", [{}, {"fallback": False}, {"lane": "dynamodb"}])
 def test_a_stages_configuration_names_the_functions_that_it_has(
     overrides: dict[str, Any], synthesize: Callable[..., Stacks], stage_config: Callable[..., StageConfig]
 ) -> None:
@@ -50,24 +50,24 @@ def test_a_stages_configuration_names_the_functions_that_it_has(
 
 
 def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("local", lane="window", responder=None)
+    stacks = synthesize("local", lane="dynamodb", responder=None)
     assert set(stacks) == {"Buffer"}
     assert set(functions(stacks)) == OF_THE_WINDOW_LANE
 
 
-def test_as_a_fallback_it_stands_beside_the_main_lane_and_outside_its_network(
+def test_as_a_fallback_it_stands_beside_the_valkey_lane_and_outside_its_network(
     synthesize: Callable[..., Stacks],
 ) -> None:
     stacks = synthesize("prod")
     assert set(functions(stacks)) == OF_THE_WINDOW_LANE | {"processor", "conversation_processor", "watchdog"}
     placed = {role for role, function in functions(stacks).items() if "VpcConfig" in function}
-    assert placed == set(functions(stacks)) - {"window_processor"}
+    assert placed == set(functions(stacks)) - {"dynamodb_processor"}
     assert holds_messages(stacks)
 
 
 def test_without_a_fallback_nothing_of_it_is_there(synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize("prod", fallback=False)
-    assert "window_processor" not in functions(stacks)
+    assert "dynamodb_processor" not in functions(stacks)
     assert not holds_messages(stacks)
     assert "Triggers" not in stacks["Buffer"].to_json()["Resources"]
     alarms = [each["Properties"]["AlarmName"] for each in resources(stacks) if each["Type"] == "AWS::CloudWatch::Alarm"]
@@ -99,7 +99,7 @@ def test_a_trigger_is_not_seen_twice_while_it_is_worked_on_and_waits_as_long_as_
     stacks = synthesize("prod")
     triggers = stacks["Buffer"].find_resources("AWS::SQS::Queue")["Triggers"]["Properties"]
     # Lambda polls no queue whose messages come back before the function's time is over.
-    assert triggers["VisibilityTimeout"] == functions(stacks)["window_processor"]["Timeout"] == 30
+    assert triggers["VisibilityTimeout"] == functions(stacks)["dynamodb_processor"]["Timeout"] == 30
     assert triggers["MessageRetentionPeriod"] == 14 * 86_400
     assert "RedrivePolicy" not in triggers, "no number of attempts ends a window"
     (mapping,) = [
@@ -112,7 +112,7 @@ def test_a_trigger_is_not_seen_twice_while_it_is_worked_on_and_waits_as_long_as_
     assert mapping["BatchSize"] == 1, "no window waits for another one's batch to leave"
 
 
-@pytest.mark.parametrize("overrides", [{}, {"lane": "window"}])
+@pytest.mark.parametrize("overrides", [{}, {"lane": "dynamodb"}])
 def test_lost_triggers_are_looked_for_every_minute(
     overrides: dict[str, Any], synthesize: Callable[..., Stacks]
 ) -> None:
@@ -126,7 +126,7 @@ def test_lost_triggers_are_looked_for_every_minute(
 
 
 def test_alone_its_alarms_and_graphs_ask_for_nothing_that_is_not_there(synthesize: Callable[..., Stacks]) -> None:
-    operability = str(synthesize("prod", lane="window")["Operability"].to_json())
+    operability = str(synthesize("prod", lane="dynamodb")["Operability"].to_json())
     for gone in ("AWS/ElastiCache", "watchdog", "conversation_processor", "Undelivered", "NATGateway"):
         assert gone not in operability
     assert "OldestWindowOverdueMs" in operability

@@ -1,4 +1,4 @@
-"""Cases others met while batches go out: crashes, late executors, new messages at every instant."""
+"""Cases others met while batches go out: crashes, late conversation processors, new messages at every instant."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +50,7 @@ def test_case_01_a_message_right_after_the_release_starts_a_processor(engine: En
     assert engine.send("c", "m1").start_processor
 
 
-def test_case_02_a_late_executor_is_refused_and_the_frozen_batch_is_emitted(engine: Engine) -> None:
+def test_case_02_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitted(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1")
     engine.clock.advance(1000)
@@ -71,7 +71,7 @@ def test_case_02_a_late_executor_is_refused_and_the_frozen_batch_is_emitted(engi
     assert bus.batches("c") == [["m1"], ["m2"]]
 
 
-def test_case_02_an_executor_that_is_only_slow_may_finish_until_another_has_taken(engine: Engine) -> None:
+def test_case_02_a_conversation_processor_that_is_only_slow_may_finish_until_another_has_taken(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.clock.advance(1000)
     claim_and_take(engine, "c", "slow")
@@ -153,7 +153,7 @@ def test_case_17_a_message_at_any_instant_of_processing_is_in_this_batch_or_the_
     assert bus.batches("c") == ([["m1", "m2"]] if at <= 1 else [["m1"], ["m2"]])
 
 
-def test_an_executor_invoked_twice_emits_once(engine: Engine) -> None:
+def test_a_conversation_processor_invoked_twice_emits_once(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.clock.advance(1000)
     assert engine.claim() == ["c"]

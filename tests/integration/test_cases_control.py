@@ -23,7 +23,7 @@ from tests.support.states import (
     State,
     claimed,
     held,
-    left_by_a_dead_executor,
+    left_by_a_dead_conversation_processor,
     waiting,
     waiting_behind_a_frozen_batch,
     waiting_for_retry,
@@ -35,7 +35,14 @@ SETTINGS = StoreSettings()
 PLAIN = Rules(typing_inference_ms=0)
 
 
-STATES = [waiting, claimed, waiting_for_retry, left_by_a_dead_executor, waiting_behind_a_frozen_batch, held]
+STATES = [
+    waiting,
+    claimed,
+    waiting_for_retry,
+    left_by_a_dead_conversation_processor,
+    waiting_behind_a_frozen_batch,
+    held,
+]
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -72,7 +79,7 @@ def test_case_23_a_cancel_during_the_emission_says_so_and_the_batch_is_not_tried
     assert_nothing_left_behind(engine)
 
 
-def test_case_23_after_a_cancel_the_executor_that_held_the_batch_has_nothing_to_complete(
+def test_case_23_after_a_cancel_the_conversation_processor_that_held_the_batch_has_nothing_to_complete(
     engine: Engine,
 ) -> None:
     bus = Bus()
@@ -90,8 +97,8 @@ def test_case_23_after_a_cancel_the_executor_that_held_the_batch_has_nothing_to_
 
 
 def leave_cancelled_batch_behind(engine: Engine, newer: Rules) -> None:
-    """A cancel came during the emission, then a newer message; then the executor died."""
-    left_by_a_dead_executor(engine)
+    """A cancel came during the emission, then a newer message; then the conversation processor died."""
+    left_by_a_dead_conversation_processor(engine)
     engine.clock.advance(-1)
     assert engine.cancel("c").leaving
     engine.send("c", "newer", rules=newer)

@@ -1,4 +1,4 @@
-"""Processors and executors that die: at every step, with everything they held."""
+"""Processors and conversation processors that die: at every step, with everything they held."""
 
 from collections.abc import Callable
 
@@ -200,7 +200,7 @@ def test_case_29_a_message_that_nobody_fetches_for_weeks_is_still_emitted(engine
 
 
 def test_case_30_a_poison_batch_is_given_up_after_n_and_its_lane_goes_on(engine: Engine) -> None:
-    """The executor sends it to the dead letters, then completes it."""
+    """The conversation processor sends it to the dead letters, then completes it."""
     bus, give_up_after = Bus(), 3
     engine.send("c", "poison")
     engine.send("d", "m1")

@@ -18,7 +18,7 @@ from tests.support.invariants import assert_nothing_left_behind
 
 
 class Author:
-    """One conversation of the interleavings: a few messages, one reason to flush, one executor."""
+    """One conversation of the interleavings: a few messages, one reason to flush, one conversation processor."""
 
     def __init__(self, engine: Engine, bus: Bus, name: str, chance: random.Random) -> None:
         self.engine, self.bus, self.name, self.chance = engine, bus, name, chance

@@ -56,7 +56,7 @@ def test_a_flush_brings_a_waiting_retry_forward_unchanged(engine: Engine) -> Non
     assert bus.batches("c") == [["old"], ["m2"]]
 
 
-def test_a_flush_while_an_executor_works_is_for_what_came_meanwhile(engine: Engine) -> None:
+def test_a_flush_while_a_conversation_processor_works_is_for_what_came_meanwhile(engine: Engine) -> None:
     claimed(engine)
     take(engine, "c", "t1")
     engine.send("c", "m2")

@@ -1,10 +1,10 @@
-"""Valkey swallows what it is sent: a webhook is answered by the window lane before its platform gives up."""
+"""Valkey swallows what it is sent: a webhook is answered by the DynamoDB lane before its platform gives up."""
 
 import time
 
 import pytest
 
-from message_buffer.lanes.fallback import FAST_MS, LaneWithFallback
+from message_buffer.lanes.fallback import RETRY_IF_FAILED_WITHIN_MS, LaneWithFallback
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
@@ -24,7 +24,7 @@ def test_a_webhook_waits_for_a_silent_valkey_once_and_not_for_long(
     admin = valkey.admin()
     with behind_proxy(valkey.port, admin) as proxy:
         url = valkey.url.replace(str(valkey.port), str(proxy.port))
-        connection = Connection(lambda: connect(ConnectionSettings(url)), retry_within_ms=FAST_MS)
+        connection = Connection(lambda: connect(ConnectionSettings(url)), retry_within_ms=RETRY_IF_FAILED_WITHIN_MS)
         store = Store(connection, shebang=STRICT_SHEBANG)
         lane = LaneWithFallback(store, window.lane, window.table, window.telemetry)
         if connected:
@@ -37,5 +37,5 @@ def test_a_webhook_waits_for_a_silent_valkey_once_and_not_for_long(
         took_seconds = time.monotonic() - began
         connection.close()
     admin.close()
-    assert window.telemetry.counts["WindowMessages"] == MESSAGES
+    assert window.telemetry.counts["FallbackMessages"] == MESSAGES
     assert took_seconds < PLATFORMS_PATIENCE_SECONDS

@@ -147,7 +147,7 @@ def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: 
     assert isinstance(engine.send("c", "old"), Buffered)
 
 
-def test_a_batch_is_cut_before_it_is_more_than_an_executor_can_carry(engine: Engine) -> None:
+def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carry(engine: Engine) -> None:
     engine.store = engine.another_store(StoreSettings(max_batch_bytes=2_500))
     for number in range(5):
         engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))

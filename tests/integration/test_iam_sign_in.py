@@ -22,7 +22,7 @@ from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
 from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
-from message_buffer.lanes.valkey.sign_in import TOKEN_LIFE_MS, Opener
+from message_buffer.lanes.valkey.sign_in import TOKEN_REUSE_MS, Opener
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.layers import Rules
@@ -239,7 +239,7 @@ def test_a_token_is_signed_once_however_often_one_signs_in(cache: Cache, line: W
 
 def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
     cache.send("m1")
-    cache.issuer.pass_time(TOKEN_LIFE_MS)
+    cache.issuer.pass_time(TOKEN_REUSE_MS)
     cache.proxy.drop_connections()
     cache.send("m2")
     assert len(cache.issuer.signed) == 1
@@ -247,7 +247,7 @@ def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
     cache.proxy.drop_connections()
     cache.send("m3")
     assert len(cache.issuer.signed) == 2
-    assert TOKEN_LIFE_MS < VALID_MS - 60_000
+    assert TOKEN_REUSE_MS < VALID_MS - 60_000
     assert cache.refused_sign_ins() == 0
 
 

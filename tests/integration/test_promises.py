@@ -18,7 +18,7 @@ BRISK = Rules(silence_ms=200, typing_inference_ms=0, max_wait_ms=2000, max_messa
 
 
 class Town:
-    """Some conversations, processors and executors that die at any moment, and a watchdog."""
+    """Some conversations, processors and conversation processors that die at any moment, and a watchdog."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine, self.bus, self.chance = engine, Bus(), random.Random(seed)
@@ -44,7 +44,7 @@ class Town:
                 if isinstance(taken, Taken):
                     self.emitting[conversation] = token, taken
 
-    def executor_goes_on(self) -> None:
+    def conversation_processor_goes_on(self) -> None:
         if not self.emitting:
             return
         conversation = self.chance.choice(list(self.emitting))
@@ -70,7 +70,7 @@ class Town:
         self.engine.store.recover_expired(0)
 
     def live(self, steps: int) -> None:
-        acts = (self.somebody_writes, self.time_passes, self.processor_looks, self.executor_goes_on)
+        acts = (self.somebody_writes, self.time_passes, self.processor_looks, self.conversation_processor_goes_on)
         rare = (self.processor_dies, self.watchdog_passes)
         for _ in range(steps):
             self.chance.choice(rare if self.chance.random() < 0.06 else acts)()

@@ -65,7 +65,7 @@ BUGS = (
         "redis.call('ZADD', pending_key, due_at, conversation)", "",
     ),
     Bug(
-        "an old executor's completion removes the newer batch", "complete_batch",
+        "an old conversation processor's completion removes the newer batch", "complete_batch",
         "local first_call = taken[1] == token", "local first_call = taken[2] ~= false",
     ),
     Bug(
@@ -93,7 +93,7 @@ BUGS = (
         "if earlier == 0 and", "if false and",
     ),
     Bug(
-        "a second executor takes a batch that is held", "take_batch",
+        "a second conversation processor takes a batch that is held", "take_batch",
         "if owner ~= token and token_until > now_ms then", "if false then",
     ),
     Bug(
@@ -264,11 +264,11 @@ BUGS = (
         "if taken[2] then return {'SETTLED'} end", "",
     ),
     Bug(
-        "an executor that lost the batch settles it", "settle_batch",
+        "a conversation processor that lost the batch settles it", "settle_batch",
         "if taken[1] ~= token then return {'STALE'} end", "",
     ),
     Bug(
-        "a returned claim takes the batch from a living executor", "return_claim",
+        "a returned claim takes the batch from a living conversation processor", "return_claim",
         "if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then return {'BUSY'} end", "",
     ),
 )  # fmt: skip

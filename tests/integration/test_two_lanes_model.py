@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lambdas.conversation_processor.lane_agreement import OtherLane, WindowUnasked
-from message_buffer.lanes.dynamodb import table as holding_table
-from message_buffer.lanes.dynamodb.table import HoldingTable, Window
+from lambdas.conversation_processor.lane_agreement import DynamoDbLaneUnasked, LaneAgreement
+from message_buffer.lanes.dynamodb import table as message_table
+from message_buffer.lanes.dynamodb.table import MessageTable, Window
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import Buffered, Settled, Taken
 from message_buffer.lanes.valkey.store import Store
 from tests.support.two_lanes import INGESTERS, MAX_ATTEMPTS, Interruption, Step, TwoLanes
-from tests.support.window import make_holding_table
+from tests.support.window import make_message_table
 
 ingesters = st.integers(0, INGESTERS - 1)
 picks = st.integers(0, 3)
@@ -36,10 +36,10 @@ by_fate = st.one_of(
     st.builds(lambda ms: Step("wait", (ms,)), st.sampled_from([300, 1_100, 2_000, 9_000])),
     st.builds(
         lambda role, how: Step("cut", (role, how)),
-        st.sampled_from(["ingest", "ingest", "executor"]),
+        st.sampled_from(["ingest", "ingest", "conversation_processor"]),
         hows,
     ),
-    st.builds(lambda role: Step("mend", (role,)), st.sampled_from(["ingest", "executor"])),
+    st.builds(lambda role: Step("mend", (role,)), st.sampled_from(["ingest", "conversation_processor"])),
     st.just(Step("arrive")),
 )
 by_services = st.sampled_from(
@@ -76,9 +76,9 @@ patience = st.sampled_from([MAX_ATTEMPTS, MAX_ATTEMPTS, 4, 0])
 skews = st.sampled_from([0, 0, 1_000, -1_000])
 
 
-def live(database: Any, history: list[Step], skew_ms: int, most_waits: int, most_attempts: int) -> None:
-    make_holding_table(database)
-    world = TwoLanes(skew_ms, most_waits, most_attempts)
+def live(database: Any, history: list[Step], skew_ms: int, max_waits: int, max_attempts_of_agreement: int) -> None:
+    make_message_table(database)
+    world = TwoLanes(skew_ms, max_waits, max_attempts_of_agreement)
     for step in history:
         world.do(step)
     world.come_to_rest()
@@ -88,9 +88,9 @@ def live(database: Any, history: list[Step], skew_ms: int, most_waits: int, most
 @pytest.mark.timeout(300)
 def test_any_history_brings_each_message_out_in_one_batch(database: Any) -> None:
     @settings(suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink])
-    @given(history=histories, skew_ms=skews, most_waits=waits, most_attempts=patience)
-    def holds(history: list[Step], skew_ms: int, most_waits: int, most_attempts: int) -> None:
-        live(database, history, skew_ms, most_waits, most_attempts)
+    @given(history=histories, skew_ms=skews, max_waits=waits, max_attempts_of_agreement=patience)
+    def holds(history: list[Step], skew_ms: int, max_waits: int, max_attempts_of_agreement: int) -> None:
+        live(database, history, skew_ms, max_waits, max_attempts_of_agreement)
 
     holds()
 
@@ -108,65 +108,65 @@ def bug(title: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     return keep
 
 
-@bug("the debounce lane says nowhere what it has taken")
+@bug("the Valkey lane says nowhere what it has taken")
 def no_journal() -> Any:
-    return patch.object(HoldingTable, "journal", lambda *_, **__: None)
+    return patch.object(MessageTable, "journal", lambda *_, **__: None)
 
 
-@bug("the debounce lane looks before it says what it has taken")
+@bug("the Valkey lane looks before it says what it has taken")
 def look_before_journal() -> Any:
     looked: dict[int, Window] = {}
-    journal, window = HoldingTable.journal, HoldingTable.window
+    journal, window = MessageTable.journal, MessageTable.window
 
-    def look_then_journal(table: HoldingTable, conversation: str, *args: Any, **options: Any) -> None:
+    def look_then_journal(table: MessageTable, conversation: str, *args: Any, **options: Any) -> None:
         looked[id(table)] = window(table, conversation)
         journal(table, conversation, *args, **options)
 
-    def what_was_seen(table: HoldingTable, conversation: str) -> Window:
+    def what_was_seen(table: MessageTable, conversation: str) -> Window:
         return looked.pop(id(table), None) or window(table, conversation)
 
     both = ExitStack()
-    both.enter_context(patch.object(HoldingTable, "journal", look_then_journal))
-    both.enter_context(patch.object(HoldingTable, "window", what_was_seen))
+    both.enter_context(patch.object(MessageTable, "journal", look_then_journal))
+    both.enter_context(patch.object(MessageTable, "window", what_was_seen))
     return both
 
 
 @bug("a window that was read before a batch was taken may be frozen")
 def no_fence() -> Any:
-    return patch.object(HoldingTable, "fence", HoldingTable.window)
+    return patch.object(MessageTable, "fence", MessageTable.window)
 
 
-@bug("the debounce lane does not look what is frozen")
+@bug("the Valkey lane does not look what is frozen")
 def frozen_is_overlooked() -> Any:
-    fence = HoldingTable.fence
-    return patch.object(HoldingTable, "fence", lambda *args: fence(*args)._replace(frozen=None))
+    fence = MessageTable.fence
+    return patch.object(MessageTable, "fence", lambda *args: fence(*args)._replace(frozen=None))
 
 
-@bug("the debounce lane does not look what is out")
+@bug("the Valkey lane does not look what is out")
 def gone_is_overlooked() -> Any:
-    return patch.object(HoldingTable, "find", lambda *_: {})
+    return patch.object(MessageTable, "find", lambda *_: {})
 
 
-@bug("the window lane does not look what the other has taken")
+@bug("the DynamoDB lane does not look what the other has taken")
 def journal_is_overlooked() -> Any:
-    return patch.object(holding_table, "_names", lambda _item: set())
+    return patch.object(message_table, "_names", lambda _item: set())
 
 
-@bug("what is left to the debounce lane is left by nobody")
+@bug("what is left to the Valkey lane is left by nobody")
 def left_to_nobody() -> Any:
-    return patch.object(OtherLane, "_is_ours", lambda *_: False)
+    return patch.object(LaneAgreement, "_belongs_to_valkey_lane", lambda *_: False)
 
 
 @bug("a table that does not answer once is taken for one that has nothing")
 def no_patience() -> Any:
-    def left_out(lane: OtherLane, conversation: str, taken: Taken) -> frozenset[int]:
+    def left_out(lane: LaneAgreement, conversation: str, taken: Taken) -> frozenset[int]:
         try:
             return settled(lane, conversation, taken)
-        except WindowUnasked:
+        except DynamoDbLaneUnasked:
             return frozenset()
 
-    settled = OtherLane.left_out
-    return patch.object(OtherLane, "left_out", left_out)
+    settled = LaneAgreement.left_out
+    return patch.object(LaneAgreement, "left_out", left_out)
 
 
 @bug("what is left out is decided anew at each attempt")
@@ -176,17 +176,17 @@ def nothing_is_settled() -> Any:
 
 @bug("what is known is held again")
 def put_again() -> Any:
-    return patch.object(HoldingTable, "_put_new", put_without_condition)
+    return patch.object(MessageTable, "_put_new", put_without_condition)
 
 
-def put_without_condition(table: HoldingTable, item: dict[str, Any], _doing: str) -> None:
+def put_without_condition(table: MessageTable, item: dict[str, Any], _doing: str) -> None:
     table._client.put_item(TableName=table._table, Item=item)
 
 
 @bug("a message that Valkey did not answer for is taken for kept")
 def lost_answers_are_good() -> Any:
     def buffer_message(lane: LaneWithFallback, *args: Any, **options: Any) -> Any:
-        taken = lane._tried(lambda: lane._main.buffer_message(*args, **options))
+        taken = lane._tried(lambda: lane._valkey_lane.buffer_message(*args, **options))
         return taken or Buffered(0, 1, start_processor=False)
 
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
@@ -195,7 +195,7 @@ def lost_answers_are_good() -> Any:
 # Thousands of histories do not meet by chance: test_other_lane.py brings these about step by step.
 RARE = {
     "a window that was read before a batch was taken may be frozen",
-    "the debounce lane looks before it says what it has taken",
+    "the Valkey lane looks before it says what it has taken",
     "what is left out is decided anew at each attempt",
 }
 
@@ -211,9 +211,9 @@ def test_the_model_finds(title: str, database: Any) -> None:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(history=histories, skew_ms=skews, most_waits=waits, most_attempts=patience)
-    def holds(history: list[Step], skew_ms: int, most_waits: int, most_attempts: int) -> None:
-        live(database, history, skew_ms, most_waits, most_attempts)
+    @given(history=histories, skew_ms=skews, max_waits=waits, max_attempts_of_agreement=patience)
+    def holds(history: list[Step], skew_ms: int, max_waits: int, max_attempts_of_agreement: int) -> None:
+        live(database, history, skew_ms, max_waits, max_attempts_of_agreement)
 
     with BUGS[title](), pytest.raises(AssertionError):
         holds()

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.emission import Emission, Limits, Outlets, TimeLeft
+from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
@@ -50,7 +50,7 @@ def read(name: str) -> Any:
 
 @pytest.fixture
 def shard(engine: Engine) -> Engine:
-    """A shard as version 1 left it, at that moment: its processor sleeps, one executor is at work."""
+    """A shard as version 1 left it, at that moment: its processor sleeps, one conversation processor is at work."""
     state = read("shard.json")
     for name, key in state["keys"].items():
         value = key["value"]
@@ -92,7 +92,7 @@ def test_a_message_joins_the_buffer_that_was_open_and_a_redelivery_is_known(shar
     assert_invariants(shard)
 
 
-def test_an_executor_of_version_1_completes_or_retries_what_it_took(shard: Engine) -> None:
+def test_a_conversation_processor_of_version_1_completes_or_retries_what_it_took(shard: Engine) -> None:
     assert isinstance(shard.store.complete_batch(FROZEN, "token-of-frozen"), Completed)
     peeked = shard.store.peek_conversation(FROZEN)
     assert (peeked.state, peeked.count, peeked.batch_id) == ("PENDING", 1, None)
@@ -101,7 +101,7 @@ def test_an_executor_of_version_1_completes_or_retries_what_it_took(shard: Engin
     assert_invariants(shard)
 
 
-def test_what_version_1_claimed_is_taken_by_todays_executor(shard: Engine) -> None:
+def test_what_version_1_claimed_is_taken_by_todays_conversation_processor(shard: Engine) -> None:
     taken = shard.store.take_batch(CLAIMED, "token-of-today")
     assert isinstance(taken, Taken)
     assert (taken.attempt, taken.generation, taken.flush_reason) == (1, 1, "priority")
@@ -189,7 +189,7 @@ def test_a_dead_letter_of_version_1_is_redriven_under_its_batch_id(name: str) ->
     letter, bus, objects, telemetry = read(name), FakeBus(), FakeObjects(), RecordedTelemetry()
     if reference := letter.get("payloadsRef"):
         objects.kept[reference["key"]] = (FIXTURES / "dead_letter_payloads.json").read_bytes()
-    emission = Emission(Outlets(bus, objects, FakeQueue()), telemetry, Limits(262_144, 3))
+    emission = Emission(EmissionDestinations(bus, objects, FakeQueue()), telemetry, Limits(262_144, 3))
     assert emission.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
     ((_, detail),) = bus.published
     event = json.loads(detail)

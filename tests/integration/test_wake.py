@@ -96,7 +96,7 @@ def test_the_next_due_time_a_claim_answers_is_never_late(engine: Engine, lazily_
     assert engine.clock.now_ms == true_due_at_ms
 
 
-def test_a_claim_for_which_no_executor_could_be_sent_is_put_back(engine: Engine) -> None:
+def test_a_claim_for_which_no_conversation_processor_could_be_sent_is_put_back(engine: Engine) -> None:
     engine.send("c", "m1", rules=NOW)
     assert engine.claim() == ["c"]
     again_at_ms = engine.clock.now_ms + 200
@@ -114,7 +114,7 @@ def test_a_returned_claim_due_before_the_planned_wake_wakes_the_processor(engine
     assert woken(engine) == 1
 
 
-def test_an_executor_that_came_after_all_keeps_its_batch(engine: Engine) -> None:
+def test_a_conversation_processor_that_came_after_all_keeps_its_batch(engine: Engine) -> None:
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")
     before = engine.settle()

@@ -1,4 +1,4 @@
-"""Many real processes on one Valkey: writers, processors, executors that fail and die, and a watchdog.
+"""Many real processes on one Valkey: writers, processors, conversation processors that fail and die, and a watchdog.
 
 Each role is a function that runs in a process of its own until `stop` is set, and puts what it did into `record`.
 """
@@ -85,7 +85,7 @@ def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
         except Empty:
             continue
         runs += 1
-        token, fate = f"executor-{place.seed}-{runs}", chance.random()
+        token, fate = f"conversation_processor-{place.seed}-{runs}", chance.random()
         taken = store.take_batch(name, token)
         if not isinstance(taken, Taken) or fate < 0.02:
             continue

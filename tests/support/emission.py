@@ -1,4 +1,4 @@
-"""The processor's and the executor's steps, one at a time, and the bus they emit to."""
+"""The processor's and the conversation processor's steps, one at a time, and the bus they emit to."""
 
 import json
 from itertools import count
@@ -72,7 +72,7 @@ def claim_and_take(engine: Engine, conversation: str, token: str | None = None) 
 
 
 def emit_one(engine: Engine, bus: Bus, conversation: str) -> Completed | None:
-    """An executor's whole run, for a conversation that was claimed."""
+    """A conversation processor's whole run, for a conversation that was claimed."""
     token = new_token()
     taken = engine.store.take_batch(conversation, token)
     if not isinstance(taken, Taken):
@@ -84,7 +84,7 @@ def emit_one(engine: Engine, bus: Bus, conversation: str) -> Completed | None:
 
 
 def emit_due(engine: Engine, bus: Bus) -> list[str]:
-    """One pass of the processor, all its executors included."""
+    """One pass of the processor, all its conversation processors included."""
     claimed = engine.claim()
     for conversation in claimed:
         emit_one(engine, bus, conversation)

@@ -9,7 +9,7 @@ from message_buffer.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
 
 PROCESSOR = "the-processor"
-EXECUTOR = "the-executor"
+CONVERSATION_PROCESSOR = "the-conversation_processor"
 
 
 class RecordedTelemetry(Telemetry):
@@ -67,7 +67,9 @@ class FakeFunctions:
         self.on_start(function, payload)
 
     def conversations(self) -> list[str]:
-        return [str(payload["conversation"]) for function, payload in self.started if function == EXECUTOR]
+        return [
+            str(payload["conversation"]) for function, payload in self.started if function == CONVERSATION_PROCESSOR
+        ]
 
     def processors(self) -> list[int]:
         return [int(str(payload["shard"])) for function, payload in self.started if function == PROCESSOR]

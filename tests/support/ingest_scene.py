@@ -44,13 +44,13 @@ def gateway(
     headers: dict[str, str] | None = None,
     query: dict[str, str] | None = None,
     as_base64: bool = True,
-    door: str = "webhook",
+    route: str = "webhook",
 ) -> Json:
     """What the HTTP API hands over, in payload format 2.0."""
     return {
         "version": "2.0",
-        "routeKey": f"{method} /{door}/{{platform}}",
-        "rawPath": f"/{door}/{platform}",
+        "routeKey": f"{method} /{route}/{{platform}}",
+        "rawPath": f"/{route}/{platform}",
         "rawQueryString": urlencode(query or {}, errors="surrogatepass"),
         "pathParameters": {"platform": platform},
         "requestContext": {"domainName": HOST, "http": {"method": method}},
@@ -116,11 +116,11 @@ class Scene:
         is_json = answer["headers"]["Content-Type"] == "application/json"
         return answer["statusCode"], json.loads(text) if is_json else text
 
-    def post(self, platform: str, body: Any, *, secret: str = SECRET, door: str = "webhook") -> tuple[int, Any]:
+    def post(self, platform: str, body: Any, *, secret: str = SECRET, route: str = "webhook") -> tuple[int, Any]:
         raw = body if isinstance(body, bytes) else body_of(platform, body)
         fields = list(body.items()) if platform == "twilio" else None
         headers = {"content-type": content_type(platform), **signed(platform, raw, secret, fields=fields)}
-        return self.call(gateway(platform, raw, headers=headers, door=door))
+        return self.call(gateway(platform, raw, headers=headers, route=route))
 
     def amended(self) -> list[Json]:
         return self._published("messages.amended")

@@ -33,9 +33,9 @@ MAX_MESSAGES = 20
 MAX_ATTEMPTS = 3
 MAX_EVENT_BYTES = 65_536
 CLAIM_TIMEOUT_MS = 5_000
-EXECUTOR_TIMEOUT_MS = 4_000
-# An executor's token outlives it by two seconds, so that is when its batch is free again.
-TOKEN_MS = EXECUTOR_TIMEOUT_MS + 2_000
+CONVERSATION_PROCESSOR_TIMEOUT_MS = 4_000
+# A conversation processor's token outlives it by two seconds, so that is when its batch is free again.
+TOKEN_MS = CONVERSATION_PROCESSOR_TIMEOUT_MS + 2_000
 LEASE_MS = 3_000
 START_MS = 3_000
 IDLE_MS = 4_000
@@ -53,7 +53,7 @@ OVERRIDES: dict[str, Any] = {
     "limits": {"max_attempts": MAX_ATTEMPTS, "max_event_bytes": MAX_EVENT_BYTES},
     "timings": {
         "claim_timeout_ms": CLAIM_TIMEOUT_MS,
-        "executor_timeout_ms": EXECUTOR_TIMEOUT_MS,
+        "conversation_processor_timeout_ms": CONVERSATION_PROCESSOR_TIMEOUT_MS,
         "lease_ms": LEASE_MS,
         "start_ms": START_MS,
         "processor_idle_ms": IDLE_MS,
@@ -85,7 +85,7 @@ class LocalStage:
 
     @cached_property
     def valkey(self) -> redis.Redis:
-        assert self.outputs.ValkeyUrl, "the window lane stands alone here"
+        assert self.outputs.ValkeyUrl, "the DynamoDB lane stands alone here"
         address = self.outputs.ValkeyUrl.removeprefix("valkey://").partition("?")[0]
         host, _, port = address.partition(":")
         return redis.Redis(host=host, port=int(port), decode_responses=True)
@@ -199,7 +199,7 @@ class LocalStage:
 
 
 @contextmanager
-def local_stage(home: Path, *, lane: str = "debounce", responder: dict[str, Any] | None = None) -> Iterator[LocalStage]:
+def local_stage(home: Path, *, lane: str = "valkey", responder: dict[str, Any] | None = None) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:

@@ -1,6 +1,7 @@
 """Random interleavings of everybody who touches the engine, judged after every step against a model.
 
-Actors: ingesters, two processors, executors (invoked at least once, some twice, some never), a watchdog, operators.
+Actors: ingesters, two processors, conversation processors (invoked at least once, some twice, some never), a
+watchdog, operators.
 Any of them may stop between two steps for good, be slow for minutes, have a clock a minute off, or make a call twice
 because an answer was lost.
 """
@@ -101,7 +102,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.model = {name: ConversationModel() for name in CONVERSATIONS}
         self.lease: tuple[str, int] | None = None
         self.invocations: list[str] = []
-        self.executors: list[Executor] = []
+        self.conversation_processors: list[Executor] = []
         self.emitted: list[tuple[str, str, list[bytes]]] = []  # conversation, batch id, payloads
         self.accepted: dict[str, list[str]] = defaultdict(list)
         self.withdrawn: set[tuple[str, str]] = set()  # cancelled or deleted while waiting: must never come out
@@ -264,7 +265,9 @@ class EngineMachine(RuleBasedStateMachine):
         skew=skews, twice=seldom,
     )  # fmt: skip
     def invocation_fails(self, which: int, processor: str, delay: int, fate: str, skew: int, twice: bool) -> None:
-        """The invocation seems to have failed. If only its answer was lost, an executor has come or comes later."""
+        """The invocation seems to have failed. If only its answer was lost, a conversation processor has come or
+        comes later.
+        """
         name, now = self.invocations[which % len(self.invocations)], self.now(skew)
         self.acquire(processor, skew, False)
         if fate != "late":
@@ -301,7 +304,8 @@ class EngineMachine(RuleBasedStateMachine):
             assert outcome.start_processor == near
             self.lease = None
 
-    # -- executors ---------------------------------------------------------------------------------------------
+    # -- conversation processors
+    # ---------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.invocations)
     @rule(which=pick, again=seldom, crash=seldom, skew=skews, twice=seldom)
@@ -335,48 +339,71 @@ class EngineMachine(RuleBasedStateMachine):
         assert outcome.payloads == [text for _, text in batch.messages]
         assert outcome.left_out == batch.left_out
         if not crash:
-            self.executors.append(Executor(name, token, outcome.batch_id, outcome.payloads))
+            self.conversation_processors.append(Executor(name, token, outcome.batch_id, outcome.payloads))
 
-    @precondition(lambda self: any(not executor.done for executor in self.executors))
+    @precondition(
+        lambda self: any(not conversation_processor.done for conversation_processor in self.conversation_processors)
+    )
     @rule(which=pick, crash=seldom)
     def emit(self, which: int, crash: bool) -> None:
         """Onto the bus, or after many attempts into the dead-letter queue: for the engine it is the same."""
-        open_ones = [executor for executor in self.executors if not executor.done]
-        executor = open_ones[which % len(open_ones)]
-        self._emit(executor)
+        open_ones = [
+            conversation_processor
+            for conversation_processor in self.conversation_processors
+            if not conversation_processor.done
+        ]
+        conversation_processor = open_ones[which % len(open_ones)]
+        self._emit(conversation_processor)
         if crash:
-            self.executors.remove(executor)
+            self.conversation_processors.remove(conversation_processor)
 
-    def _emit(self, executor: Executor) -> None:
-        if not executor.done:
-            self.emitted.append((executor.conversation, executor.batch_id, executor.messages))
-            executor.done = True
+    def _emit(self, conversation_processor: Executor) -> None:
+        if not conversation_processor.done:
+            self.emitted.append(
+                (conversation_processor.conversation, conversation_processor.batch_id, conversation_processor.messages)
+            )
+            conversation_processor.done = True
 
-    @precondition(lambda self: self.executors)
+    @precondition(lambda self: self.conversation_processors)
     @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
     def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
-        executor = self.executors[which % len(self.executors)]
-        batch = self.model[executor.conversation].frozen
-        outcome = self.call(skew, twice, "settle_batch", executor.conversation, executor.token, left_out=left_out)
-        if batch is None or batch.token != executor.token:
+        conversation_processor = self.conversation_processors[which % len(self.conversation_processors)]
+        batch = self.model[conversation_processor.conversation].frozen
+        outcome = self.call(
+            skew,
+            twice,
+            "settle_batch",
+            conversation_processor.conversation,
+            conversation_processor.token,
+            left_out=left_out,
+        )
+        if batch is None or batch.token != conversation_processor.token:
             assert outcome == Stale()
             return
         if batch.left_out is None:
             batch.left_out = left_out
         assert outcome == Settled()
 
-    @precondition(lambda self: any(executor.done for executor in self.executors))
+    @precondition(
+        lambda self: any(conversation_processor.done for conversation_processor in self.conversation_processors)
+    )
     @rule(which=pick, skew=skews, twice=seldom)
     def complete(self, which: int, skew: int, twice: bool) -> None:
-        done = [executor for executor in self.executors if executor.done]
+        done = [
+            conversation_processor
+            for conversation_processor in self.conversation_processors
+            if conversation_processor.done
+        ]
         self._complete(done[which % len(done)], skew, twice)
 
-    def _complete(self, executor: Executor, skew: int, twice: bool) -> None:
+    def _complete(self, conversation_processor: Executor, skew: int, twice: bool) -> None:
         now = self.now(skew)
-        self.executors.remove(executor)
-        model = self.model[executor.conversation]
-        outcome = self.call(skew, twice, "complete_batch", executor.conversation, executor.token)
-        if model.frozen is None or model.frozen.token != executor.token:
+        self.conversation_processors.remove(conversation_processor)
+        model = self.model[conversation_processor.conversation]
+        outcome = self.call(
+            skew, twice, "complete_batch", conversation_processor.conversation, conversation_processor.token
+        )
+        if model.frozen is None or model.frozen.token != conversation_processor.token:
             assert outcome == Stale()
             return
         model.completed(SETTINGS.max_emitted)
@@ -386,18 +413,25 @@ class EngineMachine(RuleBasedStateMachine):
         if model.waiting:
             self.must_be_picked_up(model.scheduled_at, now)
 
-    @precondition(lambda self: self.executors)
+    @precondition(lambda self: self.conversation_processors)
     @rule(which=pick, delay=st.integers(0, 5000), skew=skews, twice=seldom)
     def emitting_fails(self, which: int, delay: int, skew: int, twice: bool) -> None:
-        self._fail(self.executors[which % len(self.executors)], delay, skew, twice)
+        self._fail(self.conversation_processors[which % len(self.conversation_processors)], delay, skew, twice)
 
-    def _fail(self, executor: Executor, delay: int, skew: int, twice: bool) -> None:
+    def _fail(self, conversation_processor: Executor, delay: int, skew: int, twice: bool) -> None:
         now = self.now(skew)
-        self.executors.remove(executor)
-        model = self.model[executor.conversation]
+        self.conversation_processors.remove(conversation_processor)
+        model = self.model[conversation_processor.conversation]
         retry_at = now + delay
-        outcome = self.call(skew, twice, "retry_batch", executor.conversation, executor.token, retry_at_ms=retry_at)
-        if model.frozen is None or model.frozen.token != executor.token:
+        outcome = self.call(
+            skew,
+            twice,
+            "retry_batch",
+            conversation_processor.conversation,
+            conversation_processor.token,
+            retry_at_ms=retry_at,
+        )
+        if model.frozen is None or model.frozen.token != conversation_processor.token:
             assert outcome == Stale()
             return
         model.frozen.token_until = 0
@@ -407,22 +441,22 @@ class EngineMachine(RuleBasedStateMachine):
         self.must_be_picked_up(model.scheduled_at, now)
 
     @rule(which=pick, processor=processors, then=st.sampled_from(("dies", "completes", "fails")))
-    def executor_stalls(self, which: int, processor: str, then: str) -> None:
+    def conversation_processor_stalls(self, which: int, processor: str, then: str) -> None:
         """Slow, not dead: its batch is given to another, and then it goes on."""
         self._take_all(processor)
-        if not self.executors:
+        if not self.conversation_processors:
             return
-        executor = self.executors[which % len(self.executors)]
+        conversation_processor = self.conversation_processors[which % len(self.conversation_processors)]
         self.engine.clock.advance(SETTINGS.executor_ms + 1)
         self.watchdog(0, False)
         self._take_all(processor)
         if then == "completes":
-            self._emit(executor)
-            self._complete(executor, 0, False)
+            self._emit(conversation_processor)
+            self._complete(conversation_processor, 0, False)
         elif then == "fails":
-            self._fail(executor, 100, 0, False)
+            self._fail(conversation_processor, 100, 0, False)
         else:
-            self.executors.remove(executor)
+            self.conversation_processors.remove(conversation_processor)
 
     def _take_all(self, processor: str, skew: int = 0) -> None:
         self.works(processor, 100, 0, skew, False, False)
@@ -441,20 +475,22 @@ class EngineMachine(RuleBasedStateMachine):
         for attempt in range(failures + 1):
             self._take_all(processor, skew)
             if slow_ms:
-                for name in sorted({executor.conversation for executor in self.executors}):
+                for name in sorted(
+                    {conversation_processor.conversation for conversation_processor in self.conversation_processors}
+                ):
                     self.burst(name, RULES[0], 1, skew, False)
                 self.engine.clock.advance(slow_ms)
-            for executor in list(self.executors):
+            for conversation_processor in list(self.conversation_processors):
                 if attempt < failures:
-                    self._fail(executor, delay, skew, False)
+                    self._fail(conversation_processor, delay, skew, False)
                 else:
-                    self._emit(executor)
-                    self._complete(executor, skew, False)
+                    self._emit(conversation_processor)
+                    self._complete(conversation_processor, skew, False)
 
-    @precondition(lambda self: self.executors)
+    @precondition(lambda self: self.conversation_processors)
     @rule(which=pick)
-    def executor_dies(self, which: int) -> None:
-        del self.executors[which % len(self.executors)]
+    def conversation_processor_dies(self, which: int) -> None:
+        del self.conversation_processors[which % len(self.conversation_processors)]
 
     # -- the watchdog ------------------------------------------------------------------------------------------
 
@@ -730,8 +766,10 @@ class EngineMachine(RuleBasedStateMachine):
     # -- how it ends -------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Everybody has died. A watchdog, a fresh processor and healthy executors bring out all that is left."""
-        self.invocations, self.executors = [], []
+        """Everybody has died. A watchdog, a fresh processor and healthy conversation processors bring out all that
+        is left.
+        """
+        self.invocations, self.conversation_processors = [], []
         self.engine.clock.advance(10_000_000)
         self.watchdog(0, False)
         for round_ in range(100):
@@ -743,8 +781,8 @@ class EngineMachine(RuleBasedStateMachine):
             self.claim(processor, 100, 0, False, False)
             while self.invocations:
                 self.take(0, False, False, 0, False)
-            while self.executors:
-                if not self.executors[0].done:
+            while self.conversation_processors:
+                if not self.conversation_processors[0].done:
                     self.emit(0, False)
                 self.complete(0, 0, False)
             self.watchdog(0, False)

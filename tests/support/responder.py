@@ -18,7 +18,7 @@ from responder.conversations_table import ConversationsTable
 from responder.environment import ResponderOptions
 from responder.errors import Busy, Unconfirmed
 from responder.event import Batch
-from responder.service import Delivery, Outlets, Responder
+from responder.service import Delivery, ReplyDestinations, Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 
 Json = dict[str, Any]
@@ -182,17 +182,17 @@ class World:
         self.bus = FakeBus()
         self.objects = FakeObjects()
         self.telemetry = RecordedTelemetry()
-        self.buried: list[tuple[str, str]] = []
+        self.dead_lettered: list[tuple[str, str]] = []
         self.queue: list[Waiting] = []
         self.time_left_ms = 60_000
         self._owners = 0
         self.responder = Responder(
             table=self.steps.around(table),
-            outlets=Outlets(
+            destinations=ReplyDestinations(
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
-                bury=lambda body, reason: self.buried.append((body, reason)),
+                dead_letter=lambda body, reason: self.dead_lettered.append((body, reason)),
                 assistant=lambda: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),

@@ -28,14 +28,14 @@ def waiting_for_retry(engine: Engine) -> None:
     engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 60_000)
 
 
-def left_by_a_dead_executor(engine: Engine) -> None:
+def left_by_a_dead_conversation_processor(engine: Engine) -> None:
     claimed(engine)
     take(engine, "c", "t1")
     engine.clock.advance(SETTINGS.executor_ms)
 
 
 def waiting_behind_a_frozen_batch(engine: Engine) -> None:
-    left_by_a_dead_executor(engine)
+    left_by_a_dead_conversation_processor(engine)
     engine.send("c", "old too")
 
 

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 from fakeredis import FakeServer, FakeStrictRedis
 from redis.exceptions import TimeoutError as NoAnswer
 
-from lambdas.conversation_processor.lane_agreement import OtherLane
+from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.events.emission import Emission, Limits, Outlets
+from message_buffer.events.emission import Emission, EmissionDestinations, Limits
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import Connection
@@ -37,7 +37,7 @@ MAX_ATTEMPTS = 1_000
 MOST_WAITS = 3
 INGESTERS = 2
 
-Role = Literal["ingest", "executor"]
+Role = Literal["ingest", "conversation_processor"]
 Cut = Literal["swallowed", "unanswered", "late"]
 Do = Literal["kill", "fail"]
 
@@ -95,8 +95,8 @@ class Accepted:
 @dataclass
 class TwoLanes:
     skew_ms: int = 0
-    most_waits: int = MOST_WAITS
-    most_attempts: int = MAX_ATTEMPTS
+    max_waits: int = MOST_WAITS
+    max_attempts_of_agreement: int = MAX_ATTEMPTS
     scene: WindowScene = field(default_factory=WindowScene)
     server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
     cuts: dict[Role, Cut] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class TwoLanes:
         self.engine.clock = self.clock
         self.engine.store = Store(Connection(lambda: self.server), SETTINGS, clock=self.clock)
         self.ingesters = [self._ingester(number * self.skew_ms) for number in range(INGESTERS)]
-        self.executor = self._executor()
+        self.conversation_processor = self._conversation_processor()
         self._frames = [_Frame(None)]
         self._events = count()
         self.scene.wire.before = lambda request: self._interrupt("before", request)
@@ -136,20 +136,20 @@ class TwoLanes:
             self._store("ingest", clock), window, self.scene.table, self.scene.telemetry, clock=clock
         )
 
-    def _executor(self) -> ConversationProcessor:
-        outlets = Outlets(self.scene.bus, self.scene.objects, self.scene.letters)
+    def _conversation_processor(self) -> ConversationProcessor:
+        destinations = EmissionDestinations(self.scene.bus, self.scene.objects, self.scene.letters)
         telemetry = self.scene.telemetry
         return ConversationProcessor(
-            store=self._store("executor", self.clock),
-            emission=Emission(outlets, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            store=self._store("conversation_processor", self.clock),
+            emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
             starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
             telemetry=telemetry,
-            other_lane=OtherLane(
+            agreement=LaneAgreement(
                 self.scene.table,
                 self.scene.triggers,
                 telemetry,
-                most_waits=self.most_waits,
-                most_attempts=self.most_attempts,
+                max_waits=self.max_waits,
+                max_attempts_of_agreement=self.max_attempts_of_agreement,
                 clock=self.clock,
             ),
             clock=self.clock,
@@ -206,11 +206,11 @@ class TwoLanes:
     def _deliver(self, ingester: int, message_id: str) -> None:
         lane, counts = self.ingesters[ingester], self.scene.telemetry.counts
         self.unanswered.add(message_id)
-        held, asked = counts.get("WindowMessages", 0), next(self._events)
+        held, asked = counts.get("FallbackMessages", 0), next(self._events)
         taken = lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
         self.unanswered.discard(message_id)
         if isinstance(taken, Buffered):
-            which = "debounce" if counts.get("WindowMessages", 0) == held else "window"
+            which = "debounce" if counts.get("FallbackMessages", 0) == held else "window"
             self.accepted.setdefault(message_id, Accepted(which, ingester, asked, next(self._events)))
 
     def delete(self, ingester: int, pick: int) -> None:
@@ -226,12 +226,12 @@ class TwoLanes:
         self.ingesters[ingester].cancel_buffer(CONVERSATION, cancel_id=f"stop{self.stops}")
 
     def execute(self) -> None:
-        """The processor and its executors."""
+        """The processor and its conversation processors."""
         for conversation in self.engine.claim():
-            self.executor.process(conversation, AMPLE)
+            self.conversation_processor.process(conversation, AMPLE)
 
     def recover(self) -> None:
-        """The watchdog, of executors that died."""
+        """The watchdog, of conversation processors that died."""
         self.engine.store.recover_expired(0)
 
     def empty_windows(self) -> None:
@@ -288,9 +288,9 @@ class TwoLanes:
         return idle and not self.unanswered and self.scene.is_at_rest()
 
     def _is_left_over(self) -> bool:
-        """What was put without a window, and then taken by the main lane: the next window finds it."""
+        """What was put without a window, and then taken by the Valkey lane: the next window finds it."""
         contents = self.scene.table.read(CONVERSATION)
-        return not self.unanswered and bool(contents.held) and not contents.window.is_open
+        return not self.unanswered and bool(contents.stored) and not contents.window.is_open
 
     def judge(self) -> None:
         batches = self._batches()

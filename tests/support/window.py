@@ -1,4 +1,5 @@
-"""The window lane on a DynamoDB in the tests' own process, a queue the test delivers from, and hands on every request.
+"""The DynamoDB lane on a DynamoDB in the tests' own process, a queue the test delivers from, and hands on every
+request.
 
 DynamoDB is moto's: it judges conditions, reserved words, sizes and pages as the service does, answers in a
 millisecond, and is empty again for the next test. The queue is modelled, because a test has to say when a trigger
@@ -17,12 +18,12 @@ from unittest.mock import patch
 
 from moto import mock_aws
 
-from lambdas.window_processor.service import WindowProcessor
+from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import Emission, Limits, Outlets, TimeLeft
-from message_buffer.lanes.dynamodb.lane import WindowLane
-from message_buffer.lanes.dynamodb.table import OPEN_INDEX, HoldingTable
+from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.dynamodb.table import OPEN_INDEX, MessageTable
 from message_buffer.lanes.dynamodb.triggers import LONGEST_DELAY_MS, Trigger
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.rules.layers import Rules
@@ -103,7 +104,7 @@ class _Client:
         return lambda **request: self._wire.call(name, lambda: getattr(self._client, name)(**request))
 
 
-class WiredTable(HoldingTable):
+class WiredTable(MessageTable):
     def __init__(self, wire: Wire) -> None:
         super().__init__(TABLE)
         self._wired = _Client(aws.client("dynamodb"), wire)
@@ -175,15 +176,15 @@ class WindowScene:
         self.lane = self.new_lane()
         self.processor = self.new_processor()
 
-    def new_lane(self, **options: Any) -> WindowLane:
-        return WindowLane(self.table, self.triggers, clock=self.clock, sleep=lambda _: None, **options)
+    def new_lane(self, **options: Any) -> DynamoDbLane:
+        return DynamoDbLane(self.table, self.triggers, clock=self.clock, sleep=lambda _: None, **options)
 
-    def new_processor(self, **options: Any) -> WindowProcessor:
-        outlets = Outlets(self.bus, self.objects, self.letters)
-        return WindowProcessor(
+    def new_processor(self, **options: Any) -> DynamoDbProcessor:
+        destinations = EmissionDestinations(self.bus, self.objects, self.letters)
+        return DynamoDbProcessor(
             table=self.table,
             triggers=self.triggers,
-            emission=Emission(outlets, self.telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, self.telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,
@@ -196,7 +197,7 @@ class WindowScene:
         body = payload(message_id, text)
         return self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing)
 
-    def run(self, processor: WindowProcessor | None = None) -> int:
+    def run(self, processor: DynamoDbProcessor | None = None) -> int:
         """What the queue delivers now, to one processor; how many triggers it was given."""
         given = 0
         while trigger := self.triggers.receive():
@@ -232,7 +233,7 @@ class WindowScene:
     def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
         """Nothing waits, nobody holds the lock, nothing is on its way."""
         contents = self.table.read(conversation)
-        return not (contents.held or contents.window.is_open or contents.window.owner or contents.window.frozen)
+        return not (contents.stored or contents.window.is_open or contents.window.owner or contents.window.frozen)
 
 
 @contextmanager
@@ -245,7 +246,7 @@ def dynamodb() -> Iterator[Any]:
     aws._made.cache_clear()
 
 
-def make_holding_table(client: Any) -> None:
+def make_message_table(client: Any) -> None:
     """Empty, and as `infra/storage.py` makes it."""
     if TABLE in client.list_tables()["TableNames"]:
         client.delete_table(TableName=TABLE)

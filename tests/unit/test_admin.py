@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.admin.conversations import MOST_MESSAGES, Conversations
 from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
-from lambdas.admin.rules import ANSWERING_MS, RulesDesk
+from lambdas.admin.rules import ANSWERING_MS, RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
@@ -19,7 +19,7 @@ from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
 from tests.support.engine import Engine, payload
-from tests.support.fakes import EXECUTOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 
 ME = "arn:aws:iam::111122223333:user/ada"
 # What Lambda hands over at most.
@@ -58,7 +58,7 @@ class FakeLetters:
         return len(self.letters)
 
 
-class FakeExecutor:
+class FakeConversationProcessor:
     """The conversation processor: answers what it was told to answer."""
 
     def __init__(self) -> None:
@@ -103,14 +103,14 @@ class Desk:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
-        self.queue, self.executor, self.table = FakeLetters(), FakeExecutor(), FakeTable()
+        self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.time_left_ms = 60_000
 
     def ask(self, operation: object, **fields: object) -> Json:
         starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
         operations = operations_of(
             Conversations(self.engine.store, starter, self.bus, clock=self.engine.clock),
-            RulesDesk(
+            RulesAdmin(
                 table=self.table,
                 stage_rules={"silenceMs": 2_000},
                 store=self.engine.store,
@@ -119,7 +119,7 @@ class Desk:
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
-            Letters(self.queue, self.executor, EXECUTOR, lambda: self.time_left_ms),
+            Letters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
         )
         return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
 
@@ -567,7 +567,9 @@ def test_what_is_no_letter_is_listed_as_such(desk: Desk) -> None:
 def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:
     desk.queue = FakeLetters(letter("b0", "hello"), letter("b1", "hello"))
     assert desk.result("dead.redrive", batchId="b1") == {"redriven": "b1"}
-    assert desk.executor.calls == [(EXECUTOR, {"redrive": json.loads(letter("b1", "hello"))})]
+    assert desk.conversation_processor.calls == [
+        (CONVERSATION_PROCESSOR, {"redrive": json.loads(letter("b1", "hello"))})
+    ]
     assert [json.loads(each.body)["batchId"] for each in desk.queue.letters] == ["b0"]
     assert desk.queue.hidden == set()
 
@@ -582,7 +584,7 @@ def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:
 )
 def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, problem: str) -> None:
     desk.queue = FakeLetters(letter("b0"))
-    desk.executor.answer = lambda _letter: answer
+    desk.conversation_processor.answer = lambda _letter: answer
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
         f"The batch could not be sent again, and stays where it is: {problem}.",
@@ -597,7 +599,7 @@ def test_a_letter_whose_fate_is_not_known_stays(desk: Desk) -> None:
     def no_answer(_letter: object) -> Json:
         raise SendFailed("invoke: ReadTimeoutError")
 
-    desk.executor.answer = no_answer
+    desk.conversation_processor.answer = no_answer
     assert desk.error("dead.redrive", batchId="b0") == ("unavailable", "invoke: ReadTimeoutError")
     assert len(desk.queue.letters) == 1
     assert desk.queue.hidden == set()
@@ -607,4 +609,4 @@ def test_looking_ends_while_there_is_time_to_act(desk: Desk) -> None:
     desk.queue = FakeLetters(letter("b0"))
     desk.time_left_ms = LOOKING_MS
     assert desk.error("dead.redrive", batchId="b0")[0] == "not_found"
-    assert desk.executor.calls == []
+    assert desk.conversation_processor.calls == []

@@ -1,4 +1,4 @@
-"""What an operator sees and does where there is a window lane, alone or behind the main one."""
+"""What an operator sees and does where there is a DynamoDB lane, alone or behind the main one."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Desk:
             engine.store if engine else None,
             ProcessorStarter(self.functions, PROCESSOR, RecordedTelemetry()),
             self.bus,
-            window=window.lane,
+            dynamodb_lane=window.lane,
             clock=window.clock,
         )
 
@@ -43,7 +43,7 @@ def behind(window: WindowScene, fake: Engine) -> Desk:
     return Desk(window, fake)
 
 
-def test_the_window_lane_alone_is_seen_and_led(window: WindowScene, alone: Desk) -> None:
+def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Desk) -> None:
     with pytest.raises(NotFound):
         alone.conversations.flush(OfConversation(**of()))
     window.send("m1")
@@ -101,7 +101,7 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
     assert window.batches() == [["m1"], ["m2"]]
 
 
-def test_behind_the_main_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:
+def test_behind_the_valkey_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:
     fake.store.buffer_message(CONVERSATION, "m1", payload=payload("m1"), timing=RULES.timing)
     assert "window" not in behind.conversations.show(ShowConversation(**of()))
     window.send("m2")

@@ -40,14 +40,14 @@ def test_shards_share_the_work_of_the_cache_and_leave_that_of_the_account_as_it_
     one = busiest(simulate(CROWD, shards=1, seconds=SECONDS, seed=1), seconds=SECONDS, shards=1)
     four = busiest(simulate(CROWD, shards=4, seconds=SECONDS, seed=1), seconds=SECONDS, shards=4)
     assert four["slot_ecpu"] < 0.4 * one["slot_ecpu"]
-    assert four["executor_starts"] < 0.5 * one["executor_starts"]
+    assert four["conversation_processor_starts"] < 0.5 * one["conversation_processor_starts"]
     assert four["put_events"] == pytest.approx(one["put_events"], rel=0.2)
 
 
 def test_a_stage_gets_the_shards_that_keep_its_busiest_second_below_their_quotas(prod: StageConfig) -> None:
     found = row(prod, 20_000_000, region="us-east-1", seconds=10, seed=1)
     assert found["shards"] > 1
-    assert found["one_shard"]["executor_starts"] > 1
+    assert found["one_shard"]["conversation_processor_starts"] > 1
     assert max(found["share_of_quota"][name] for name in found["one_shard"]) < 1
 
 

@@ -1,54 +1,54 @@
 """Who has failed is left alone for a while, and then asked once."""
 
-from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Breaker
+from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, CircuitBreaker
 from tests.support.engine import ManualClock
 
 
 def test_who_never_failed_is_tried() -> None:
-    assert not Breaker(clock=ManualClock()).is_open
+    assert not CircuitBreaker(clock=ManualClock()).should_skip
 
 
 def test_after_a_failure_a_while_goes_by() -> None:
     clock = ManualClock()
-    breaker = Breaker(clock=clock)
+    breaker = CircuitBreaker(clock=clock)
     breaker.failed()
     clock.advance(FIRST_PAUSE_MS - 1)
-    assert breaker.is_open
+    assert breaker.should_skip
     clock.advance(1)
-    assert not breaker.is_open
+    assert not breaker.should_skip
 
 
 def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
     clock, pauses = ManualClock(), []
-    breaker = Breaker(clock=clock)
+    breaker = CircuitBreaker(clock=clock)
     for _ in range(6):
         breaker.failed()
         began_ms = clock()
-        while breaker.is_open:
+        while breaker.should_skip:
             clock.advance(100)
         pauses.append(clock() - began_ms)
     assert pauses == [1_000, 2_000, 4_000, 8_000, 8_000, LONGEST_PAUSE_MS]
 
 
 def test_a_success_forgets_all_failures() -> None:
-    breaker = Breaker(clock=ManualClock())
+    breaker = CircuitBreaker(clock=ManualClock())
     for _ in range(3):
         breaker.failed()
     breaker.succeeded()
-    assert not breaker.is_open
+    assert not breaker.should_skip
     assert breaker.failed()
     breaker._clock = lambda: breaker._failed_at_ms + FIRST_PAUSE_MS
-    assert not breaker.is_open
+    assert not breaker.should_skip
 
 
 def test_only_the_first_failure_after_a_success_is_news() -> None:
-    breaker = Breaker(clock=ManualClock())
+    breaker = CircuitBreaker(clock=ManualClock())
     assert [breaker.failed() for _ in range(3)] == [True, False, False]
 
 
 def test_a_clock_that_is_set_back_does_not_keep_it_open() -> None:
     clock = ManualClock()
-    breaker = Breaker(clock=clock)
+    breaker = CircuitBreaker(clock=clock)
     breaker.failed()
     clock.advance(-60_000)
-    assert not breaker.is_open
+    assert not breaker.should_skip

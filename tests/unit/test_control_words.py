@@ -15,7 +15,7 @@ WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  min
     ],
 )  # fmt: skip
 def test_case_22_a_stop_word_is_known_however_it_is_written(text: str) -> None:
-    assert WORDS.order_in(text) == "stop"
+    assert WORDS.control_word_in(text) == "stop"
 
 
 @pytest.mark.parametrize(
@@ -26,27 +26,27 @@ def test_case_22_a_stop_word_is_known_however_it_is_written(text: str) -> None:
     ],
 )  # fmt: skip
 def test_case_22_what_only_holds_the_word_is_a_message(text: str) -> None:
-    assert WORDS.order_in(text) is None
+    assert WORDS.control_word_in(text) is None
 
 
 def test_a_slash_is_part_of_the_word() -> None:
-    assert control_words(stop=["/halt"], flush=[], languages=[]).order_in("halt") is None
-    assert control_words(stop=["halt"], flush=[], languages=[]).order_in("/halt") is None
+    assert control_words(stop=["/halt"], flush=[], languages=[]).control_word_in("halt") is None
+    assert control_words(stop=["halt"], flush=[], languages=[]).control_word_in("/halt") is None
 
 
 def test_flush_words_are_known_in_any_script() -> None:
-    assert WORDS.order_in("Send.") == WORDS.order_in("稍后。") == "flush"
+    assert WORDS.control_word_in("Send.") == WORDS.control_word_in("稍后。") == "flush"
 
 
 def test_without_words_nothing_is_an_order() -> None:
-    assert control_words(stop=[], flush=[], languages=[]).order_in("stop") is None
+    assert control_words(stop=[], flush=[], languages=[]).control_word_in("stop") is None
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_languages_words_stop_and_flush(language: Language) -> None:
     words = control_words(stop=[], flush=[], languages=[language])
-    assert {words.order_in(word.upper() + "!") for word in STOP[language]} == {"stop"}
-    assert {words.order_in(word.upper() + "!") for word in FLUSH[language]} == {"flush"}
+    assert {words.control_word_in(word.upper() + "!") for word in STOP[language]} == {"stop"}
+    assert {words.control_word_in(word.upper() + "!") for word in FLUSH[language]} == {"flush"}
 
 
 def test_no_word_stops_in_one_language_and_flushes_in_another() -> None:

@@ -1,4 +1,6 @@
-"""The executor: whatever fails around it, a batch comes out under one id, in order, or lies among the dead letters."""
+"""The conversation processor: whatever fails around it, a batch comes out under one id, in order, or lies among the
+dead letters.
+"""
 
 import json
 from collections.abc import Callable
@@ -19,10 +21,10 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import (
     LONGEST_RETRY_MS,
     MAX_LETTER_BYTES,
-    SETTLE_MS,
+    RELEASE_MS,
     Emission,
+    EmissionDestinations,
     Limits,
-    Outlets,
     TimeLeft,
     back_off_ms,
 )
@@ -46,19 +48,19 @@ AMPLE = TimeLeft(lambda: LIFE_MS)
 
 
 class Scene:
-    """An executor on an engine, with everything it may talk to."""
+    """A conversation processor on an engine, with everything it may talk to."""
 
     def __init__(self, engine: Engine, *, max_event_bytes: int = 262_144) -> None:
         self.engine = engine
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.emission = Emission(
-            Outlets(self.bus, self.objects, self.queue),
+            EmissionDestinations(self.bus, self.objects, self.queue),
             self.telemetry,
             Limits(max_event_bytes, MAX_ATTEMPTS),
             clock=engine.clock,
         )
-        self.executor = ConversationProcessor(
+        self.conversation_processor = ConversationProcessor(
             store=engine.store,
             emission=self.emission,
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
@@ -74,9 +76,9 @@ class Scene:
         self.engine.store.buffer_message(CONVERSATION, message_id, payload=payload, timing=NOW.timing)
 
     def run(self) -> None:
-        """One pass of the processor, and the executors it sends."""
+        """One pass of the processor, and the conversation processors it sends."""
         for conversation in self.engine.claim():
-            self.executor.process(conversation, AMPLE)
+            self.conversation_processor.process(conversation, AMPLE)
 
     def run_until_idle(self) -> None:
         for _ in range(30):
@@ -189,7 +191,7 @@ def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scen
     assert scene.ids() == [["m1"]]
 
 
-def test_case_05_a_crash_after_the_take_gives_the_same_batch_to_the_next_executor(scene: Scene) -> None:
+def test_case_05_a_crash_after_the_take_gives_the_same_batch_to_the_next_conversation_processor(scene: Scene) -> None:
     class Crash(BaseException):
         pass
 
@@ -227,9 +229,9 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
 def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene) -> None:
     scene.send("m1")
     scene.engine.claim()
-    scene.bus.on_publish = lambda: scene.executor.process(CONVERSATION, AMPLE)
-    scene.executor.process(CONVERSATION, AMPLE)
-    scene.executor.process(CONVERSATION, AMPLE)
+    scene.bus.on_publish = lambda: scene.conversation_processor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.ids() == [["m1"]]
     assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [Busy.__name__, "Stale"]
 
@@ -246,7 +248,7 @@ def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> 
         scene.engine.store.take_batch(CONVERSATION, "somebody-else")
 
     scene.bus.on_publish = take_over
-    scene.executor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.engine.store.peek_conversation(CONVERSATION).frozen == 1
     assert scene.telemetry.said("completed too late")
 
@@ -260,7 +262,7 @@ def test_messages_that_came_meanwhile_start_a_processor_if_none_lives(scene: Sce
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
 
     scene.bus.on_publish = a_message_comes_and_the_processor_dies
-    scene.executor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.functions.processors() == [0]
     assert_invariants(scene.engine)
 
@@ -321,7 +323,7 @@ def test_case_30_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_o
     assert scene.telemetry.counts["DeadLetters"] == 1
 
 
-def test_a_batch_whose_executors_all_died_is_put_aside(scene: Scene) -> None:
+def test_a_batch_whose_conversation_processors_all_died_is_put_aside(scene: Scene) -> None:
     scene.send("m1")
     for n in range(MAX_ATTEMPTS):
         assert scene.engine.claim() == [CONVERSATION]
@@ -371,11 +373,11 @@ def test_a_dead_letter_that_cannot_be_sent_is_no_reason_to_forget_the_batch(scen
 
 
 class Killed(BaseException):
-    """No executor can catch it."""
+    """No conversation processor can catch it."""
 
 
 class SlowAws:
-    """Each call takes as long as it may, and the executor is killed at its time-out."""
+    """Each call takes as long as it may, and the conversation processor is killed at its time-out."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.used_ms = scene, 0
@@ -385,7 +387,7 @@ class SlowAws:
     def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
         def slow(*args: Any) -> None:
             self.used_ms += LONGEST_CALL_MS
-            if self.used_ms > LIFE_MS - SETTLE_MS:
+            if self.used_ms > LIFE_MS - RELEASE_MS:
                 raise Killed
             call(*args)
 
@@ -396,7 +398,7 @@ class SlowAws:
         time = TimeLeft(lambda: LIFE_MS - self.used_ms)
         self.used_ms = take_ms
         for conversation in self.scene.engine.claim():
-            self.scene.executor.process(conversation, time)
+            self.scene.conversation_processor.process(conversation, time)
         self.scene.engine.clock.advance(LONGEST_RETRY_MS)
 
 
@@ -408,7 +410,7 @@ def test_a_batch_by_reference_gets_out_however_slow_aws_is(fake: Engine) -> None
     assert scene.is_idle()
 
 
-def test_an_executor_whose_calls_all_fail_late_puts_its_batch_back_each_time_and_gives_up_in_the_end(
+def test_a_conversation_processor_whose_calls_all_fail_late_puts_its_batch_back_each_time_and_gives_up_in_the_end(
     fake: Engine,
 ) -> None:
     scene = Scene(fake, max_event_bytes=1_024)
@@ -437,7 +439,7 @@ def test_a_letter_by_reference_gets_out_however_slow_aws_is(scene: Scene) -> Non
 
 @pytest.mark.parametrize("take_ms", [1_000, 3_000, 9_000, 11_000, 17_000])
 @pytest.mark.parametrize("refused", [False, True], ids=["emitted", "buried"])
-def test_an_executor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
+def test_a_conversation_processor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
     fake: Engine, refused: bool, take_ms: int
 ) -> None:
     scene = Scene(fake, max_event_bytes=262_144 if refused else 1_024)
@@ -462,7 +464,7 @@ def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) ->
 
 
 def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
-    assert Timings().executor_timeout_ms >= 2 * LONGEST_CALL_MS + SETTLE_MS
+    assert Timings().conversation_processor_timeout_ms >= 2 * LONGEST_CALL_MS + RELEASE_MS
     connect_seconds, answer_seconds, attempts = aws.PATIENT
     assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= LONGEST_CALL_MS
 

@@ -1,4 +1,4 @@
-"""Ingest's lane where there is a fallback: Valkey as long as it answers, and the window lane while it does not."""
+"""Ingest's lane where there is a fallback: Valkey as long as it answers, and the DynamoDB lane while it does not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS
 from tests.support.engine import payload
 from tests.support.two_lanes import RULES, TwoLanes
-from tests.support.window import CONVERSATION, make_holding_table
+from tests.support.window import CONVERSATION, make_message_table
 
 FLUSH = RULES.timing._replace(flush_reason="flush")
 
 
 @pytest.fixture
 def lanes(database: Any) -> TwoLanes:
-    make_holding_table(database)
+    make_message_table(database)
     return TwoLanes()
 
 
@@ -30,7 +30,7 @@ def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.Buff
 
 
 def held(lanes: TwoLanes) -> list[str]:
-    return [each.name for each in lanes.scene.table.read(CONVERSATION).held]
+    return [each.name for each in lanes.scene.table.read(CONVERSATION).stored]
 
 
 def waiting(lanes: TwoLanes) -> int:
@@ -80,8 +80,8 @@ def test_whatever_passes_again_opens_the_fallback(
     send(lanes, "m1")
     assert held(lanes) == ["m1"]
     counts = lanes.scene.telemetry.counts
-    assert (counts["FallbackOpened"], counts["StoreFailures"], counts["WindowMessages"]) == (1, 1, 1)
-    assert lanes.scene.telemetry.said("the window lane stands in")
+    assert (counts["FallbackOpened"], counts["StoreFailures"], counts["FallbackMessages"]) == (1, 1, 1)
+    assert lanes.scene.telemetry.said("the DynamoDB lane stands in")
 
 
 def test_a_bug_in_a_script_does_not(lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_probe_that_fails_is_no_news(lanes: TwoLanes) -> None:
         send(lanes, f"m{number}")
         lanes.clock.advance(10_000)
     counts = lanes.scene.telemetry.counts
-    assert (counts["FallbackOpened"], counts["StoreFailures"], counts["WindowMessages"]) == (1, 3, 3)
+    assert (counts["FallbackOpened"], counts["StoreFailures"], counts["FallbackMessages"]) == (1, 3, 3)
 
 
 def test_without_valkey_and_the_table_the_platform_is_to_send_it_again(lanes: TwoLanes) -> None:
@@ -182,7 +182,7 @@ def typing(lanes: TwoLanes) -> Any:
     return lanes.ingesters[0].extend_wait(CONVERSATION, extend_ms=3_000, max_wait_ms=8_000)
 
 
-def test_where_the_window_lane_never_was_the_main_lane_alone_answers(lanes: TwoLanes) -> None:
+def test_where_the_dynamodb_lane_never_was_the_valkey_lane_alone_answers(lanes: TwoLanes) -> None:
     send(lanes, "m1")
     assert edit(lanes) == o.Edited(0, 0)
     assert find(lanes) == o.Waiting(0)
@@ -201,7 +201,7 @@ def test_a_held_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: bo
         lanes.mend("ingest")
         go_by(lanes)
     assert isinstance(edit(lanes), o.Edited)
-    assert b"edited" in lanes.scene.table.read(CONVERSATION).held[0].body
+    assert b"edited" in lanes.scene.table.read(CONVERSATION).stored[0].body
     assert find(lanes) == o.Waiting(0)
     assert isinstance(delete(lanes), o.Deleted)
     assert held(lanes) == []
@@ -215,13 +215,13 @@ def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) 
     go_by(lanes)
     assert (held(lanes), waiting(lanes)) == (["m1"], 1)
     edit(lanes)
-    assert b"edited" in lanes.scene.table.read(CONVERSATION).held[0].body
+    assert b"edited" in lanes.scene.table.read(CONVERSATION).stored[0].body
     assert b"edited" in lanes.engine.store.peek_conversation(CONVERSATION, limit=1).payloads[0]
     assert isinstance(delete(lanes), o.Deleted)
     assert (held(lanes), waiting(lanes)) == ([], 0)
 
 
-def test_a_message_that_the_main_lane_has_taken_is_nothing_to_edit_in_the_window_lane(lanes: TwoLanes) -> None:
+def test_a_message_that_the_valkey_lane_has_taken_is_nothing_to_edit_in_the_dynamodb_lane(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "unanswered")
     send(lanes, "m1")
     lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
@@ -236,7 +236,7 @@ def test_what_nobody_has_is_told_as_such(lanes: TwoLanes, change: Call) -> None:
 
 
 @pytest.mark.parametrize("change", [edit, delete])
-def test_a_change_to_what_only_the_main_lane_may_have_comes_again_after_the_outage(
+def test_a_change_to_what_only_the_valkey_lane_may_have_comes_again_after_the_outage(
     lanes: TwoLanes, change: Call
 ) -> None:
     send(lanes, "m1")
@@ -289,7 +289,7 @@ def test_a_stop_in_an_outage_is_to_come_again_and_then_drops_the_rest(lanes: Two
     assert isinstance(stop(lanes), o.AlreadyCancelled)
 
 
-def test_a_stop_leaves_to_the_main_lane_what_that_has_taken(lanes: TwoLanes) -> None:
+def test_a_stop_leaves_to_the_valkey_lane_what_that_has_taken(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "unanswered")
     send(lanes, "m1")
     lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)

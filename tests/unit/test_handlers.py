@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lambdas.conversation_processor import handler as executor
+from lambdas.conversation_processor import handler as conversation_processor
 from lambdas.processor import handler as processor
 from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
@@ -31,32 +31,34 @@ def telemetry() -> RecordedTelemetry:
 # -- conversation processor ------------------------------------------------------------------------
 
 
-def executor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
-    monkeypatch.setattr(executor, "_parts", lambda: (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry))
+def conversation_processor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
+    monkeypatch.setattr(
+        conversation_processor, "_parts", lambda: (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry)
+    )
 
 
-def test_an_executor_without_valkey_ends_well_for_the_watchdog_comes(
+def test_a_conversation_processor_without_valkey_ends_well_for_the_watchdog_comes(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
-    executor_with(monkeypatch, telemetry, process=raising(StoreUnavailable("gone")))
-    executor.handler({"conversation": "c", "shard": 0}, CONTEXT)
+    conversation_processor_with(monkeypatch, telemetry, process=raising(StoreUnavailable("gone")))
+    conversation_processor.handler({"conversation": "c", "shard": 0}, CONTEXT)
     assert telemetry.counts["StoreFailures"] == 1
     assert telemetry.flushes == 1
 
 
 def test_a_bug_in_a_script_fails_the_invocation(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
-    executor_with(monkeypatch, telemetry, process=raising(ScriptInvariantBroken("bug")))
+    conversation_processor_with(monkeypatch, telemetry, process=raising(ScriptInvariantBroken("bug")))
     with pytest.raises(ScriptInvariantBroken):
-        executor.handler({"conversation": "c", "shard": 0}, CONTEXT)
+        conversation_processor.handler({"conversation": "c", "shard": 0}, CONTEXT)
     assert telemetry.flushes == 1
 
 
 def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
-    executor_with(monkeypatch, telemetry, redrive=lambda letter, _time: letter["batchId"])
-    assert executor.handler({"redrive": {"batchId": "b"}}, CONTEXT) == {"redriven": "b"}
-    executor_with(monkeypatch, telemetry, redrive=raising(SendFailed("put event: Throttling")))
+    conversation_processor_with(monkeypatch, telemetry, redrive=lambda letter, _time: letter["batchId"])
+    assert conversation_processor.handler({"redrive": {"batchId": "b"}}, CONTEXT) == {"redriven": "b"}
+    conversation_processor_with(monkeypatch, telemetry, redrive=raising(SendFailed("put event: Throttling")))
     with pytest.raises(SendFailed):
-        executor.handler({"redrive": {}}, CONTEXT)
+        conversation_processor.handler({"redrive": {}}, CONTEXT)
 
 
 # -- processor -------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def test_what_the_store_deals_with_itself_is_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     variables = {
-        "VALKEY_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION": "p",
+        "REDIS_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION_NAME": "p",
         "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
     }  # fmt: skip
     for name, value in variables.items():

@@ -18,7 +18,7 @@ ROUNDS = 5
 
 BUDGETS = {
     "ingest": 1.8, "processor": 1.3, "conversation_processor": 1.3, "watchdog": 1.3, "admin": 1.8, "responder": 0.6,
-    "window_processor": 0.7,
+    "dynamodb_processor": 0.7,
 }  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -63,6 +63,6 @@ def test_no_handler_imports_what_it_may_never_need(role: str) -> None:
     unwanted = {"boto3", "botocore.session", "urllib3", "aws_xray_sdk"}
     if role not in ("ingest", "admin"):
         unwanted |= {"pydantic", "message_buffer.rules.layers", "message_buffer.messages.message"}
-    if role in ("window_processor", "responder"):
+    if role in ("dynamodb_processor", "responder"):
         unwanted |= {"redis"}  # they know no Valkey
     assert not imported & unwanted

@@ -118,7 +118,7 @@ def test_typing_waits_as_the_accounts_rules_say(scene: Scene) -> None:
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     scene.rules.write("tenant:acme", {"typingInferenceMs": 9_000})
     scene.post("generic", message())
-    _, answer = scene.post("generic", {"account": "shop", "conversation": "c1"}, door="typing")
+    _, answer = scene.post("generic", {"account": "shop", "conversation": "c1"}, route="typing")
     assert waits_ms(scene, answer, "acme/generic/shop/c1") == 9_000
 
 
@@ -326,7 +326,7 @@ def test_a_transcript_that_comes_late_sends_at_once_and_starts_a_processor(scene
 
 def test_an_edited_text_moves_no_time(scene: Scene) -> None:
     scene.post("generic", message("m1"))
-    scene.post("generic", {"account": "shop", "conversation": "c1"}, door="typing")
+    scene.post("generic", {"account": "shop", "conversation": "c1"}, route="typing")
     before = scene.engine.store.peek_conversation(CHAT).due_at_ms
     scene.post("generic", message("m1", "Hello", edited=True))
     assert (texts(scene), scene.engine.store.peek_conversation(CHAT).due_at_ms) == (["Hello"], before)
@@ -374,7 +374,7 @@ def test_a_thousand_first_messages_read_the_table_twice(scene: Scene) -> None:
 
 
 def emit(scene: Scene) -> Taken:
-    """Take the batch that waits, and leave it in its executor's hands."""
+    """Take the batch that waits, and leave it in its conversation processor's hands."""
     scene.engine.clock.advance(60_000)
     assert scene.engine.claim() == [CHAT]
     taken = scene.engine.store.take_batch(CHAT, "token")

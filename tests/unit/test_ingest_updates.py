@@ -303,7 +303,7 @@ def test_typing_makes_a_buffer_wait_longer(scene: Scene) -> None:
     scene.post("generic", typing(id="m1", text="Hey"))
     scene.engine.clock.advance(500)
     due_at_ms = scene.engine.clock.now_ms + 3_000
-    assert scene.post("generic", typing(), door="typing") == (
+    assert scene.post("generic", typing(), route="typing") == (
         200,
         {"conversations": {CONVERSATION: {"dueAt": due_at_ms}}},
     )
@@ -311,7 +311,7 @@ def test_typing_makes_a_buffer_wait_longer(scene: Scene) -> None:
 
 
 def test_typing_makes_no_buffer(scene: Scene) -> None:
-    status, answer = scene.post("generic", [typing(), typing(tenant="acme"), typing()], door="typing")
+    status, answer = scene.post("generic", [typing(), typing(tenant="acme"), typing()], route="typing")
     assert (status, answer) == (
         200,
         {"conversations": {CONVERSATION: {"dueAt": None}, "acme/generic/shop/c1": {"dueAt": None}}},
@@ -324,7 +324,7 @@ def test_typing_for_ever_does_not_keep_a_batch_for_ever(scene: Scene) -> None:
     first_at_ms = scene.engine.clock.now_ms
     answers = []
     for _ in range(40):
-        answers.append(scene.post("generic", typing(), door="typing")[1]["conversations"][CONVERSATION]["dueAt"])
+        answers.append(scene.post("generic", typing(), route="typing")[1]["conversations"][CONVERSATION]["dueAt"])
         scene.engine.clock.advance(900)
     assert max(answers) == first_at_ms + 30_000
 
@@ -341,35 +341,35 @@ def test_typing_waits_by_the_rules(fake: Engine, monkeypatch: pytest.MonkeyPatch
     scene = Scene(fake, monkeypatch, stage_rules=rules)
     scene.post("generic", typing(id="m1", text="Hey"))
     scene.engine.clock.advance(100)
-    _, answer = scene.post("generic", typing(), door="typing")
+    _, answer = scene.post("generic", typing(), route="typing")
     assert answer["conversations"][CONVERSATION]["dueAt"] == scene.engine.clock.now_ms + wait_ms
 
 
 @pytest.mark.parametrize("platform", [name for name in PLATFORMS if name != "generic"])
 def test_who_tells_of_no_typing_has_no_such_door(scene: Scene, platform: str) -> None:
     raw = b"{}"
-    assert scene.call(gateway(platform, raw, headers=signed(platform, raw, SECRET), door="typing"))[0] == 404
+    assert scene.call(gateway(platform, raw, headers=signed(platform, raw, SECRET), route="typing"))[0] == 404
 
 
 def test_typing_is_signed_like_everything(scene: Scene) -> None:
-    assert scene.post("generic", typing(), door="typing", secret="guess")[0] == 401
+    assert scene.post("generic", typing(), route="typing", secret="guess")[0] == 401
     scene.secrets.text = json.dumps({"generic": {"accounts": {"shop": "as", "other": "bs"}}})
     scene.secrets_now_ms += LIFE_MS + 1
-    assert scene.post("generic", [typing(), typing(account="other")], door="typing", secret="as")[0] == 401
-    assert scene.post("generic", typing(), door="typing", secret="as")[0] == 200
+    assert scene.post("generic", [typing(), typing(account="other")], route="typing", secret="as")[0] == 401
+    assert scene.post("generic", typing(), route="typing", secret="as")[0] == 200
 
 
 @pytest.mark.parametrize(
     "body", [b"{", [], 7, {}, {"account": "shop"}, typing(conversation=""), typing(conversation="c" * 2_000)]
 )
 def test_typing_that_is_wrong_is_refused_in_a_sentence(scene: Scene, body: Any) -> None:
-    status, answer = scene.post("generic", body, door="typing")
+    status, answer = scene.post("generic", body, route="typing")
     assert status == 400
     assert answer["error"].endswith(".") or "bytes" in answer["error"]
 
 
 def test_typing_is_only_told_by_post(scene: Scene) -> None:
-    assert scene.call(gateway("generic", method="GET", door="typing"))[0] == 405
+    assert scene.call(gateway("generic", method="GET", route="typing"))[0] == 405
 
 
 def test_typing_while_valkey_is_away_is_for_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +377,7 @@ def test_typing_while_valkey_is_away_is_for_later(scene: Scene, monkeypatch: pyt
         raise StoreUnavailable("gone")
 
     monkeypatch.setattr(scene.engine.store, "extend_wait", fail)
-    assert scene.post("generic", typing(), door="typing")[0] == 503
+    assert scene.post("generic", typing(), route="typing")[0] == 503
 
 
 # -- nobody else -----------------------------------------------------------------------------------
@@ -398,8 +398,8 @@ def test_p9_from_an_unverified_body_nothing_reaches_the_store(
 ) -> None:
     raw = body_of(fixture.parent.name, json.loads(fixture.read_text())) + junk
     headers = {"content-type": content_type(platform), **dict.fromkeys(NAMES, given_header)}
-    for door in ("webhook", "typing"):
-        assert scene.call(gateway(platform, raw, headers=headers, door=door))[0] in (401, 404)
+    for route in ("webhook", "typing"):
+        assert scene.call(gateway(platform, raw, headers=headers, route=route))[0] in (401, 404)
     assert scene.is_empty()
     assert scene.bus.published == []
 

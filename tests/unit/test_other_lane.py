@@ -11,12 +11,12 @@ from message_buffer.events.emission import LONGEST_RETRY_MS
 from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import payload
 from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes
-from tests.support.window import CONVERSATION, Killed, failing, killed, make_holding_table
+from tests.support.window import CONVERSATION, Killed, failing, killed, make_message_table
 
 
 @pytest.fixture
 def lanes(database: object) -> TwoLanes:
-    make_holding_table(database)
+    make_message_table(database)
     return TwoLanes()
 
 
@@ -51,7 +51,7 @@ def fall_due(lanes: TwoLanes) -> None:
 # -- in turn -----------------------------------------------------------------------------------------------------------
 
 
-def test_where_the_window_lane_never_was_a_batch_costs_three_requests_more(lanes: TwoLanes) -> None:
+def test_where_the_dynamodb_lane_never_was_a_batch_costs_three_requests_more(lanes: TwoLanes) -> None:
     in_main(lanes, "m1", "m2")
     fall_due(lanes)
     lanes.execute()
@@ -97,7 +97,7 @@ def test_a_message_of_both_lanes_goes_out_with_those_that_are_held(lanes: TwoLan
     in_window(lanes, "m1", "m2")
     lanes.come_to_rest()
     assert batches(lanes) == [("window", ["m1", "m2"]), ("debounce", ["m3"])]
-    assert lanes.scene.telemetry.counts["LeftToWindow"] == 1
+    assert lanes.scene.telemetry.counts["LeftToDynamoDbLane"] == 1
 
 
 def test_a_batch_of_which_nothing_is_left_is_done_without_an_event(lanes: TwoLanes) -> None:
@@ -107,7 +107,7 @@ def test_a_batch_of_which_nothing_is_left_is_done_without_an_event(lanes: TwoLan
     assert batches(lanes) == [("window", ["m1"])]
 
 
-def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_window_lane(lanes: TwoLanes) -> None:
+def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_dynamodb_lane(lanes: TwoLanes) -> None:
     in_main(lanes, "m1")
     fall_due(lanes)
     lanes.execute()
@@ -118,7 +118,7 @@ def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_window_lane(lan
     assert lanes.scene.is_at_rest()
 
 
-def test_what_the_window_lane_emitted_is_not_emitted_when_it_comes_again_by_the_main_lane(lanes: TwoLanes) -> None:
+def test_what_the_dynamodb_lane_emitted_is_not_emitted_when_it_comes_again_by_the_valkey_lane(lanes: TwoLanes) -> None:
     in_window(lanes, "m1")
     lanes.let_windows_end()
     in_main(lanes, "m1", "m2")
@@ -126,7 +126,7 @@ def test_what_the_window_lane_emitted_is_not_emitted_when_it_comes_again_by_the_
     assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
 
 
-def test_what_was_deleted_while_it_was_held_does_not_come_out_of_the_main_lane(lanes: TwoLanes) -> None:
+def test_what_was_deleted_while_it_was_held_does_not_come_out_of_the_valkey_lane(lanes: TwoLanes) -> None:
     in_main(lanes, "m1", "m2")
     in_window(lanes, "m1")
     lanes.scene.lane.delete_message(CONVERSATION, "m1")
@@ -134,7 +134,7 @@ def test_what_was_deleted_while_it_was_held_does_not_come_out_of_the_main_lane(l
     assert batches(lanes) == [("debounce", ["m2"])]
 
 
-def test_a_message_that_the_main_lane_took_first_stays_its_own_though_it_is_deleted_in_the_window(
+def test_a_message_that_the_valkey_lane_took_first_stays_its_own_though_it_is_deleted_in_the_window(
     lanes: TwoLanes,
 ) -> None:
     in_main(lanes, "m1", "m2")
@@ -149,13 +149,13 @@ def test_a_message_that_the_main_lane_took_first_stays_its_own_though_it_is_dele
 
 # -- at the same time --------------------------------------------------------------------------------------------------
 
-# Where the window lane was, and where it was not yet.
-EXECUTORS_STEPS, FIRST_STEPS = 9, 7
+# Where the DynamoDB lane was, and where it was not yet.
+CONVERSATION_PROCESSORS_STEPS, FIRST_STEPS = 9, 7
 WINDOWS_STEPS = 6
 
 
 @pytest.mark.parametrize("step", range(1, FIRST_STEPS + 1))
-def test_the_window_is_emptied_between_any_two_steps_of_the_executor(lanes: TwoLanes, step: int) -> None:
+def test_the_window_is_emptied_between_any_two_steps_of_the_conversation_processor(lanes: TwoLanes, step: int) -> None:
     in_main(lanes, "m1", "m2")
     fall_due(lanes)
 
@@ -170,7 +170,9 @@ def test_the_window_is_emptied_between_any_two_steps_of_the_executor(lanes: TwoL
 
 
 @pytest.mark.parametrize("step", range(1, WINDOWS_STEPS + 1))
-def test_the_executor_runs_between_any_two_steps_of_the_window_processor(lanes: TwoLanes, step: int) -> None:
+def test_the_conversation_processor_runs_between_any_two_steps_of_the_window_processor(
+    lanes: TwoLanes, step: int
+) -> None:
     in_main(lanes, "m1", "m2")
     in_window(lanes, "m1", "m3")
     # The window is not waited for any longer.
@@ -185,8 +187,8 @@ def test_the_executor_runs_between_any_two_steps_of_the_window_processor(lanes: 
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", range(1, EXECUTORS_STEPS + 1))
-def test_an_executor_that_dies_at_any_step_is_followed_by_one_that_emits_the_same(
+@pytest.mark.parametrize("step", range(1, CONVERSATION_PROCESSORS_STEPS + 1))
+def test_a_conversation_processor_that_dies_at_any_step_is_followed_by_one_that_emits_the_same(
     lanes: TwoLanes, step: int, *, after: bool
 ) -> None:
     in_main(lanes, "m1", "m2")
@@ -220,13 +222,13 @@ def test_what_cannot_be_read_is_a_dead_letter_with_a_fallback_too(lanes: TwoLane
     assert lanes.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
 
 
-def test_an_outage_of_the_table_delays_the_main_lane_and_does_not_stop_it(
+def test_an_outage_of_the_table_delays_the_valkey_lane_and_does_not_stop_it(
     lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_main(lanes, "m1")
 
     monkeypatch.setattr(lanes.scene.wire, "before", table_is_away)
-    lanes.executor._other_lane = emitting.OtherLane(
+    lanes.conversation_processor._agreement = emitting.LaneAgreement(
         lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, clock=lanes.clock
     )
     for _ in range(emitting.MOST_ATTEMPTS):
@@ -245,8 +247,8 @@ def table_is_away(request: str) -> None:
 
 
 def impatient(lanes: TwoLanes) -> None:
-    lanes.executor._other_lane = emitting.OtherLane(
-        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_attempts=0, clock=lanes.clock
+    lanes.conversation_processor._agreement = emitting.LaneAgreement(
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, max_attempts_of_agreement=0, clock=lanes.clock
     )
 
 
@@ -312,8 +314,8 @@ def test_a_stop_that_is_slow_to_bury_does_not_change_a_batch_that_left(lanes: Tw
     in_main(lanes, "m1", "m2")
     fall_due(lanes)
     in_window(lanes, "m1")
-    lanes.executor._other_lane = emitting.OtherLane(
-        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_waits=0, clock=lanes.clock
+    lanes.conversation_processor._agreement = emitting.LaneAgreement(
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, max_waits=0, clock=lanes.clock
     )
 
     def emit_and_lose_valkey() -> None:
@@ -329,7 +331,7 @@ def test_a_stop_that_is_slow_to_bury_does_not_change_a_batch_that_left(lanes: Tw
     assert batches(lanes) == [("window", ["m0"]), ("debounce", ["m1", "m2"])]
 
 
-def test_a_stop_does_not_give_away_what_the_window_lane_has_emitted(lanes: TwoLanes) -> None:
+def test_a_stop_does_not_give_away_what_the_dynamodb_lane_has_emitted(lanes: TwoLanes) -> None:
     in_window(lanes, "m0")
     lanes.let_windows_end()
     in_main(lanes, "m1", "m2")
@@ -341,7 +343,7 @@ def test_a_stop_does_not_give_away_what_the_window_lane_has_emitted(lanes: TwoLa
         with lanes.scene.wire.at("put_events", killed, after=True):
             lanes.do(Step("empty_windows"))
 
-    # The executor dies before it has looked.
+    # The conversation processor dies before it has looked.
     with (
         lanes.scene.wire.at("put_item", fall_back_and_die_before_the_burial),
         lanes.scene.wire.at("batch_get_item", killed, after=True),
@@ -356,7 +358,7 @@ def test_a_stop_does_not_give_away_what_the_window_lane_has_emitted(lanes: TwoLa
     assert batches(lanes) == [("window", ["m0"]), ("window", ["m1"]), ("debounce", ["m2"])]
 
 
-def test_an_executor_whose_batch_was_given_to_another_decides_nothing(lanes: TwoLanes) -> None:
+def test_a_conversation_processor_whose_batch_was_given_to_another_decides_nothing(lanes: TwoLanes) -> None:
     in_window(lanes, "m1")
     lanes.let_windows_end()
     in_main(lanes, "m1", "m2")
@@ -368,8 +370,8 @@ def test_an_executor_whose_batch_was_given_to_another_decides_nothing(lanes: Two
 
 
 def test_where_a_batch_has_one_attempt_a_table_that_does_not_answer_does_not_cost_it(lanes: TwoLanes) -> None:
-    lane = emitting.OtherLane(
-        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, most_attempts=0, clock=lanes.clock
+    lane = emitting.LaneAgreement(
+        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, max_attempts_of_agreement=0, clock=lanes.clock
     )
     taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [payload("m1")])
     with lanes.scene.wire.at("put_item", failing()):

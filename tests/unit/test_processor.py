@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from lambdas.processor.service import Executors, Exit, Processor, Time, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.outcomes import Acquired, Held
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
-from tests.support.fakes import EXECUTOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
+from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
 from tests.support.invariants import assert_invariants
 
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
@@ -40,8 +40,8 @@ class Scene:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.functions, self.telemetry, self.wake = FakeFunctions(), RecordedTelemetry(), FakeWake(engine.clock)
-        self.executors = Executors(self.functions, EXECUTOR)
-        self.executors._pool = AtOnce()  # type: ignore[assignment] # no threads where time stands still
+        self.conversation_processors = ConversationProcessors(self.functions, CONVERSATION_PROCESSOR)
+        self.conversation_processors._pool = AtOnce()  # type: ignore[assignment] # no threads where time stands still
         self.slept: list[float] = []
         self.processor = self.make()
 
@@ -49,7 +49,7 @@ class Scene:
         return Processor(
             store=self.engine.store,
             wake=self.wake,
-            executors=self.executors,
+            conversation_processors=self.conversation_processors,
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             timings=TIMINGS,
@@ -104,12 +104,14 @@ def test_it_leaves_at_once_if_another_one_is_there(scene: Scene) -> None:
     assert scene.wake.waits == []
 
 
-def test_an_executor_is_sent_for_each_conversation_that_is_due(scene: Scene) -> None:
+def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scene: Scene) -> None:
     for n in range(3):
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.engine.send("later", "m1")
     scene.run()
-    assert scene.functions.started[:3] == [(EXECUTOR, {"conversation": f"c{n}", "shard": 0}) for n in range(3)]
+    assert scene.functions.started[:3] == [
+        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0}) for n in range(3)
+    ]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
 
 
@@ -143,14 +145,14 @@ def test_more_than_one_claim_may_take_is_taken_without_a_sleep_between(scene: Sc
 
 def test_it_does_not_claim_what_it_cannot_send(scene: Scene) -> None:
     stuck = [Future[None]() for _ in range(200)]
-    scene.executors._under_way = dict.fromkeys(stuck, "c")
+    scene.conversation_processors._under_way = dict.fromkeys(stuck, "c")
     waits: list[float] = []
 
     def wait(seconds: float, *, for_all: bool = False) -> None:
         waits.append(seconds)
         stuck.pop().set_result(None)
 
-    scene.executors.wait = wait  # type: ignore[method-assign] # the wait of a test is to let one end
+    scene.conversation_processors.wait = wait  # type: ignore[method-assign] # the wait of a test is to let one end
     for n in range(3):
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.run(life_ms=31_000)
@@ -192,7 +194,7 @@ def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, mo
 
 
 def steady_traffic(scene: Scene) -> None:
-    """Messages without end, and executors that do their work at once."""
+    """Messages without end, and conversation processors that do their work at once."""
 
     def execute(_function: str, payload: Mapping[str, object]) -> None:
         if conversation := payload.get("conversation"):
@@ -275,7 +277,7 @@ def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_a_conversation_whose_executor_cannot_be_started_comes_back_soon(scene: Scene) -> None:
+def test_a_conversation_whose_conversation_processor_cannot_be_started_comes_back_soon(scene: Scene) -> None:
     began_ms = scene.engine.clock.now_ms
     claimed_at: list[int] = []
     scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
@@ -283,9 +285,9 @@ def test_a_conversation_whose_executor_cannot_be_started_comes_back_soon(scene: 
     scene.engine.send("c", "m1", rules=NOW)
     scene.run()
     assert scene.functions.conversations() == ["c"]
-    assert scene.telemetry.counts["ExecutorStartFailures"] == 2
+    assert scene.telemetry.counts["ConversationProcessorStartFailures"] == 2
     assert claimed_at[0] - began_ms < 2_500
-    waits = [line["retry_in_ms"] for line in scene.telemetry.said("executor could not be started")]
+    waits = [line["retry_in_ms"] for line in scene.telemetry.said("conversation processor could not be started")]
     assert waits == [250, 500], "later each time"
 
 
@@ -345,8 +347,8 @@ class Never(AtOnce):
         return Future()
 
 
-def test_it_stays_while_an_executor_is_still_being_started(scene: Scene) -> None:
-    scene.executors._pool = Never()  # type: ignore[assignment]
+def test_it_stays_while_a_conversation_processor_is_still_being_started(scene: Scene) -> None:
+    scene.conversation_processors._pool = Never()  # type: ignore[assignment]
     scene.engine.send("c", "m1", rules=NOW)
     assert scene.run() is Exit.HANDED_OVER, "not idle: a start that fails must still be put back"
 
@@ -354,9 +356,9 @@ def test_it_stays_while_an_executor_is_still_being_started(scene: Scene) -> None
 def test_a_start_that_failed_is_not_forgotten_when_valkey_is_away_just_then(scene: Scene) -> None:
     started: Future[None] = Future()
     started.set_exception(SendFailed("Throttled"))
-    scene.executors._under_way[started] = "c"
-    for found, error in scene.executors.ended():
+    scene.conversation_processors._under_way[started] = "c"
+    for found, error in scene.conversation_processors.ended():
         assert (found, str(error)) == ("c", "Throttled")
         break  # as an exception of the store would
-    assert [found for found, _ in scene.executors.ended()] == ["c"]
-    assert not scene.executors.any_under_way
+    assert [found for found, _ in scene.conversation_processors.ended()] == ["c"]
+    assert not scene.conversation_processors.any_under_way

@@ -96,7 +96,7 @@ def test_whatever_they_write_and_whenever_it_is_answered_and_recorded_once(
     assert SECOND in told
     assert world.is_free()
     assert world.parked() == []
-    assert not world.buried
+    assert not world.dead_lettered
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -238,7 +238,7 @@ def test_a_merged_batch_is_answered_by_itself_if_the_other_one_is_given_up(begin
     world.emit("b-2", 2, SECOND)
     world.queue = [each._replace(receives=12) if "b-2" in each.body else each for each in world.queue]
     world.deliver()
-    assert [reason for _, reason in world.buried] == ["made to fail"]
+    assert [reason for _, reason in world.dead_lettered] == ["made to fail"]
     world.sender.before_send = lambda _text: None
     world.run()
     assert world.sender.sent == PARTS
@@ -285,7 +285,7 @@ def test_a_gate_that_cannot_be_asked_to_the_last_lets_the_reply_go(begin: Begin)
 
     world.buffer.newest = fail  # type: ignore[method-assign,assignment]
     world.run()
-    assert (world.sender.sent, world.buried) == (PARTS, [])
+    assert (world.sender.sent, world.dead_lettered) == (PARTS, [])
 
 
 def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:

@@ -16,7 +16,7 @@ from responder import handler as module
 from responder.buffer import MessageBuffer
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries
-from responder.desk import Desk
+from responder.desk import OperatorCommands
 from responder.errors import Busy, MalformedEvent
 from responder.event import read_batch
 from responder.gate import MOST_PARKED, MOST_PARKED_BYTES
@@ -129,7 +129,7 @@ def test_a_buried_delivery_is_unchanged_and_its_reason_stands_beside_it(monkeypa
     sent: list[dict[str, Any]] = []
     client = SimpleNamespace(send_message=lambda **named: sent.append(named))
     monkeypatch.setattr("message_buffer.aws.clients.client", lambda _service: client)
-    Deliveries("queue", "dead").bury("body", reason="r" * 500)
+    Deliveries("queue", "dead").dead_letter("body", reason="r" * 500)
     (message,) = sent
     assert (message["QueueUrl"], message["MessageBody"]) == ("dead", "body")
     assert len(message["MessageAttributes"]["reason"]["StringValue"]) == 200
@@ -245,7 +245,9 @@ def world(new_table: Tables) -> World:
 
 @pytest.fixture
 def ask(world: World) -> Answer:
-    desk = Desk(table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms)
+    desk = OperatorCommands(
+        table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms
+    )
     return lambda operation, **fields: desk.answer(
         {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}
     )

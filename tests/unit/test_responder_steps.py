@@ -17,7 +17,7 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest", "answer", "plan",
-    "newest", "mark", "send", "mark", "mark", "send", "mark", "settle",
+    "newest", "mark", "send", "mark", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_whatever_step_fails_nothing_is_sent_twice_and_all_is_recorded_once(
     assert missing <= unconfirmed <= 1
     assert at_work.turns() == ANSWERED
     assert (at_work.status(), at_work.is_free()) == ("reply_sent", True)
-    assert not at_work.buried
+    assert not at_work.dead_lettered
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_fails_for_good_is_put_aside_with_its_reason(world: Callable[..., W
 
     at_work.sender.before_send = refuse
     at_work.run()
-    ((body, reason),) = at_work.buried
+    ((body, reason),) = at_work.dead_lettered
     assert (QUESTION in body, reason) == (True, "status 400")
     assert (at_work.status(), at_work.is_free()) == ("processing_error", True)
     record = at_work.item()
@@ -183,7 +183,7 @@ def test_what_fails_again_and_again_waits_longer_and_is_given_up(world: Callable
     at_work.run()
     assert len(at_work.assistant.prompts) == 4
     assert at_work.now_ms - began_ms == (4 + 8 + 16) * 1_000
-    assert [reason for _, reason in at_work.buried] == ["made to fail"]
+    assert [reason for _, reason in at_work.dead_lettered] == ["made to fail"]
     assert (at_work.status(), at_work.is_free()) == ("processing_error", True)
 
 
@@ -193,8 +193,8 @@ def test_what_is_no_event_is_put_aside_at_once(body: str, world: Callable[..., W
     at_work.emit("b-1", 1)
     at_work.queue[0] = at_work.queue[0]._replace(body=body)
     at_work.run()
-    ((buried, reason),) = at_work.buried
-    assert buried == body
+    ((dead_lettered, reason),) = at_work.dead_lettered
+    assert dead_lettered == body
     assert reason
 
 
@@ -241,7 +241,7 @@ def test_what_is_not_to_be_answered_is_told_and_remembered(
 
 @pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
 @pytest.mark.parametrize("when", ["before", "after"])
-# acquire, outbox, tenant_settings, hold, publish, settle
+# acquire, outbox, tenant_settings, hold, publish, finish
 @pytest.mark.parametrize("number", range(6))
 def test_whatever_step_fails_what_is_withheld_is_told_and_remembered_once(
     number: int, when: str, kills: bool, world: Callable[..., World]

@@ -22,7 +22,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
 from message_buffer.lanes.valkey.settings import IamAccess
-from message_buffer.lanes.valkey.sign_in import TOKEN_LIFE_MS, IamTokens
+from message_buffer.lanes.valkey.sign_in import TOKEN_REUSE_MS, IamTokens
 
 
 @pytest.fixture(autouse=True)
@@ -208,5 +208,5 @@ def test_a_token_is_used_until_it_gets_old() -> None:
     now, made = [1_700_000_000_000], iter(["first", "second"])
     tokens = IamTokens(IamAccess("u", "c", "r"), lambda _iam: next(made), clock=lambda: now[0])
     assert tokens.get_credentials() == tokens.get_credentials() == ("u", "first")
-    now[0] += TOKEN_LIFE_MS + 1
+    now[0] += TOKEN_REUSE_MS + 1
     assert tokens.get_credentials() == ("u", "second")

@@ -5,10 +5,10 @@ import pytest
 from lambdas import environment as config
 from message_buffer.errors import InvalidSettings
 
-COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "VALKEY_URL": "valkey://127.0.0.1:6379"}
+COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "REDIS_URL": "valkey://127.0.0.1:6379"}
 INGEST = COMMON | {
-    "LANE": "debounce",
-    "PROCESSOR_FUNCTION": "p",
+    "LANE": "valkey",
+    "PROCESSOR_FUNCTION_NAME": "p",
     "WEBHOOK_SECRET_ID": "s",
     "EVENT_BUS_NAME": "b",
     "RULES": '{"silenceMs": 5}',
@@ -16,33 +16,33 @@ INGEST = COMMON | {
 }
 PROCESSOR = COMMON | {
     "AWS_LAMBDA_FUNCTION_NAME": "p",
-    "CONVERSATION_PROCESSOR_FUNCTION": "c",
+    "CONVERSATION_PROCESSOR_FUNCTION_NAME": "c",
     "LEASE_MS": "15000",
     "CLAIM_TIMEOUT_MS": "30000",
     "PROCESSOR_IDLE_MS": "10000",
     "PROCESSOR_HANDOVER_MS": "30000",
 }
 CONVERSATION_PROCESSOR = COMMON | {
-    "PROCESSOR_FUNCTION": "p",
+    "PROCESSOR_FUNCTION_NAME": "p",
     "EVENT_BUS_NAME": "b",
     "MAX_EVENT_BYTES": "262144",
     "OVERSIZE_BUCKET": "o",
-    "EXECUTOR_TIMEOUT_MS": "20000",
+    "CONVERSATION_PROCESSOR_TIMEOUT_MS": "20000",
     "MAX_ATTEMPTS": "5",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
-WATCHDOG = COMMON | {"PROCESSOR_FUNCTION": "p"}
+WATCHDOG = COMMON | {"PROCESSOR_FUNCTION_NAME": "p"}
 ADMIN = COMMON | {
-    "LANE": "debounce",
+    "LANE": "valkey",
     "RULES": "{}",
     "RULES_TABLE": "t",
-    "PROCESSOR_FUNCTION": "p",
+    "PROCESSOR_FUNCTION_NAME": "p",
     "REDRIVE_FUNCTION": "c",
     "EVENT_BUS_NAME": "b",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
-HOLDING = {"HOLDING_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}
-WINDOW_PROCESSOR = HOLDING | {
+DYNAMODB_LANE = {"MESSAGE_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}
+WINDOW_PROCESSOR = DYNAMODB_LANE | {
     "STAGE": "test",
     "EVENT_BUS_NAME": "b",
     "MAX_EVENT_BYTES": "262144",
@@ -50,12 +50,12 @@ WINDOW_PROCESSOR = HOLDING | {
     "MAX_ATTEMPTS": "5",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
-OF_THE_MAIN_LANE = {*COMMON, "PROCESSOR_FUNCTION"} - {"STAGE"}
+OF_THE_MAIN_LANE = {*COMMON, "PROCESSOR_FUNCTION_NAME"} - {"STAGE"}
 
 
 def without_a_cache(variables: dict[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in variables.items() if name not in OF_THE_MAIN_LANE}
-    return kept | HOLDING | {"LANE": "window"}
+    return kept | DYNAMODB_LANE | {"LANE": "dynamodb"}
 
 
 READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
@@ -64,12 +64,12 @@ READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_conversation_processor, CONVERSATION_PROCESSOR),
     (config.read_watchdog, WATCHDOG),
     (config.read_admin, ADMIN),
-    (config.read_window_processor, WINDOW_PROCESSOR),
+    (config.read_dynamodb_processor, WINDOW_PROCESSOR),
     (config.read_ingest, without_a_cache(INGEST)),
     (config.read_admin, without_a_cache(ADMIN)),
-    (config.read_ingest, INGEST | HOLDING),
-    (config.read_admin, ADMIN | HOLDING),
-    (config.read_conversation_processor, CONVERSATION_PROCESSOR | HOLDING),
+    (config.read_ingest, INGEST | DYNAMODB_LANE),
+    (config.read_admin, ADMIN | DYNAMODB_LANE),
+    (config.read_conversation_processor, CONVERSATION_PROCESSOR | DYNAMODB_LANE),
 ]
 
 
@@ -87,7 +87,7 @@ def test_a_missing_variable_is_named_in_a_sentence(
 
 @pytest.mark.parametrize("lane", ["Window", "both"])
 def test_what_is_no_lane_is_refused(lane: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"^The environment variable LANE must be one of debounce, window\.$"):
+    with pytest.raises(InvalidSettings, match=r"^The environment variable LANE must be one of valkey, dynamodb\.$"):
         config.read_ingest(INGEST | {"LANE": lane})
 
 
@@ -95,19 +95,23 @@ def test_a_lane_without_a_cache_asks_for_none() -> None:
     ingest, admin = config.read_ingest(without_a_cache(INGEST)), config.read_admin(without_a_cache(ADMIN))
     for settings in (ingest, admin):
         assert (settings.valkey, settings.processor_function) == (None, None)
-        assert settings.holding == ("h", "https://t")
+        assert settings.dynamodb_lane == ("h", "https://t")
 
 
-def test_beside_the_main_lane_its_functions_are_told_where_the_window_lane_is() -> None:
-    executor = config.read_conversation_processor(CONVERSATION_PROCESSOR | HOLDING)
-    for settings in (config.read_ingest(INGEST | HOLDING), config.read_admin(ADMIN | HOLDING), executor):
-        assert settings.holding == ("h", "https://t")
+def test_beside_the_valkey_lane_its_functions_are_told_where_the_dynamodb_lane_is() -> None:
+    conversation_processor = config.read_conversation_processor(CONVERSATION_PROCESSOR | DYNAMODB_LANE)
+    for settings in (
+        config.read_ingest(INGEST | DYNAMODB_LANE),
+        config.read_admin(ADMIN | DYNAMODB_LANE),
+        conversation_processor,
+    ):
+        assert settings.dynamodb_lane == ("h", "https://t")
 
 
 def test_without_a_fallback_nothing_is_held() -> None:
-    executor = config.read_conversation_processor(CONVERSATION_PROCESSOR)
-    for settings in (config.read_ingest(INGEST), config.read_admin(ADMIN), executor):
-        assert settings.holding is None
+    conversation_processor = config.read_conversation_processor(CONVERSATION_PROCESSOR)
+    for settings in (config.read_ingest(INGEST), config.read_admin(ADMIN), conversation_processor):
+        assert settings.dynamodb_lane is None
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "¼"])
@@ -127,7 +131,7 @@ def test_timings_reach_the_store() -> None:
     assert (store.shards, store.lease_ms, store.claim_ms, store.start_ms) == (2, 15_000, 30_000, 10_000)
 
 
-def test_a_token_outlasts_its_executor() -> None:
+def test_a_token_outlasts_its_conversation_processor() -> None:
     store = config.read_conversation_processor(CONVERSATION_PROCESSOR).valkey.store
     # Lambda's time-out is in whole seconds, rounded up.
     assert store.executor_ms >= 20_000 + 1_000

@@ -53,7 +53,7 @@ def test_a_start_that_fails_is_made_by_a_later_pass(scene: Scene) -> None:
     assert scene.functions.processors() == [0]
 
 
-def test_what_a_dead_executor_left_comes_back(scene: Scene) -> None:
+def test_what_a_dead_conversation_processor_left_comes_back(scene: Scene) -> None:
     scene.engine.send("c", "m1", rules=NOW)
     assert scene.engine.claim() == ["c"]
     scene.engine.clock.advance(scene.store.settings.claim_ms)

@@ -1,4 +1,4 @@
-"""The window lane: what a message waits for, what leaves, and what is left."""
+"""The DynamoDB lane: what a message waits for, what leaves, and what is left."""
 
 import json
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from unittest.mock import patch
 import jsonschema
 import pytest
 
-from lambdas.window_processor import service
-from lambdas.window_processor.service import LONGEST_REST_MS, MAX_MESSAGES
+from lambdas.dynamodb_processor import service
+from lambdas.dynamodb_processor.service import LONGEST_REST_MS, MAX_MESSAGES
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb import table as holding_table
+from message_buffer.lanes.dynamodb import table as message_table
 from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
-from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen, HoldingTable, name_of
+from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen, MessageTable, name_of
 from message_buffer.messages.message import MAX_ID_BYTES
 from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
@@ -481,14 +481,14 @@ def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
 ) -> None:
     window.send("m1")
     window.send("m2")
-    write = HoldingTable._write
+    write = MessageTable._write
 
-    def leave_m2(table: HoldingTable, requests: Sequence[Any]) -> list[Any]:
+    def leave_m2(table: MessageTable, requests: Sequence[Any]) -> list[Any]:
         left = [each for each in requests if each["PutRequest"]["Item"]["item"]["S"] == "m#m2"]
         return write(table, rest) + left if (rest := [each for each in requests if each not in left]) else left
 
-    monkeypatch.setattr(holding_table, "PAUSES_SECONDS", ())
-    with patch.object(HoldingTable, "_write", leave_m2), pytest.raises(SendFailed):
+    monkeypatch.setattr(message_table, "PAUSES_SECONDS", ())
+    with patch.object(MessageTable, "_write", leave_m2), pytest.raises(SendFailed):
         window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
     assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.Cancelled)
     window.pass_time(2 * WINDOW_MS, sweep=True)

@@ -1,4 +1,4 @@
-"""The window lane under any interleaving: several of each function at work, dying, refused, their answers lost."""
+"""The DynamoDB lane under any interleaving: several of each function at work, dying, refused, their answers lost."""
 
 from contextlib import suppress
 from itertools import product
@@ -12,7 +12,7 @@ from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from tests.support.actors import FATES, GO, Actor, take_turns
 from tests.support.engine import payload
-from tests.support.window import AMPLE, RULES, WINDOW_MS, Killed, WindowScene, dynamodb, make_holding_table
+from tests.support.window import AMPLE, RULES, WINDOW_MS, Killed, WindowScene, dynamodb, make_message_table
 
 CONVERSATIONS = ("default/generic/shop/ann", "default/generic/shop/ben")
 MOST_ACTORS = 4
@@ -35,7 +35,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        make_holding_table(self.client)
+        make_message_table(self.client)
         self.scene = WindowScene()
         take_turns(self.scene.wire)
         self.lanes = [self.scene.new_lane() for _ in range(2)]
@@ -248,7 +248,7 @@ class WindowMachine(RuleBasedStateMachine):
         for event in self.scene.events():
             texts.setdefault(event["batchId"], set()).add(event["text"])
         assert all(len(each) == 1 for each in texts.values()), f"one batch, two contents: {texts}"
-        waiting = [each.name for each in self.scene.table.read(name).held]
+        waiting = [each.name for each in self.scene.table.read(name).stored]
         assert not set(waiting) & {each for each, _, _ in accepted}, f"never emitted: {waiting}"
 
 

@@ -1,4 +1,4 @@
-"""The window lane at every step: what comes, fails or dies there, and what its consumers see in the end.
+"""The DynamoDB lane at every step: what comes, fails or dies there, and what its consumers see in the end.
 
 A processor's run, request by request: lock, read, freeze, emit, bury, close.
 """
@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.window_processor.service import LOCK_MS, LONGEST_REST_MS
+from lambdas.dynamodb_processor.service import LOCK_MS, LONGEST_REST_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.triggers import Trigger
@@ -20,7 +20,7 @@ from tests.support.window import AMPLE, CONVERSATION, VISIBILITY_MS, WINDOW_MS, 
 
 STEPS = ["update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
 EVERY_STEP = [(step, after) for step in range(1, len(STEPS) + 1) for after in (False, True)]
-NAMES = ["lock", "read", "freeze", "emit", "bury", "close"]
+NAMES = ["lock", "read", "freeze", "emit", "leave_tombstones", "close"]
 at_every_step = pytest.mark.parametrize(
     ("step", "after"),
     EVERY_STEP,

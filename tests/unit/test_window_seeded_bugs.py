@@ -1,4 +1,4 @@
-"""The crossings of the window lane must be able to fail: each bug below, planted into its code, is found by it."""
+"""The crossings of the DynamoDB lane must be able to fail: each bug below, planted into its code, is found by it."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.window_processor import service
+from lambdas.dynamodb_processor import service
 from message_buffer.lanes.dynamodb import lane as window
-from message_buffer.lanes.dynamodb import table as holding_table
+from message_buffer.lanes.dynamodb import table as message_table
 from tests.support.window import dynamodb
 from tests.unit.test_window_model import try_every_crossing
 
@@ -24,11 +24,11 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug(
-        "the window is closed over what came meanwhile", holding_table,
+        "the window is closed over what came meanwhile", message_table,
         'only_if=" AND #generation = :generation"', 'only_if=" AND (#generation = :generation OR #owner = :me)"',
     ),
     Bug(
-        "a message that was edited since it was read goes out as it was", holding_table,
+        "a message that was edited since it was read goes out as it was", message_table,
         " AND attribute_not_exists(#frozen) AND #changes = :changes",
         " AND attribute_not_exists(#frozen) AND #changes >= :changes",
     ),
@@ -41,12 +41,12 @@ BUGS = (
         "if contents.window.frozen is not None:", "if False:",
     ),
     Bug(
-        "emitted messages are forgotten at once", holding_table,
+        "emitted messages are forgotten at once", message_table,
         '[{"PutRequest": {"Item": item}} for item in some]',
         '[{"DeleteRequest": {"Key": _key(conversation, item["item"]["S"])}} for item in some]',
     ),
     Bug(
-        "a window others rely on is closed with the request that failed", holding_table,
+        "a window others rely on is closed with the request that failed", message_table,
         "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         "#generation >= :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
     ),

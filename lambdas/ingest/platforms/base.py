@@ -230,7 +230,7 @@ def time_ms(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= MAX_TIME_MS else None
 
 
-def without_nothing(fields: Json) -> dict[str, Any]:
+def drop_nones(fields: Json) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -17,12 +17,12 @@ from lambdas.ingest.platforms.base import (
     Signer,
     Update,
     Webhook,
+    drop_nones,
     id_of,
     list_of,
     object_of,
     strings_of,
     time_ms,
-    without_nothing,
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
@@ -113,7 +113,7 @@ class _Event:
         return Reacted(self._conversation, id_of(content.get("mid")), self._author, emoji, self._at_ms)
 
     def _incoming(self, fields: dict[str, Any], *, interactive: Json | None) -> Incoming:
-        said = without_nothing({"sentAt": self._sent_at_ms, "interactive": interactive})
+        said = drop_nones({"sentAt": self._sent_at_ms, "interactive": interactive})
         return Incoming(self._conversation, self._message(fields | said))
 
     def _message(self, fields: dict[str, Any]) -> Message:
@@ -139,7 +139,7 @@ def _type(content: Json, attachments: list[dict[str, Any]]) -> str:
 def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
-        found.append(without_nothing({"type": "story", "url": story.get("url"), "id": story.get("id")}))
+        found.append(drop_nones({"type": "story", "url": story.get("url"), "id": story.get("id")}))
     # A sticker comes twice for now: as the image that it was, and as a sticker.
     stickers = {each.get("id") for each in found if each["type"] == "sticker"}
     return [each for each in found if each["type"] != "image" or each.get("id") not in stickers]
@@ -149,7 +149,7 @@ def _attachment(given: Json) -> dict[str, Any]:
     payload = object_of(given.get("payload"))
     kind = word_of(given.get("type")) or "fallback"
     sticker, place = payload.get("sticker_id"), object_of(payload.get("coordinates"))
-    return without_nothing(
+    return drop_nones(
         {
             "type": _OUR_NAME.get(kind, kind),
             "url": payload.get("url") or given.get("url"),

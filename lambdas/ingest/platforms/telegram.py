@@ -18,6 +18,7 @@ from lambdas.ingest.platforms.base import (
     Signer,
     Update,
     Webhook,
+    drop_nones,
     id_of,
     is_same,
     list_of,
@@ -25,7 +26,6 @@ from lambdas.ingest.platforms.base import (
     object_of,
     parse_json,
     strings_of,
-    without_nothing,
     word_of,
 )
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
@@ -187,7 +187,7 @@ def _content_of(message: Json) -> dict[str, Any] | None:
         return None
     kind = "contacts" if attachment["type"] == "contact" else attachment["type"]
     described = attachment.pop("text", "")
-    return {"text": message.get("caption") or described, "type": kind, "attachments": [without_nothing(attachment)]}
+    return {"text": message.get("caption") or described, "type": kind, "attachments": [drop_nones(attachment)]}
 
 
 def _attachment_of(message: Json) -> dict[str, Any] | None:

@@ -22,8 +22,8 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     address_of,
+    drop_nones,
     is_same,
-    without_nothing,
 )
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -162,7 +162,7 @@ def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
     given = form.get("NumMedia", "0")
     count = min(int(given), MOST_MEDIA) if given.isascii() and given.isdigit() and len(given) < len("1000") else 0
     kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
-    return [without_nothing({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
+    return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
 
 
 def _kind(mime_type: str | None) -> str:

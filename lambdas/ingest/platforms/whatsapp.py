@@ -20,12 +20,12 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     address_of,
+    drop_nones,
     id_of,
     list_of,
     ms_of_seconds,
     object_of,
     strings_of,
-    without_nothing,
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
@@ -106,7 +106,7 @@ class _Item:
         }
         # Contacts are a list where the other types have an object.
         content = {"items": content} if isinstance(content, list) else object_of(content)
-        return Message.model_validate(fields | without_nothing(times) | read(content))
+        return Message.model_validate(fields | drop_nones(times) | read(content))
 
 
 def _values(body: bytes) -> Iterator[Json]:
@@ -135,7 +135,7 @@ def _media(kind: str) -> Callable[[Json], dict[str, Any]]:
             "mimeType": content.get("mime_type"),
             "name": content.get("filename"),
         }
-        return {"text": content.get("caption", ""), "attachments": [without_nothing(attachment)]}
+        return {"text": content.get("caption", ""), "attachments": [drop_nones(attachment)]}
 
     return read
 
@@ -144,7 +144,7 @@ def _location(content: Json) -> dict[str, Any]:
     place = {"type": "location", "latitude": content.get("latitude"), "longitude": content.get("longitude")}
     return {
         "text": strings_of([content.get("name"), content.get("address")]),
-        "attachments": [without_nothing(place)],
+        "attachments": [drop_nones(place)],
     }
 
 

@@ -1,7 +1,7 @@
-"""The window lane as ingest and operators see it: the store's methods, on the holding table.
+"""The DynamoDB lane as ingest and operators see it: the store's methods, on the message table.
 
 A message waits until the window that its conversation's first message opened is over, and no longer. Windows are
-emptied by the window processor, at whose trigger; who opens a window sends it, and fails if it cannot.
+emptied by the DynamoDB processor, at whose trigger; who opens a window sends it, and fails if it cannot.
 """
 
 import time
@@ -12,10 +12,10 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, ELSEWHERE, MAIN_LANE, HoldingTable, Window, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, ELSEWHERE, VALKEY_LANE, MessageTable, Window, name_of
 from message_buffer.rules.timing import Timing
 
-# For so long a message is known after its batch has left, as in the debounce lane.
+# For so long a message is known after its batch has left, as in the Valkey lane.
 REMEMBER_MS = 86_400_000
 # A window so much overdue has lost its trigger: whoever writes to it next, or the sweep, sends another.
 GRACE_MS = 60_000
@@ -37,10 +37,10 @@ class Opened(NamedTuple):
     due_at_ms: int
 
 
-class WindowLane:
+class DynamoDbLane:
     def __init__(
         self,
-        table: HoldingTable,
+        table: MessageTable,
         triggers: SendsTriggers,
         *,
         clock: Clock = system_clock,
@@ -172,19 +172,19 @@ class WindowLane:
         window = self._lock(conversation, owner)
         try:
             contents = self._table.read(conversation)
-            if cancel_id is not None and name_of(cancel_id) in contents.gone:
+            if cancel_id is not None and name_of(cancel_id) in contents.tombstones:
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
-            # What the debounce lane has taken is out, or dropped there; but for what had its batch here before.
+            # What the Valkey lane has taken is out, or dropped there; but for what had its batch here before.
             theirs = contents.journaled - frozen
-            taken = [each.name for each in contents.held if each.name in theirs]
-            dropped = [each.name for each in contents.held if each.name not in theirs]
+            taken = [each.name for each in contents.stored if each.name in theirs]
+            dropped = [each.name for each in contents.stored if each.name not in theirs]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBER_MS
-            self._table.bury(conversation, taken, batch_id=MAIN_LANE, expires_at_ms=expires_at_ms)
-            self._table.bury(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
+            self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             # Whoever finds the mark finds nothing left to drop.
-            self._table.bury(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._table.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
                 window.generation,
@@ -239,19 +239,19 @@ class WindowLane:
         if frozen and name in frozen.names:
             return o.Frozen(frozen.batch_id)
         if name in contents.journaled:
-            # It is the debounce lane's, and out, or about to be.
+            # It is the Valkey lane's, and out, or about to be.
             return o.Absent(known=True, batch_id=None)
-        for position, each in enumerate(contents.held):
+        for position, each in enumerate(contents.stored):
             if each.name == name:
                 return o.Waiting(position)
-        went = contents.gone.get(name)
+        went = contents.tombstones.get(name)
         return o.Absent(known=went is not None, batch_id=None if went in {None, *ELSEWHERE} else went)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         contents = self._table.read(conversation)
         window, frozen = contents.window, contents.window.frozen
         names = set(frozen.names) if frozen else set()
-        waiting = [each for each in contents.held if each.name not in names]
+        waiting = [each for each in contents.stored if each.name not in names]
         state = "IDLE" if not window.is_open else "INFLIGHT" if frozen else "PENDING"
         due_at_ms = window.due_at_ms if window.is_open else None
         return o.Conversation(

@@ -1,10 +1,10 @@
-"""The window lane's table: one request a method, done or refused on the server, whoever else is at it.
+"""The DynamoDB lane's table: one request a method, done or refused on the server, whoever else is at it.
 
     conversation   item          attributes
     <id>           !             the conversation's window: see `Window`
     <id>           m#<name>      a held message: arrived_at, body
     <id>           m#<name>      what is left of one: batch_id (its batch, or one of ELSEWHERE), expires_at
-    <id>           b#<batch id>  a batch that the debounce lane has taken: names, expires_at
+    <id>           b#<batch id>  a batch that the Valkey lane has taken: names, expires_at
 
 A message's name is its id. What has `expires_at` may be forgotten then; nothing that holds a message has it.
 The index `open` holds the windows that are open, in slices, by when they are due.
@@ -26,8 +26,8 @@ OPEN_INDEX = "open"
 SLICES = 8
 FIRST_ATTEMPT = 1
 # Instead of the id of a batch of this lane.
-MAIN_LANE, DROPPED = "!main", "!dropped"
-ELSEWHERE = {MAIN_LANE, DROPPED}
+VALKEY_LANE, DROPPED = "!main", "!dropped"
+ELSEWHERE = {VALKEY_LANE, DROPPED}
 # A thousand names have room in one item.
 MAX_NAME_BYTES = 256
 BATCH_WRITES, BATCH_READS = 25, 100
@@ -60,7 +60,7 @@ class Window(NamedTuple):
     generation: int = 0
     """Grows with each delivery."""
     changes: int = 0
-    """Grows when a held message is edited or removed, or the debounce lane has taken a batch: read again."""
+    """Grows when a held message is edited or removed, or the Valkey lane has taken a batch: read again."""
     waiting: int = 0
     """So many messages wait."""
     window_ms: int = 0
@@ -73,7 +73,7 @@ class Window(NamedTuple):
     frozen: Frozen | None = None
 
 
-class Held(NamedTuple):
+class StoredMessage(NamedTuple):
     name: str
     arrived_at_ms: int
     body: bytes
@@ -83,12 +83,12 @@ class Contents(NamedTuple):
     """All there is of a conversation."""
 
     window: Window
-    held: list[Held]
+    stored: list[StoredMessage]
     """In order of arrival."""
-    gone: dict[str, str]
+    tombstones: dict[str, str]
     """Name -> the batch it went into, or one of ELSEWHERE."""
     journaled: frozenset[str]
-    """Names of messages that the debounce lane has taken."""
+    """Names of messages that the Valkey lane has taken."""
 
 
 def name_of(message_id: str) -> str:
@@ -96,7 +96,7 @@ def name_of(message_id: str) -> str:
     return message_id if len(encoded) <= MAX_NAME_BYTES else f"blake2s:{blake2s(encoded).hexdigest()}"
 
 
-class HoldingTable:
+class MessageTable:
     def __init__(self, table: str, *, patience: aws.Patience = aws.PATIENT) -> None:
         self._table = table
         self._patience = patience
@@ -106,24 +106,24 @@ class HoldingTable:
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> str | None:
         """None: it is held now. Otherwise it was here before: '' and still held, or where it went."""
         item = {**_key(conversation, MESSAGE + name), "arrived_at": _n(arrived_at_ms), "body": {"B": body}}
-        before = self._put_new(item, "hold message")
+        before = self._put_new(item, "store message")
         return None if before is None else _text(before, "batch_id")
 
-    def leave_to_main(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """The debounce lane emits it. False: this one has, or it was dropped."""
+    def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
+        """The Valkey lane emits it. False: this one has, or it was dropped."""
         return self._updated(
             conversation,
             MESSAGE + name,
             "leave message",
             do="SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
             only_if="attribute_exists(#body) OR #batch_id = :main",
-            values={"main": _s(MAIN_LANE), "expires": _seconds(expires_at_ms)},
+            values={"main": _s(VALKEY_LANE), "expires": _seconds(expires_at_ms)},
         )
 
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
         """False: it is not held, or already in a batch."""
         change = _expressions({"body": {"B": body}}, UpdateExpression="SET #body = :body")
-        return self._change_held(conversation, name, change, "edit held message")
+        return self._change_stored(conversation, name, change, "edit stored message")
 
     def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """False: it is not held, or already in a batch."""
@@ -131,9 +131,9 @@ class HoldingTable:
             {"gone": _s(DROPPED), "expires": _seconds(expires_at_ms)},
             UpdateExpression="SET #batch_id = :gone, #expires_at = :expires REMOVE #body, #arrived_at",
         )
-        return self._change_held(conversation, name, change, "drop held message")
+        return self._change_stored(conversation, name, change, "drop stored message")
 
-    def _change_held(self, conversation: str, name: str, change: dict[str, Any], doing: str) -> bool:
+    def _change_stored(self, conversation: str, name: str, change: dict[str, Any], doing: str) -> bool:
         """Together with its window, so that whoever is about to freeze what it read sees that something changed."""
         held = _expressions(ConditionExpression="attribute_exists(#body)")
         message = {**_key_of(conversation, MESSAGE + name), **_joined(change, held)}
@@ -156,7 +156,7 @@ class HoldingTable:
                 return False
         return True
 
-    def bury(self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int) -> None:
+    def leave_tombstones(self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int) -> None:
         """Of emitted messages is left in which batch they were, for as long as they may come again."""
         left = {"batch_id": _s(batch_id), "expires_at": _seconds(expires_at_ms)}
         items = [{**_key(conversation, MESSAGE + name), **left} for name in names]
@@ -164,7 +164,7 @@ class HoldingTable:
             self._all_of([{"PutRequest": {"Item": item}} for item in some], self._write)
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
-        with aws.errors_as_ours("bury messages"):
+        with aws.errors_as_ours("leave tombstones"):
             answer = self._client.batch_write_item(RequestItems={self._table: requests})
         undone: list[Any] = answer.get("UnprocessedItems", {}).get(self._table, [])
         return undone
@@ -200,7 +200,7 @@ class HoldingTable:
     # -- windows -----------------------------------------------------------------------------------------------
 
     def read(self, conversation: str) -> Contents:
-        window, held, gone, journaled = Window(), [], {}, set()
+        window, stored, tombstones, journaled = Window(), [], {}, set()
         query = {
             "ConsistentRead": True,
             **_expressions({"id": _s(conversation)}, KeyConditionExpression="#conversation = :id"),
@@ -213,11 +213,11 @@ class HoldingTable:
             elif kind.startswith(JOURNAL):
                 journaled |= _names(item)
             elif "body" in item:
-                held.append(Held(name, _number(item, "arrived_at"), item["body"]["B"]))
+                stored.append(StoredMessage(name, _number(item, "arrived_at"), item["body"]["B"]))
             else:
-                gone[name] = _text(item, "batch_id")
-        held.sort(key=lambda each: (each.arrived_at_ms, each.name))
-        return Contents(window, held, gone, frozenset(journaled))
+                tombstones[name] = _text(item, "batch_id")
+        stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
+        return Contents(window, stored, tombstones, frozenset(journaled))
 
     def window(self, conversation: str) -> Window:
         return _window(self._get(conversation, WINDOW, "read window"))
@@ -432,7 +432,7 @@ class HoldingTable:
     # -- between the lanes -------------------------------------------------------------------------------------
 
     def journal(self, conversation: str, batch_id: str, names: Sequence[str], *, expires_at_ms: int) -> None:
-        """The debounce lane has taken this batch."""
+        """The Valkey lane has taken this batch."""
         item = {
             **_key(conversation, JOURNAL + batch_id),
             "names": {"L": [_s(name) for name in names]},

@@ -6,7 +6,7 @@ from typing import Protocol
 from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 
-# Where the window lane stands alone: nothing there asks for a start.
+# Where the DynamoDB lane stands alone: nothing there asks for a start.
 NO_PROCESSOR = "none"
 
 

@@ -12,7 +12,7 @@ from message_buffer.lanes.valkey.settings import IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.store import Store
 
 # A token is good for 15 minutes, and only for signing in.
-TOKEN_LIFE_MS = 600_000
+TOKEN_REUSE_MS = 600_000
 
 
 SignToken = Callable[[IamAccess], str]
@@ -30,7 +30,7 @@ class IamTokens(CredentialProvider):
         self._made_at_ms = 0
 
     def get_credentials(self) -> tuple[str, str]:
-        if not self._token or not 0 <= self._clock() - self._made_at_ms <= TOKEN_LIFE_MS:
+        if not self._token or not 0 <= self._clock() - self._made_at_ms <= TOKEN_REUSE_MS:
             self._renew()
         return self._iam.user, self._token
 

@@ -1,4 +1,4 @@
-"""Lambda entry of the window processor.
+"""Lambda entry of the DynamoDB processor.
 
 The queue's triggers, of which it answers those that are to come back; every minute `{"sweep": true}`; or, by whoever
 empties the dead-letter queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batchId}` or fails.
@@ -8,27 +8,27 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
-from lambdas.window_processor.service import WindowProcessor
+from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.errors import InvalidInput
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
-from message_buffer.lanes.dynamodb.table import HoldingTable
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue, read_trigger
 from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):
-    processor: WindowProcessor
+    processor: DynamoDbProcessor
     emission: Emission
     telemetry: Telemetry
 
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_window_processor(), Telemetry()
+    settings, telemetry = config.read_dynamodb_processor(), Telemetry()
     emission = open_emission(settings.emission, telemetry)
-    processor = WindowProcessor(
-        table=HoldingTable(settings.holding.table),
-        triggers=TriggerQueue(settings.holding.queue_url),
+    processor = DynamoDbProcessor(
+        table=MessageTable(settings.dynamodb_lane.table),
+        triggers=TriggerQueue(settings.dynamodb_lane.queue_url),
         emission=emission,
         telemetry=telemetry,
     )
@@ -50,7 +50,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
     return None
 
 
-def _process(record: dict[str, Any], time: TimeLeft, processor: WindowProcessor, telemetry: Telemetry) -> bool:
+def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcessor, telemetry: Telemetry) -> bool:
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:

@@ -3,7 +3,7 @@
 Any step may be the last one that happens; the trigger then comes again.
 
 1. lock    the conversation; somebody else's lock, or a window that is not over: the trigger comes back later
-2. read    what is held, all of it
+2. read    what is stored, all of it
 3. freeze  name the batch and its messages: a retry emits these under that id
 4. emit
 5. bury    of each message is left that it was emitted, so that it is not taken again
@@ -22,7 +22,7 @@ from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
-from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, Held, HoldingTable, Window
+from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, MessageTable, StoredMessage, Window
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.telemetry import Telemetry
@@ -61,11 +61,11 @@ class _Batch(NamedTuple):
     """More waits than one batch holds."""
 
 
-class WindowProcessor:
+class DynamoDbProcessor:
     def __init__(
         self,
         *,
-        table: HoldingTable,
+        table: MessageTable,
         triggers: Triggers,
         emission: Emission,
         telemetry: Telemetry,
@@ -155,7 +155,7 @@ class WindowProcessor:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
         expires_at_ms = self._clock() + REMEMBER_MS
-        self._table.bury(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
+        self._table.leave_tombstones(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
         heartbeat.check()
         self._close(locked, generation=frozen.generation, left=batch.left)
 
@@ -168,23 +168,23 @@ class WindowProcessor:
             if contents.window.frozen is not None:
                 # By an earlier attempt; or by this one, whose answer was lost.
                 return _again(contents.window.frozen, contents)
-            held = self._ours(locked.conversation, contents)
-            if not held:
+            stored = self._ours(locked.conversation, contents)
+            if not stored:
                 self._telemetry.info("nothing held", conversation=locked.conversation)
                 self._close(locked, generation=contents.window.generation, left=False)
                 return None
-            fit = _fitting(held)
+            fit = _fitting(stored)
             frozen = _freeze(locked.conversation, fit, contents.window)
             if self._table.freeze(locked.conversation, locked.owner, frozen, changes=contents.window.changes):
-                return _Batch(frozen, FIRST_ATTEMPT, [each.body for each in fit], left=len(fit) < len(held))
+                return _Batch(frozen, FIRST_ATTEMPT, [each.body for each in fit], left=len(fit) < len(stored))
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
-    def _ours(self, conversation: str, contents: Contents) -> list[Held]:
-        """All that is held but for what the debounce lane has too, and has said so first."""
-        theirs = [each.name for each in contents.held if each.name in contents.journaled]
+    def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
+        """All that is held but for what the Valkey lane has too, and has said so first."""
+        theirs = [each.name for each in contents.stored if each.name in contents.journaled]
         for name in theirs:
-            self._table.leave_to_main(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
-        return [each for each in contents.held if each.name not in contents.journaled]
+            self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+        return [each for each in contents.stored if each.name not in contents.journaled]
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
         conversation, owner, window = locked
@@ -224,7 +224,7 @@ class WindowProcessor:
 
 def _again(frozen: Frozen, contents: Contents) -> _Batch:
     attempt = contents.window.attempt
-    bodies = {each.name: each.body for each in contents.held}
+    bodies = {each.name: each.body for each in contents.stored}
     left = not bodies.keys() <= set(frozen.names)
     if any(name not in bodies for name in frozen.names):
         # It was emitted, for somebody began to bury it.
@@ -232,26 +232,26 @@ def _again(frozen: Frozen, contents: Contents) -> _Batch:
     return _Batch(frozen, attempt, [bodies[name] for name in frozen.names], left)
 
 
-def _fitting(held: list[Held]) -> list[Held]:
+def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
     """As many as one batch holds, but always one."""
     size = 0
-    for count, each in enumerate(held[:MAX_MESSAGES]):
+    for count, each in enumerate(stored[:MAX_MESSAGES]):
         size += len(each.body)
         if count and size > MAX_BYTES:
-            return held[:count]
-    return held[:MAX_MESSAGES]
+            return stored[:count]
+    return stored[:MAX_MESSAGES]
 
 
-def _freeze(conversation: str, held: list[Held], window: Window) -> Frozen:
-    names = tuple(each.name for each in held)
+def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:
+    names = tuple(each.name for each in stored)
     # A message is in one batch only, so these are the names of no other.
     words = json.dumps((conversation, *names))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",
         names=names,
         generation=max(window.generation, 1),
-        first_at_ms=held[0].arrived_at_ms,
-        last_at_ms=held[-1].arrived_at_ms,
+        first_at_ms=stored[0].arrived_at_ms,
+        last_at_ms=stored[-1].arrived_at_ms,
         due_at_ms=window.due_at_ms,
         reason=window.reason,
     )
