@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(wildcard lambdas tests bench infra local bufferctl app.py)
+SOURCES := $(wildcard lambdas tests bench infra local bufferctl examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
