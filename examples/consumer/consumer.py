@@ -1,6 +1,6 @@
 """Read a stage's events from a queue and handle each once; docs/consumer.md explains the steps.
 
-python examples/consumer/consumer.py <queue URL> <file that remembers>
+Usage: python examples/consumer/consumer.py <queue URL> <file that remembers>
 """
 
 import json
@@ -40,7 +40,7 @@ def handle(kind: str, detail: dict[str, Any], memory: sqlite3.Connection) -> dic
         return {"amended": detail["messageId"], "change": detail["change"], "batch": detail["batchId"]}
     if kind == "messages.buffer.cancelled":
         memory.execute("INSERT INTO cancelled VALUES (?, ?, ?, ?)", (*about, detail["at"]))
-        return {"cancelled": detail["conversationId"]}
+        return {"cancelled": detail["generation"]}
     dropped = "SELECT 1 FROM cancelled WHERE conversation = ? AND lane = ? AND generation > ? AND at >= ?"
     if memory.execute(dropped, (*about, detail["metadata"]["lastMessageAt"])).fetchone():
         return {"outdated": detail["batchId"]}
@@ -58,10 +58,14 @@ def run(queue: str, memory: sqlite3.Connection) -> None:
     while True:
         for message in sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=20).get("Messages", []):
             event = json.loads(message["Body"])
-            with memory:  # one transaction: the event is remembered only if it was handled
-                done = handle(event["detail-type"], event["detail"], memory)
-            print(json.dumps(done), flush=True)
-            sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+            try:
+                with memory:  # one transaction: the event is remembered only if it was handled
+                    done = handle(event["detail-type"], event["detail"], memory)
+            except Exception as error:  # noqa: BLE001 - the queue delivers it again, and at last to its dead-letter queue
+                done = {"failed": type(error).__name__}
+            else:
+                sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+            print(json.dumps({"conversation": event["detail"].get("conversationId"), **done}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Create a queue and the rule that fills it with a stage's events, or update them; print the queue's URL.
 
-python examples/consumer/subscribe.py <bus> <name>
+Usage: python examples/consumer/subscribe.py <bus> <name>
 """
 
 import json
