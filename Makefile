@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(wildcard message_buffer lambdas responder infra cost local bufferctl tests bench app.py)
+SOURCES := $(wildcard message_buffer lambdas responder infra cost local bufferctl tests bench examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.

@@ -47,6 +47,41 @@ def test_a_workflow_of_this_repository_calls_only_workflows_that_exist(name: str
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
+def test_an_action_of_others_is_pinned_by_its_commit_with_the_version_beside_it(name: str) -> None:
+    used = re.findall(r"uses: (?!\./)(.+)", WORKFLOWS[name])
+    assert [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+
+
+def test_an_action_has_the_same_version_in_every_workflow() -> None:
+    used = {use for text in WORKFLOWS.values() for use in re.findall(r"uses: ([\w./-]+@.+)", text) if use[0] != "."}
+    assert len(used) == len({use.partition("@")[0] for use in used}), used
+
+
+def test_dependabot_looks_wherever_dependencies_are_pinned() -> None:
+    updates = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text("utf-8"))["updates"]
+    looked = {
+        (update["package-ecosystem"], folder)
+        for update in updates
+        for folder in update.get("directories", [update.get("directory")])
+    }
+    pinned = {("pip", path.parent) for path in [*ROOT.glob("requirements.txt"), *ROOT.glob("[a-z]*/requirements.txt")]}
+    pinned |= {("npm", path.parent) for path in ROOT.glob("[a-z]*/package.json")}
+    folders = {(kind, f"/{path.relative_to(ROOT)}".removesuffix(".")) for kind, path in pinned}
+    assert looked == folders | {("github-actions", "/")}
+
+
+@pytest.mark.parametrize("form", sorted(ROOT.glob(".github/ISSUE_TEMPLATE/[!c]*.yml")), ids=lambda form: form.name)
+def test_an_issue_form_has_what_github_asks_for_and_wants_no_message_texts(form: Path) -> None:
+    loaded = yaml.safe_load(form.read_text("utf-8"))
+    assert {"name", "description", "body"} <= loaded.keys()
+    fields = [field for field in loaded["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields)
+    assert all(field["attributes"]["label"] for field in fields)
+    assert "message texts" in form.read_text("utf-8")
+    assert "bufferctl status" in form.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
 def test_only_what_deploys_may_ask_for_a_token_and_nothing_may_write(name: str) -> None:
     assert workflow(name)["permissions"] == READ_ONLY
     for job in workflow(name)["jobs"].values():

@@ -1,0 +1,129 @@
+"""The schema of the generic door's body: it accepts exactly the bodies that the door's reader accepts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lambdas.ingest.platforms import PLATFORMS
+from lambdas.ingest.platforms.base import InvalidWebhook, Signer
+from message_buffer.messages.message import MAX_ID_BYTES, MAX_TIME_MS
+from tests.support.platforms import RECEIVED_AT_MS, webhook
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/generic.webhook.json").read_text())
+VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
+FIELDS = sorted(SCHEMA["definitions"]["message"]["properties"])
+OF_ATTACHMENT = sorted(SCHEMA["definitions"]["attachment"]["properties"])
+LEAST: dict[str, Any] = {"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}
+WHOLE = LEAST | {
+    "type": "image",
+    "author": "Ada",
+    "sentAt": 1_700_000_000_000,
+    "replyTo": "m0",
+    "attachments": [
+        {"type": "image", "url": "https://example.com/a.png", "id": "a1", "mimeType": "image/png", "name": "a.png",
+         "sizeBytes": 3, "pending": True},
+    ],
+    "groupId": "album",
+    "tenant": "acme",
+    "agent": "sales",
+    "edited": True,
+}  # fmt: skip
+
+
+def is_read(body: object) -> bool:
+    sent = webhook("generic", json.dumps(body).encode())
+    try:
+        PLATFORMS["generic"].read(sent, signer=Signer(all_but=frozenset()), received_at_ms=RECEIVED_AT_MS)
+    except InvalidWebhook:
+        return False
+    return True
+
+
+def without(field: str) -> dict[str, Any]:
+    return {name: value for name, value in LEAST.items() if name != field}
+
+
+def attached(**fields: Any) -> dict[str, Any]:
+    return LEAST | {"attachments": [{"type": "image"} | fields]}
+
+
+def test_the_schema_is_one_of_draft_4() -> None:
+    jsonschema.Draft4Validator.check_schema(SCHEMA)
+    assert jsonschema.validators.validator_for(SCHEMA) is jsonschema.Draft4Validator
+
+
+def test_the_schema_names_every_field_that_the_reader_takes() -> None:
+    assert set(WHOLE) == set(FIELDS)
+    assert set(WHOLE["attachments"][0]) == set(OF_ATTACHMENT)
+    sent = webhook("generic", json.dumps(WHOLE | {"edited": False}).encode())
+    intake = PLATFORMS["generic"].read(sent, signer=Signer(all_but=frozenset()), received_at_ms=RECEIVED_AT_MS)
+    (update,) = intake.updates
+    message = update.message.model_dump(by_alias=True)  # type: ignore[union-attr] # it is new
+    for field in set(WHOLE) - {"account", "conversation", "tenant", "agent", "edited"}:
+        assert message[field] == WHOLE[field], field
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        LEAST,
+        WHOLE,
+        [LEAST],
+        [LEAST] * 1_000,
+        LEAST | {"unknown": {"to": ["us"]}},
+        LEAST | {"text": ""},
+        LEAST | dict.fromkeys(["type", "author", "sentAt", "replyTo", "attachments", "groupId", "agent"]),
+        LEAST | {"sentAt": MAX_TIME_MS},
+        LEAST | {"id": "x" * MAX_ID_BYTES},
+        attached(duration=3, url=None),
+    ],
+)
+def test_both_accept_a_body_of_the_door(body: object) -> None:
+    assert (VALIDATOR.is_valid(body), is_read(body)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        "Hey",
+        [],
+        [LEAST] * 1_001,
+        [LEAST, without("text")],
+        *map(without, LEAST),
+        *(LEAST | {field: None} for field in (*LEAST, "tenant", "edited")),
+        *(LEAST | {field: 5} for field in FIELDS if field != "sentAt"),
+        *(LEAST | {field: ""} for field in ("account", "conversation", "id", "type", "replyTo", "tenant", "agent")),
+        *(LEAST | {"sentAt": wrong} for wrong in (-1, 1.5, "1700000000000", True, MAX_TIME_MS + 1)),
+        LEAST | {"id": "x" * (MAX_ID_BYTES + 1)},
+        LEAST | {"edited": "true"},
+        LEAST | {"attachments": [None]},
+        LEAST | {"attachments": [{"url": "https://example.com/a.png"}]},
+        *(attached(**{field: [5]}) for field in OF_ATTACHMENT),
+        attached(sizeBytes=-1),
+        attached(pending=None),
+    ],
+)
+def test_both_refuse_a_body_that_is_wrong(body: object) -> None:
+    assert (VALIDATOR.is_valid(body), is_read(body)) == (False, False)
+
+
+# A schema counts characters: surrogates alone, and ids of few characters with many bytes, are beyond it.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 2**48), st.floats(allow_nan=False), TEXTS,
+    st.lists(TEXTS, max_size=2), st.dictionaries(TEXTS, TEXTS, max_size=2),
+)  # fmt: skip
+ATTACHMENTS = st.lists(st.dictionaries(st.sampled_from(OF_ATTACHMENT), ANYTHING, max_size=4), max_size=2)
+CHANGES = st.dictionaries(st.sampled_from(FIELDS), ANYTHING | ATTACHMENTS, max_size=3)
+MESSAGES = st.builds(lambda known, changed: known | changed, st.sampled_from([LEAST, WHOLE]), CHANGES)
+
+
+@given(MESSAGES | st.lists(MESSAGES, max_size=3) | ANYTHING)
+def test_schema_and_reader_agree_on_any_body(body: object) -> None:
+    assert VALIDATOR.is_valid(body) == is_read(body)
