@@ -14,9 +14,22 @@ from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
 from tests.support.window import WindowScene, dynamodb, make_message_table
 
-hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, print_blob=True)
+# The same examples each time: a change is red because of what it changed. The nightly run draws new ones.
+hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
+hypothesis.settings.load_profile(PROFILE)
+
+WHAT_NIGHTLY_FINDS = (
+    "These examples were drawn at random, and the next run draws others. What a property test found tonight becomes an"
+    " explicit example of it (@example, FOUND or HISTORIES), together with the correction: see CONTRIBUTING.md."
+)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if PROFILE == "nightly" and terminalreporter.stats.get("failed"):
+        terminalreporter.section("nightly")
+        terminalreporter.write_line(WHAT_NIGHTLY_FINDS)
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -22,6 +24,17 @@ def machine_on(server: ValkeyServer, scripts: Path = LUA_DIRECTORY) -> type[Engi
     return OnStrictCluster
 
 
+def replay(machine: EngineMachine, history: Iterable[Callable[[EngineMachine], object]]) -> None:
+    """Make these steps, judged as Hypothesis has them judged: after each one, and in the end."""
+    machine.begin()
+    machine.everything_holds()
+    for step in history:
+        step(machine)
+        machine.everything_holds()
+    machine.teardown()
+
+
+@pytest.mark.timeout(600)
 def test_any_interleaving_keeps_every_promise(valkey: ValkeyServer) -> None:
     run_state_machine_as_test(
         machine_on(valkey),

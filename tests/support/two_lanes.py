@@ -56,6 +56,13 @@ class Step(NamedTuple):
     interruption: Interruption | None = None
 
 
+class OnItsWay(NamedTuple):
+    """A request to Valkey whose sender gave up. It takes effect when it arrives."""
+
+    send: Callable[[], Any]
+    is_stop: bool
+
+
 class Line:
     """A role's connection to Valkey, and what becomes of a request on it."""
 
@@ -68,7 +75,7 @@ class Line:
             case None:
                 return world.scene.wire.call("valkey", send)
             case "late":
-                world.on_their_way.append(send)
+                world.on_their_way.append(OnItsWay(send, is_stop=world.is_stopping))
             case "unanswered":
                 world.scene.wire.call("valkey", send)
         raise NoAnswer("Timeout reading from socket")
@@ -79,7 +86,9 @@ class Line:
 @dataclass
 class _Frame:
     interruption: Interruption | None
-    requests: int = 0
+    made: list[str] = field(default_factory=list)
+    """Requests of this step alone, not of those that interrupt it."""
+    is_stop: bool = False
 
 
 @dataclass
@@ -100,7 +109,7 @@ class TwoLanes:
     scene: WindowScene = field(default_factory=WindowScene)
     server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
     cuts: dict[Role, Cut] = field(default_factory=dict)
-    on_their_way: list[Callable[[], Any]] = field(default_factory=list)
+    on_their_way: list[OnItsWay] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)
     accepted: dict[str, Accepted] = field(default_factory=dict)
@@ -170,9 +179,10 @@ class TwoLanes:
 
     def _interrupt(self, when: str, request: str) -> None:
         frame = self._frames[-1]
-        frame.requests += when == "before"
+        if when == "before":
+            frame.made.append(request)
         interruption = frame.interruption
-        if interruption is None or (interruption.at, interruption.when) != (frame.requests, when):
+        if interruption is None or (interruption.at, interruption.when) != (len(frame.made), when):
             return
         frame.interruption = None
         match interruption.do:
@@ -204,13 +214,13 @@ class TwoLanes:
                 self.cuts["ingest"] = before
 
     def _deliver(self, ingester: int, message_id: str) -> None:
-        lane, counts = self.ingesters[ingester], self.scene.telemetry.counts
+        lane, made = self.ingesters[ingester], self._frames[-1].made
         self.unanswered.add(message_id)
-        held, asked = counts.get("FallbackMessages", 0), next(self._events)
+        before, asked = len(made), next(self._events)
         taken = lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
         self.unanswered.discard(message_id)
         if isinstance(taken, Buffered):
-            which = "debounce" if counts.get("FallbackMessages", 0) == held else "window"
+            which = "window" if "put_item" in made[before:] else "debounce"
             self.accepted.setdefault(message_id, Accepted(which, ingester, asked, next(self._events)))
 
     def delete(self, ingester: int, pick: int) -> None:
@@ -220,10 +230,23 @@ class TwoLanes:
             self.ingesters[ingester].delete_message(CONVERSATION, message_id)
 
     def stop(self, ingester: int) -> None:
-        """What was sent until now may come out, or not: the word may have come too late for it."""
-        self.withdrawn |= set(self.sent)
+        """Drop whatever waits. The word takes effect at some moment between its first request and its end."""
         self.stops += 1
-        self.ingesters[ingester].cancel_buffer(CONVERSATION, cancel_id=f"stop{self.stops}")
+        frame = self._frames[-1]
+        frame.is_stop = True
+        try:
+            self.ingesters[ingester].cancel_buffer(CONVERSATION, cancel_id=f"stop{self.stops}")
+        finally:
+            frame.is_stop = False
+            self._may_have_stopped()
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._frames[-1].is_stop
+
+    def _may_have_stopped(self) -> None:
+        """Call this after the last moment at which a stop can take effect: all that was sent before it may be gone."""
+        self.withdrawn |= set(self.sent)
 
     def execute(self) -> None:
         """The processor and its conversation processors."""
@@ -260,7 +283,9 @@ class TwoLanes:
     def arrive(self) -> None:
         """What was on its way to Valkey when its sender gave up."""
         for request in self.on_their_way:
-            request()
+            request.send()
+            if request.is_stop:
+                self._may_have_stopped()
         self.on_their_way.clear()
 
     # -- the end -----------------------------------------------------------------------------------------------

@@ -504,7 +504,7 @@ def test_what_is_no_dead_letter_is_not_redriven(scene: Scene, letter: dict[str, 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=50)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 2)
 @given(st.lists(TEXT, min_size=1, max_size=5), st.booleans())
 def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bool) -> None:
     payloads = [

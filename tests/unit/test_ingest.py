@@ -118,7 +118,7 @@ def test_case_35_the_same_user_elsewhere_is_another_conversation(scene: Scene) -
     assert len(answer["conversations"]) == len(variants)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 2)
 @given(st.lists(st.tuples(*[st.text("a/%2F", min_size=1, max_size=4)] * 3), min_size=2, max_size=8, unique=True))
 def test_case_35_no_two_conversations_have_one_id(scene: Scene, parts: list[tuple[str, str, str]]) -> None:
     bodies = [message(tenant=tenant, account=account, conversation=user) for tenant, account, user in parts]

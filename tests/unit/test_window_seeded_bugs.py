@@ -11,8 +11,9 @@ import pytest
 from lambdas.dynamodb_processor import service
 from message_buffer.lanes.dynamodb import lane as window
 from message_buffer.lanes.dynamodb import table as message_table
+from tests.support.actors import GO, KILL, LOSE
 from tests.support.window import dynamodb
-from tests.unit.test_window_model import try_every_crossing
+from tests.unit.test_window_model import CROSSINGS, Crossing, try_crossing
 
 
 class Bug(NamedTuple):
@@ -20,49 +21,58 @@ class Bug(NamedTuple):
     module: ModuleType
     good: str
     bad: str
+    found_by: Crossing
 
 
 BUGS = (
     Bug(
         "the window is closed over what came meanwhile", message_table,
         'only_if=" AND #generation = :generation"', 'only_if=" AND (#generation = :generation OR #owner = :me)"',
+        Crossing("cross_processor", 5, "deliver", GO),
     ),
     Bug(
         "a message that was edited since it was read goes out as it was", message_table,
         " AND attribute_not_exists(#frozen) AND #changes = :changes",
         " AND attribute_not_exists(#frozen) AND #changes >= :changes",
+        Crossing("cross_processor", 2, "edit", GO),
     ),
     Bug(
         "a batch that was half buried is emitted again, by half", service,
         "if any(name not in bodies for name in frozen.names):", "if not bodies:",
+        Crossing("cross_processor", 5, "deliver", KILL),
     ),
     Bug(
         "a retry takes what is there instead of what was named", service,
         "if contents.window.frozen is not None:", "if False:",
+        Crossing("cross_processor", 4, "deliver", KILL),
     ),
     Bug(
         "emitted messages are forgotten at once", message_table,
         '[{"PutRequest": {"Item": item}} for item in some]',
         '[{"DeleteRequest": {"Key": _key(conversation, item["item"]["S"])}} for item in some]',
+        Crossing("cross_processor", 5, "redeliver", GO),
     ),
     Bug(
         "a window others rely on is closed with the request that failed", message_table,
         "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         "#generation >= :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
+        Crossing("cross_ingest", 2, "deliver", LOSE),
     ),
     Bug(
         "the second delivery of a message whose window was never opened does not open it", window,
         "        if known:\n", "        if known is not None:\n",
+        Crossing("cross_ingest", 0, "nothing", LOSE),
     ),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.title)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
+    assert bug.found_by in CROSSINGS
     with ExitStack() as stack:
         plant(stack, bug)
         with pytest.raises(AssertionError):
-            try_every_crossing(stack.enter_context(dynamodb()))
+            try_crossing(stack.enter_context(dynamodb()), bug.found_by)
 
 
 def plant(stack: ExitStack, bug: Bug) -> None:
