@@ -4,13 +4,18 @@
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
-PYTHON ?= python3
 UV ?= $(shell command -v uv 2>/dev/null)
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Where environments are built; .venv is a link to the one in use.
+VENVS := .venvs
+# Without PYTHON=… a .venv that works keeps its Python, whatever python3 is today.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(shell $(BIN)/python -c '' 2>/dev/null && echo $(BIN)/python || echo python3)
+endif
 SOURCES := $(wildcard message_buffer lambdas responder infra cost local bufferctl tests bench examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
@@ -18,7 +23,9 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 BASE_PYTHON := $(shell $(PYTHON) -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))' 2>/dev/null)
 # The stamp is named after what .venv depends on: the Python, the lock and the place (a venv cannot be moved).
 MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("requirements.txt").read())).encode()).hexdigest()[:12])' 2>/dev/null)
-READY := $(VENV)/made-from-$(MADE_FROM)
+READY := $(VENV)/set-up-from-$(MADE_FROM)
+# For targets that only look, or stop something: they take the .venv that is there, and never build one.
+NEEDS_VENV = @test -x $(BIN)/python || { echo "There is no $(VENV) that works here: run \`make setup\` first." >&2; exit 1; }
 
 # Which stage of cdk.json is built, compared, deployed or destroyed.
 STAGE ?= dev
@@ -28,8 +35,8 @@ MESSAGES ?= 100000
 IN_LANE = $(if $(LANE),--lane $(LANE))
 # A person sees each change and says yes; a pipeline has its reviewers before it.
 APPROVAL ?= $(if $(CI),never,any-change)
+# It says first, all at once, what is missing.
 CDK = $(BIN)/python -m infra.cli
-PREFLIGHT = $(BIN)/python -m infra.preflight --stage $(STAGE) --for
 
 .PHONY: help setup test check format-check lint types imports format nightly demo up down status logs \
   synth diff deploy destroy bootstrap bench bench-quick cost lock clean
@@ -47,12 +54,20 @@ $(READY):
 	  { echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name one: make PYTHON=python3.13"; exit 1; } >&2
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "'$(PYTHON)' lacks the modules venv and ensurepip (on Debian and Ubuntu: apt install python3-venv)."; exit 1; } >&2
-	@echo "Setting up $(VENV) (first time: about a minute)…"
-	@rm -rf $(VENV)
-	@$(BASE_PYTHON) -m venv $(VENV)
-	@if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python $(BIN)/python -r requirements.txt; \
-	  else $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -r requirements.txt; fi
-	@touch $@
+	@echo "Setting up $(VENV): about a minute and 1.2 GB…"
+	@set -e; mkdir -p $(VENVS); new=$$(mktemp -d $(VENVS)/XXXXXXXX); \
+	trap 'rm -rf "$$new"' EXIT; trap 'exit 130' HUP INT TERM; \
+	"$(BASE_PYTHON)" -m venv --prompt message-buffer "$$new"; \
+	if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python "$$new/bin/python" -r requirements.txt; \
+	  else "$$new/bin/python" -m pip install -qq --no-input --disable-pip-version-check -r requirements.txt; fi; \
+	ln -sf "$(CURDIR)/infra/cdk.sh" "$$new/bin/cdk"; \
+	touch "$$new/$(@F)"; \
+	old=$$(readlink $(VENV) || true); \
+	if [ -z "$$old" ] && [ -e $(VENV) ]; then old="$$new-replaced"; mv $(VENV) "$$old"; fi; \
+	ln -sfn "$$new" $(VENV); trap - EXIT; \
+	if [ -n "$$old" ]; then rm -rf "$$old"; fi; \
+	find $(VENVS) -mindepth 1 -maxdepth 1 -mmin +60 ! -path "$$new" -exec rm -rf {} +
+	@[ -z "$$VIRTUAL_ENV" ] || echo "If $(VENV) is active in this shell, activate it again: . $(VENV)/bin/activate"
 
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
@@ -94,31 +109,31 @@ nightly: $(READY) ## all tests, with many more examples for the property tests
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
-	@$(BIN)/python -m local up $(IN_LANE)
+	@$(BIN)/python -m local up $(IN_LANE) $(ARGS)
 
-down: $(READY) ## stop the local stage
+down: ## stop the local stage
+	$(NEEDS_VENV)
 	@$(BIN)/python -m local down
 
-status: $(READY) ## is the local stage up, and where
+status: ## is the local stage up, and where
+	$(NEEDS_VENV)
 	@$(BIN)/python -m local status
 
-logs: $(READY) ## follow what the functions of the local stage write
+logs: ## follow what the functions of the local stage write
+	$(NEEDS_VENV)
 	@$(BIN)/python -m local logs
 
 synth: $(READY) ## the CloudFormation templates of a stage, in cdk.out: make synth STAGE=prod
-	@$(PREFLIGHT) synth
-	@$(CDK) synth -q -c stage=$(STAGE)
+	@said=$$($(CDK) synth -q -c stage=$(STAGE) 2>&1); ended=$$?; \
+	printf '%s\n' "$$said" | sed '/^Supply a stack id/d' >&2; exit $$ended
 
 diff: $(READY) ## what a deployment of a stage would change in AWS
-	@$(PREFLIGHT) diff
 	@$(CDK) diff -c stage=$(STAGE)
 
 deploy: $(READY) ## deploy a stage to AWS, after showing each change and asking
-	@$(PREFLIGHT) deploy
 	@$(CDK) deploy --all --require-approval $(APPROVAL) -c stage=$(STAGE)
 
 destroy: $(READY) ## remove a stage from AWS, after asking
-	@$(PREFLIGHT) destroy
 	@$(CDK) destroy --all -c stage=$(STAGE)
 
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
@@ -132,7 +147,7 @@ bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; need
 	@for each in ingest live handler starts model; do $(BIN)/python -m bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
-	@$(BIN)/python -m cost --stage $(STAGE) --messages-per-day $(MESSAGES)
+	@$(BIN)/python -m cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)
 
 lock: ## pin everything again, from requirements.in (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2
@@ -141,5 +156,7 @@ lock: ## pin everything again, from requirements.in (needs uv)
 	  lambdas/requirements.in -o lambdas/requirements.txt
 
 clean: ## remove .venv, caches and build output
-	@rm -rf $(VENV) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	@if [ -x $(BIN)/python ] && $(BIN)/python -m local running; then \
+	  echo "The local stage is running out of $(VENV): run \`make down\` first." >&2; exit 1; fi
+	@rm -rf $(VENV) $(VENVS) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,12 +1,19 @@
 """The CDK app: one set of stacks for the stage named by `-c stage=`."""
 
+import os
 import sys
 from pathlib import Path
 
+from infra import cli
+
+# jsii looks for its Node when aws_cdk is first imported, and no CDK CLI but ours tells it which.
+os.environ.update(cli.environment())
+
 import aws_cdk as cdk
+import psutil
 
 from infra.composition import compose, enforce_cdk_nag
-from infra.config import ConfigError, load_stage
+from infra.config import ConfigError, StageConfig, load_stage
 from infra.layer import LayerError, Platform, build_layer, link_to
 
 ROOT = Path(__file__).parent
@@ -16,9 +23,10 @@ LAYERS = ROOT / ".build" / "layers"
 
 def main() -> None:
     app = cdk.App()
+    stages = app.node.try_get_context("stages")
     try:
         config = load_stage(
-            app.node.try_get_context("stages"),
+            stages,
             stage=app.node.try_get_context("stage"),
             valkey_url=app.node.try_get_context("valkeyUrl"),
             overrides=app.node.try_get_context("overrides"),
@@ -26,6 +34,7 @@ def main() -> None:
         if config.is_local:
             layer = link_to(build_layer(REQUIREMENTS, platform=Platform.HOST, cache=LAYERS))
         else:
+            _stop_if_something_is_missing(config)
             layer = build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
     except (ConfigError, LayerError) as error:
         sys.exit(f"{error}")
@@ -33,6 +42,30 @@ def main() -> None:
     if not config.is_local:
         enforce_cdk_nag(app)
     app.synth()
+
+
+def _stop_if_something_is_missing(config: StageConfig) -> None:
+    # Our own CLI has looked before it began; one from npm starts only this program.
+    if cli.LOOKED_FOR_MISSING in os.environ:
+        return
+    from infra import preflight  # noqa: PLC0415 - the AWS SDK would make each `make up` slower
+
+    purpose = purpose_of_caller(psutil.Process().parents())
+    if purpose and preflight.main(["--stage", config.name, "--for", purpose]):
+        sys.exit(1)
+
+
+def purpose_of_caller(parents: list[psutil.Process]) -> str | None:
+    """Return the purpose of the `cdk` command that started this program, or None if nobody did."""
+    for parent in parents:
+        try:
+            words = parent.cmdline()
+        except psutil.Error:
+            return None
+        for place, word in enumerate(words):
+            if Path(word).name in {"cdk", "cdk.js"}:
+                return cli.purpose(words[place + 1 :])
+    return None
 
 
 if __name__ == "__main__":

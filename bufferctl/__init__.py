@@ -1,1 +1,1 @@
-"""What operators type: `python -m bufferctl`. It knows a stage by its outputs, and asks the stage's admin function."""
+"""The operators' command line, `.venv/bin/python -m bufferctl`: it asks the admin function of a stage."""

@@ -1,4 +1,4 @@
-"""`python -m bufferctl`: look after a stage of the message buffer."""
+"""`.venv/bin/python -m bufferctl`: look after a stage of the message buffer."""
 
 import argparse
 import re
@@ -12,11 +12,11 @@ from bufferctl.errors import Failed, errors_of_aws
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Stage, find_stage
 
 EXAMPLES = """examples:
-  python -m bufferctl status
-  python -m bufferctl --stage prod conversation show acme/whatsapp/106540352242922/491701234567
-  python -m bufferctl --stage prod rules set tenant:acme '{"silenceMs": 2000}'
-  python -m bufferctl --stage prod dead redrive --all
-  python -m bufferctl send 'Hey'
+  .venv/bin/python -m bufferctl status
+  .venv/bin/python -m bufferctl --stage prod conversation show acme/whatsapp/106540352242922/491701234567
+  .venv/bin/python -m bufferctl --stage prod rules set tenant:acme '{"silenceMs": 2000}'
+  .venv/bin/python -m bufferctl --stage prod dead redrive --all
+  .venv/bin/python -m bufferctl send 'Hey'
 
 exit codes:
   0  done
@@ -25,12 +25,14 @@ exit codes:
   3  AWS, or the stage's Valkey, cannot be reached: try again
 """
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+# The functions refuse more.
+MAX_HOURS = 24
 
 Run = Callable[[Stage, argparse.Namespace], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parser().parse_args(arguments)
+    given = make_parser().parse_args(arguments)
     run: Run = given.run
     try:
         with errors_of_aws():
@@ -46,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bufferctl",
+        prog=".venv/bin/python -m bufferctl",
         description="Look after a stage of the message buffer.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -77,12 +79,22 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     cancel.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back: a person has taken over")
     hold.add_argument(
-        "--for", dest="duration", type=_duration_ms, default="1h", metavar="TIME", help="30s, 15m, 24h; default: 1h"
+        "--for",
+        dest="duration",
+        type=_duration_ms,
+        default="1h",
+        metavar="TIME",
+        help="30s, 15m, at most 24h; default: 1h",
     )
     resume = _command(verbs, "resume", commands.resume, "end a hold, or a hand-off; what was held is due")
     hand_off = _command(verbs, "handoff", commands.hand_off, "a person answers instead of the responder")
     hand_off.add_argument(
-        "--for", dest="duration", type=_duration_ms, default="2h", metavar="TIME", help="30s, 15m, 24h; default: 2h"
+        "--for",
+        dest="duration",
+        type=_duration_ms,
+        default="2h",
+        metavar="TIME",
+        help="30s, 15m, at most 24h; default: 2h",
     )
     history = _command(verbs, "history", commands.history, "what the responder remembers of it")
     history.add_argument("--messages", action="store_true", help="also what was said")
@@ -156,7 +168,10 @@ def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9})([smh])", text)
     if not match:
         raise argparse.ArgumentTypeError("a time reads 30s, 15m or 24h")
-    return int(match[1]) * UNITS[match[2]]
+    duration_ms = int(match[1]) * UNITS[match[2]]
+    if not 0 < duration_ms <= MAX_HOURS * UNITS["h"]:
+        raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOURS}h")
+    return duration_ms
 
 
 if __name__ == "__main__":

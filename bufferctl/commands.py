@@ -134,7 +134,9 @@ def delete_rules(stage: Stage, given: Namespace) -> None:
 
 
 def _retimed(found: Json) -> str:
-    text = f"Of {found['looked']} open buffers in scope {found['retimed']} wait by the new rules."
+    if found["complete"] and not found["looked"]:
+        return "No buffer is open in this scope."
+    text = f"Rescheduled {found['retimed']} of {found['looked']} open buffers in this scope."
     if found["complete"]:
         return text
     why = found.get("problem", "the time was over")
@@ -165,12 +167,13 @@ def show_letter(stage: Stage, given: Namespace) -> None:
 
 
 def redrive(stage: Stage, given: Namespace) -> None:
-    batches = given.batches
+    batches, unreadable = given.batches, 0
     if given.all == bool(batches):
         raise Misused("Give the ids of batches, or --all.")
     if given.all:
         listed = stage.ask("dead.list", limit=MOST_LETTERS)
         batches = list(dict.fromkeys(each["batchId"] for each in listed["letters"] if each["batchId"]))
+        unreadable = sum(not each["batchId"] for each in listed["letters"])
         _confirm(given, f"Send {len(batches)} batches again, about {listed['inQueue']} being in the queue?")
     done: list[str] = []
     failed: list[Json] = []
@@ -183,9 +186,15 @@ def redrive(stage: Stage, given: Namespace) -> None:
             failed.append({"batchId": batch, "message": str(error)})
             refusal = refusal if isinstance(error, Unreachable) else Failed
     lines = [f"{batch}  sent again" for batch in done] + [f"{each['batchId']}  {each['message']}" for each in failed]
-    _print(given, {"redriven": done, "failed": failed}, "\n".join(lines) or "There is nothing to send again.")
-    if failed:
-        raise refusal(f"{len(failed)} of {len(batches)} were not sent again.")
+    result = {"redriven": done, "failed": failed, "unreadable": unreadable}
+    _print(given, result, "\n".join(lines) or "There is nothing to send again.")
+    problems = [f"{len(failed)} of {len(batches)} were not sent again."] if failed else []
+    if unreadable:
+        letters = "1 letter" if unreadable == 1 else f"{unreadable} letters"
+        problems.append(f"{letters} without a batch id stayed in the queue: docs/bufferctl.md says how to remove one.")
+        refusal = Failed
+    if problems:
+        raise refusal(" ".join(problems))
 
 
 # -- the stage from outside ------------------------------------------------------------------------

@@ -19,8 +19,14 @@ class Unreachable(Failed):
 
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
-    """The SDK's errors in a sentence."""
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - the SDK would make --help slow
+    """Raise the SDK's errors as a sentence, and also its absence."""
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - the SDK would make --help slow
+    except ModuleNotFoundError as missing:
+        raise Failed(
+            f"The Python package '{missing.name}' is missing. "
+            "Run `make setup`, then this command with .venv/bin/python."
+        ) from missing
 
     try:
         yield

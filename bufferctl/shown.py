@@ -9,7 +9,7 @@ NOTHING = "-"
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Names ending in `At` or `Until` are times, those ending in `Ms` are lengths of time."""
+    """Align the rows. `at` and names ending in `At` or `Until` are times, those ending in `Ms` are lengths of time."""
     lines = [list(columns), *([_cell(column, row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     return "\n".join(
@@ -25,7 +25,7 @@ def pairs(fields: Mapping[str, Any]) -> str:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return NOTHING
-    if name.endswith(("At", "Until")) and isinstance(value, int):
+    if (name == "at" or name.endswith(("At", "Until"))) and isinstance(value, int):
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)

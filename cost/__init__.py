@@ -1,4 +1,4 @@
-"""What a stage costs a month: `python -m cost --stage prod --messages-per-day 100000`.
+"""What a stage costs a month: `.venv/bin/python -m cost --stage prod --messages-per-day 100000`.
 
 Nothing here imports the CDK, so that the answer comes at once.
 """

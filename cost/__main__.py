@@ -1,4 +1,4 @@
-"""The command: `python -m cost --stage prod --messages-per-day 100000 [--json]`."""
+"""The command: `.venv/bin/python -m cost --stage prod --messages-per-day 100000 [--json]`."""
 
 import argparse
 import json
@@ -6,12 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from infra import cli
 
-from cost import document
-from cost.report import as_json, as_text
-from cost.traffic import Traffic
-from infra.config import LOCAL, ConfigError, load_stage
+try:
+    from pydantic import ValidationError
+
+    from cost import document
+    from cost.report import as_json, as_text
+    from cost.traffic import Traffic
+    from infra.config import LOCAL, ConfigError, load_stage
+except ModuleNotFoundError as missing:
+    sys.exit(cli.missing_package(missing))
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +50,7 @@ def _refuse(problem: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cost", description="What a stage costs a month.")
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m cost", description="What a stage costs a month.")
     parser.add_argument("--stage", help="a stage of cdk.json")
     parser.add_argument("--overrides", metavar="JSON", help="laid over the stage's values")
     parser.add_argument("--json", action="store_true", help="for programs")

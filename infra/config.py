@@ -389,12 +389,13 @@ def _sentences(error: ValidationError) -> str:
     sentences = []
     for problem in error.errors(include_url=False, include_context=False):
         path = [part for part in problem["loc"] if isinstance(part, str)]
-        where = ".".join(path) or "the stage"
+        where = ".".join(path)
         if problem["type"] == "extra_forbidden":
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{where}: {what}.")
+            # A rule of the whole stage names its fields itself.
+            sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{what}.")
     return " ".join(sentences)
 
 

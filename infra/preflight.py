@@ -1,30 +1,33 @@
-"""What a deployment needs, looked at before it starts: `python -m infra.preflight --stage prod --for deploy`.
+"""What a deployment needs, looked at before it starts: `.venv/bin/python -m infra.preflight --stage prod --for deploy`.
 
 Says everything that is missing at once, each with its fix. Exits 0 if all is there, 1 if something is missing,
 2 if it was called wrongly. Nothing is changed in the account, and `synth` needs none.
 """
 
 import argparse
-import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,  # noqa: A004 - botocore's, which also covers its time-outs
-    HTTPClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
-
 from infra import cli
-from infra.config import ConfigError, StageConfig, load_stage
-from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
+
+try:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        ConnectionError,  # noqa: A004 - botocore's, which also covers its time-outs
+        HTTPClientError,
+        NoCredentialsError,
+        PartialCredentialsError,
+    )
+
+    from infra.config import ConfigError, StageConfig, load_stage
+    from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
+except ModuleNotFoundError as missing:
+    sys.exit(cli.missing_package(missing))
 
 REQUIREMENTS = cli.ROOT / "lambdas" / "requirements.txt"
 LAYERS = cli.ROOT / ".build" / "layers"
@@ -238,16 +241,19 @@ def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterato
         yield f"The AWS configuration cannot be used ({error}). Check AWS_PROFILE and the files it is read from."
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m infra.preflight", description="What is missing for a deployment?")
+def main(given: Sequence[str] | None = None) -> int:
+    """Say on stderr what is missing, and return 1 if anything is."""
+    parser = argparse.ArgumentParser(
+        prog=".venv/bin/python -m infra.preflight", description="What is missing for a deployment?"
+    )
     parser.add_argument("--stage", required=True)
     parser.add_argument("--for", dest="purpose", required=True, choices=("synth", "diff", "deploy", "destroy"))
-    arguments = parser.parse_args()
-    stages = json.loads((cli.ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
-    found = list(problems(stages, arguments.stage, arguments.purpose))
+    arguments = parser.parse_args(given)
+    found = list(problems(cli.context()["stages"], arguments.stage, arguments.purpose))
     if found:
         sentences = "".join(f"  - {sentence}\n" for sentence in found)
-        sys.stderr.write(f"Not ready to {arguments.purpose} stage '{arguments.stage}':\n{sentences}")
+        what = f"stage '{arguments.stage}'" if arguments.stage else "a stage"
+        sys.stderr.write(f"Not ready to {arguments.purpose} {what}:\n{sentences}")
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m local up|down|status|logs|demo`: the local stage from the command line."""
+"""`.venv/bin/python -m local up|down|status|running|logs|demo`: the local stage from the command line."""
 
 import argparse
 import json
@@ -9,16 +9,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from local import demo, logs
+from infra import cli
 from local.errors import LocalError
-from local.outputs import Outputs
-from local.progress import Progress
-from local.stage import ROOT, Stage
+
+try:
+    from bufferctl.errors import Failed, errors_of_aws
+    from bufferctl.stage import LOCAL, find_stage
+    from local import demo, logs
+    from local.outputs import Outputs
+    from local.progress import Progress
+    from local.stage import LANES, ROOT, Stage
+except ModuleNotFoundError as missing:
+    sys.exit(cli.missing_package(missing))
 
 # A closed terminal or a `kill` ends like Ctrl-C: whatever was started is stopped on the way out.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-LANES = ("valkey", "dynamodb")
 
 
 def main() -> int:
@@ -28,11 +33,16 @@ def main() -> int:
     stage = Stage(arguments.home.resolve())
     try:
         if arguments.command == "up":
-            _up(stage, overrides=_lane(arguments.lane) | arguments.overrides)
+            overrides = _lane(arguments.lane) | arguments.overrides
+            if not arguments.yes:
+                _agree_to_replace(stage, overrides)
+            _up(stage, overrides=overrides)
         elif arguments.command == "down":
-            print(f"Stopped {stage.down(Progress())} processes.")
+            print(f"Stopped {_processes(stage.down(Progress()))}.")
         elif arguments.command == "status":
             return _status(stage)
+        elif arguments.command == "running":
+            return 0 if stage.processes() else 1
         elif arguments.command == "demo":
             return 0 if demo.run(stage, overrides=_lane(arguments.lane), reply=arguments.reply) else 1
         else:
@@ -47,14 +57,16 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m local", description=__doc__)
     parser.add_argument("--home", type=Path, default=ROOT / ".local", help="folder of the stage; default: .local")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start and deploy; deploy again if it runs already")
     up.add_argument("--overrides", type=_json_object, default={}, help="JSON laid over the stage in cdk.json")
-    up.add_argument("--lane", choices=LANES, help="as the stage's `lane` in cdk.json")
+    up.add_argument("--lane", choices=LANES, help="default: of the running stage, else its `lane` in cdk.json")
+    up.add_argument("--yes", action="store_true", help="do not ask before replacing a stage of the other lane")
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="is it up, and where")
+    commands.add_parser("running", help="exits 0 if any process of it is left")
     commands.add_parser("logs", help="follow the functions' logs")
     shown = commands.add_parser(
         "demo", help="five WhatsApp fragments go in, one event comes out; up and down around it if need be"
@@ -73,6 +85,37 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
+
+
+def _agree_to_replace(stage: Stage, overrides: dict[str, Any]) -> None:
+    """Ask before `up` replaces the running stage. Raise LocalError if the answer is no, or there is no terminal."""
+    lane = stage.lane()
+    if lane is None or overrides.get("lane", lane) == lane:
+        return
+    print(
+        f"The running stage is of the {lane} lane and would be replaced. Lost would be {_waiting(stage)}, its rules, "
+        f"secrets, addresses and logs."
+    )
+    if not sys.stdin.isatty():
+        raise LocalError("Nothing was done. Run `make down` first, or add ARGS=--yes; `make up` alone keeps the lane.")
+    if input("Replace it? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise LocalError("Nothing was done.")
+
+
+def _waiting(stage: Stage) -> str:
+    """Say how many conversations wait, as `bufferctl status` counts them."""
+    try:
+        with errors_of_aws():
+            running = find_stage(LOCAL, profile=None, region=None, outputs=stage.outputs_file)
+            seen = running.ask("status")
+    except Failed as error:
+        return f"what waits (it could not be counted: {error})"
+    waiting = seen["pending"] + seen["inflight"] + seen.get("windows", {}).get("open", 0)
+    return f"{waiting} waiting {'conversation' if waiting == 1 else 'conversations'}"
+
+
+def _processes(count: int) -> str:
+    return f"{count} {'process' if count == 1 else 'processes'}"
 
 
 def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
@@ -97,10 +140,16 @@ def _status(stage: Stage) -> int:
     try:
         outputs = stage.outputs()
     except LocalError as error:
-        print(f"{error} ({stage.processes()} processes are left of an earlier one.)")
+        left = stage.processes()
+        print(f"{error} {_left(left)}" if left else error)
         return 1
-    print(f"Up, {stage.processes()} processes. {outputs.ApiEndpoint}/webhook/generic")
+    print(f"Up, {_processes(stage.processes())}. {outputs.ApiEndpoint}/webhook/generic")
     return 0
+
+
+def _left(count: int) -> str:
+    are, them = ("is", "it") if count == 1 else ("are", "them")
+    return f"({_processes(count)} of an earlier one {are} left: `make down` stops {them}.)"
 
 
 def _follow(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""`python -m local demo`: five fragments of one customer go in over HTTP, one event comes out on the bus."""
+"""`.venv/bin/python -m local demo`: five fragments of one customer go in over HTTP, one event comes out on the bus."""
 
 import json
 import sys

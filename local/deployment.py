@@ -56,6 +56,8 @@ class Cdk:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
+            # The CLI caches account numbers by access key: the emulator's must not get among real ones.
+            "CDK_HOME": str(self._folder / "home" / ".cdk"),
             **sessions.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
             "AWS_REGION": self._region,

@@ -25,6 +25,7 @@ from local.progress import Progress
 
 ROOT = Path(__file__).parent.parent
 REGION = "us-east-1"
+LANES = ("valkey", "dynamodb")
 READY_SECONDS = 30.0
 READY_POLL_SECONDS = 0.2
 
@@ -40,6 +41,10 @@ class Instance:
     has_valkey: bool = True
     """Not where the DynamoDB lane stands alone."""
 
+    @property
+    def lane(self) -> str:
+        return "valkey" if self.has_valkey else "dynamodb"
+
 
 class Stage:
     """The local stage kept in `home`; another home is another stage, and both may run."""
@@ -51,11 +56,14 @@ class Stage:
         self.outputs_file = home / "outputs.json"
 
     def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
-        """Bring the stage up, or bring the running one up to date; nothing is left running if that fails."""
+        """Bring the stage up, or bring the running one up to date; nothing is left running if that fails.
+
+        The lane stays as it is unless `overrides` names the other one: then a new stage replaces the running one.
+        """
         with self._lock(), ExitStack() as on_failure:
-            over = overrides or {}
-            has_valkey = _lane(over) != "dynamodb"
             instance = self._running()
+            over = {**({"lane": instance.lane} if instance else {}), **(overrides or {})}
+            has_valkey = _lane(over) != "dynamodb"
             secrets: Mapping[str, str] = {}
             if instance and instance.has_valkey == has_valkey and self.outputs_file.exists():
                 secrets = Outputs.read(self.outputs_file).WebhookSecrets
@@ -93,6 +101,11 @@ class Stage:
         finally:
             self._start_valkey(instance)
             valkey.wait_until_ready(instance.valkey_port)
+
+    def lane(self) -> str | None:
+        """Return the lane of the running stage, or None if it is not up."""
+        instance = self._running()
+        return instance.lane if instance else None
 
     def processes(self) -> int:
         instance = self._recorded()
@@ -180,7 +193,7 @@ class Stage:
 
     def _clear(self, progress: Progress) -> None:
         if self._record.exists():
-            with progress.step("Clear away a stale instance"):
+            with progress.step("Stop the running stage" if self._running() else "Clear away a stale instance"):
                 self._stop()
 
     def _stop(self) -> int:

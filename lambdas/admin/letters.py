@@ -63,8 +63,11 @@ class Letters:
         """The letter goes only once its batch is on the bus: what goes wrong leaves it there."""
         with self._peek() as letters:
             letter = _find(letters, request.batch_id)
+            parsed = _parsed(letter)
+            if not parsed.get("payloads") and not parsed.get("payloadsRef"):
+                raise Refused("The dead letter of this batch holds no messages: it cannot be sent again, and stays.")
             answer = self._functions.call(
-                self._conversation_processor, {"redrive": _parsed(letter)}, answer_seconds=ANSWER_SECONDS
+                self._conversation_processor, {"redrive": parsed}, answer_seconds=ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
                 raise Refused(f"The batch could not be sent again, and stays where it is: {_problem(answer)}.")

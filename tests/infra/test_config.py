@@ -100,6 +100,7 @@ def test_an_invalid_value_is_answered_with_a_sentence(values: dict[str, Any], se
         load_stage({"dev": values}, stage="dev")
     assert sentence in str(refused.value)
     assert str(refused.value).startswith("Stage 'dev' in cdk.json is not valid. ")
+    assert "the stage: " not in str(refused.value), "a rule of the whole stage names its fields itself"
 
 
 @pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (STAGE_NAME_LENGTH + 1)])

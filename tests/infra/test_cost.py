@@ -326,7 +326,7 @@ def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
 def test_the_document_and_its_picture_are_up_to_date(stages: dict[str, Any], tmp_path: Path) -> None:
     document.write(tmp_path, stages)
     for name in ["cost.md", "cost.svg"]:
-        out_of_date = f"docs/{name} is out of date: run `python -m cost --document docs`"
+        out_of_date = f"docs/{name} is out of date: run `.venv/bin/python -m cost --document docs`"
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), out_of_date
 
 

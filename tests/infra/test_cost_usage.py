@@ -297,7 +297,10 @@ def test_the_model_has_the_number_of_metrics() -> None:
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
-    """If this fails, write what is found into cost/usage.toml and run `python -m cost --document docs`."""
+    """If this fails, write what is found into cost/usage.toml.
+
+    Then run `.venv/bin/python -m cost --document docs`.
+    """
 
     def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:
         return _resources(stage_config("prod", **overrides), tmp_path / "-".join(["prod", *overrides]))

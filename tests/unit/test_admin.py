@@ -583,7 +583,7 @@ def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:
     ],
 )
 def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, problem: str) -> None:
-    desk.queue = FakeLetters(letter("b0"))
+    desk.queue = FakeLetters(letter("b0", "hello"))
     desk.conversation_processor.answer = lambda _letter: answer
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
@@ -593,8 +593,20 @@ def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, pro
     assert desk.queue.hidden == set()
 
 
+@pytest.mark.parametrize("without", [{}, {"payloads": []}, {"payloads": None, "payloadsRef": None}])
+def test_a_letter_without_messages_is_refused_in_a_sentence_and_stays(desk: Desk, without: Json) -> None:
+    desk.queue = FakeLetters(json.dumps({"batchId": "b0", **without}))
+    assert desk.error("dead.redrive", batchId="b0") == (
+        "refused",
+        "The dead letter of this batch holds no messages: it cannot be sent again, and stays.",
+    )
+    assert desk.conversation_processor.calls == []
+    assert len(desk.queue.letters) == 1
+    assert desk.queue.hidden == set()
+
+
 def test_a_letter_whose_fate_is_not_known_stays(desk: Desk) -> None:
-    desk.queue = FakeLetters(letter("b0"))
+    desk.queue = FakeLetters(letter("b0", "hello"))
 
     def no_answer(_letter: object) -> Json:
         raise SendFailed("invoke: ReadTimeoutError")

@@ -25,7 +25,7 @@ def test_the_tables_and_the_picture_are_up_to_date(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path / name)
     document.write(tmp_path)
     for name in (*document.DOCUMENTS, document.PICTURE):
-        out_of_date = f"{name} is out of date: run `python -m bench.document`"
+        out_of_date = f"{name} is out of date: run `.venv/bin/python -m bench.document`"
         assert (tmp_path / name).read_text("utf-8") == (ROOT / name).read_text("utf-8"), out_of_date
 
 

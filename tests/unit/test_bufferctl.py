@@ -1,7 +1,9 @@
 """The command line: what it asks, what people and programs see, and how it ends."""
 
+import argparse
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
 
 from bufferctl import commands
-from bufferctl.__main__ import main
+from bufferctl.__main__ import main, make_parser
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
@@ -172,7 +174,7 @@ def test_rules_come_from_an_argument_or_from_standard_input(
         {"operation": "rules.set", "scope": "stage", "rules": {"silenceMs": 6}},
     ]
     assert capsys.readouterr().out.splitlines()[0] == (
-        "Version 7, in force within 10 s. Of 3 open buffers in scope 2 wait by the new rules."
+        "Version 7, in force within 10 s. Rescheduled 2 of 3 open buffers in this scope."
     )
     assert run("rules", "set", "stage", "{silenceMs: 5}") == 2
     assert capsys.readouterr().err.startswith("The rules are not JSON")
@@ -261,8 +263,24 @@ def test_one_letter_that_cannot_be_sent_again_does_not_stop_the_others(
     assert [each["batchId"] for each in json.loads(captured.out)["failed"]] == ["b0", "b1"]
     assert captured.err == "2 of 2 were not sent again.\n"
     aws.answer("dead.redrive", {"redriven": "b1"})
+    aws.answer("dead.list", {"letters": [{"batchId": "b1"}, {"batchId": "b1"}], "inQueue": 2})
     assert run("dead", "redrive", "--all", "--yes") == 0
     assert capsys.readouterr().out == "b1  sent again\n"
+
+
+def test_letters_that_nobody_can_name_are_counted_when_all_are_sent_again(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("dead.list", {"letters": [{"batchId": "b1"}, {"batchId": None}], "inQueue": 2})
+    aws.answer("dead.redrive", {"redriven": "b1"})
+    assert run("dead", "redrive", "--all", "--yes") == 1
+    captured = capsys.readouterr()
+    assert captured.out == "b1  sent again\n"
+    assert captured.err == (
+        "1 letter without a batch id stayed in the queue: docs/bufferctl.md says how to remove one.\n"
+    )
+    assert run("dead", "redrive", "--all", "--yes", "--json") == 1
+    assert json.loads(capsys.readouterr().out) == {"redriven": ["b1"], "failed": [], "unreadable": 1}
 
 
 def test_what_was_sent_again_is_said_though_aws_went_away_meanwhile(
@@ -432,3 +450,76 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     assert run("tail") == 0
     assert done == ["removed"]
     assert signal.getsignal(ending) is before
+
+
+# -- the document ----------------------------------------------------------------------------------
+
+Shape = tuple[frozenset[str], frozenset[str]]
+DOCUMENT = (ROOT / "docs" / "bufferctl.md").read_text("utf-8").partition("## Every command")[2]
+
+
+def shapes_of(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, Shape]]:
+    """Yield each command of the parser with its positional arguments and its options; hidden ones are left out."""
+    shown = [each for each in parser._actions if each.help != argparse.SUPPRESS and "--help" not in each.option_strings]
+    nested = [each for each in shown if isinstance(each, argparse._SubParsersAction)]
+    options = {name for each in shown for name in each.option_strings}
+    positional = {each.metavar or each.dest for each in shown if not each.option_strings and each not in nested}
+    if path == "" or not nested:
+        yield path, (frozenset(str(name) for name in positional), frozenset(options))
+    for each in nested:
+        for name, inner in each.choices.items():
+            yield from shapes_of(inner, f"{path} {name}".strip())
+
+
+def documented() -> Iterator[tuple[str, Shape]]:
+    """Yield the same as the document has it."""
+    before = DOCUMENT.partition("```")[0]
+    yield "", (frozenset(), frozenset(re.findall(r"--[a-z-]+", before)))
+    for line in DOCUMENT.split("```")[1].strip().splitlines():
+        path = re.split(r" [<\[]", line)[0]
+        yield path, (frozenset(re.findall(r"<(.+?)>", line)), frozenset(re.findall(r"--[a-z-]+", line)))
+
+
+def test_every_command_and_option_is_in_the_document_and_nothing_else() -> None:
+    assert dict(documented()) == dict(shapes_of(make_parser()))
+
+
+# -- a machine without the set-up ------------------------------------------------------------------
+
+
+def test_a_python_without_the_dependencies_is_told_in_one_sentence() -> None:
+    # -S: without site-packages, as a system's Python is without ours.
+    ended = subprocess.run(
+        [sys.executable, "-S", "-m", "bufferctl", "status"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        "The Python package 'botocore' is missing. Run `make setup`, then this command with .venv/bin/python.\n"
+    )
+
+
+@pytest.mark.parametrize("time", ["25h", "1441m", "86401s", "0s"])
+def test_a_time_that_the_functions_would_refuse_is_wrong_usage(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], time: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("conversation", "hold", NAME, "--for", time)
+    assert ended.value.code == 2
+    assert "at least 1s and at most 24h" in capsys.readouterr().err
+    assert aws.asked == []
+
+
+def test_the_turns_of_a_conversation_have_times_that_people_read(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.has_responder = True
+    turn = {"at": NOON_MS, "role": "customer", "batchId": "b1"}
+    aws.answer("history", {"status": "assistant", "handedOffUntil": None, "older": 0, "turns": [turn]})
+    assert run("conversation", "history", NAME) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2023-11-1")
+
+
+def test_rules_without_an_open_buffer_say_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("rules.delete", {"deleted": "stage", "open": {"looked": 0, "retimed": 0, "complete": True}})
+    assert run("rules", "delete", "stage") == 0
+    assert capsys.readouterr().out == "Deleted. No buffer is open in this scope.\n"

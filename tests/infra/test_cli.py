@@ -1,0 +1,184 @@
+"""The CDK CLI, ours or one from npm: it runs the app by the project's Python and says first what is missing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+
+import app as program
+from infra import cli, preflight
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "purpose", "stage"),
+    [
+        (["deploy", "--all", "-c", "stage=prod"], "deploy", "prod"),
+        (["-c", "stage=prod", "diff"], "diff", "prod"),
+        (["synthesize", "--context=stage=prod", "-c", "shards=2"], "synth", "prod"),
+        (["destroy", "--all"], "destroy", "dev"),
+        (["synth", "-q", "-c", "stage="], "synth", ""),
+        (["ls"], None, "dev"),
+        (["bootstrap", "--context", "stage=prod"], None, "prod"),
+    ],
+)
+def test_purpose_and_stage_are_read_from_the_arguments(arguments: list[str], purpose: str | None, stage: str) -> None:
+    assert cli.purpose(arguments) == purpose
+    assert cli.stage(arguments) == stage
+
+
+class Became(Exception):
+    """What would have replaced this process."""
+
+
+@pytest.fixture
+def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """Each call of preflight, which finds everything; the CDK CLI is not started."""
+    calls: list[Sequence[str]] = []
+
+    def become(path: str, words: list[str], environment: dict[str, str]) -> NoReturn:
+        raise Became(words, environment)
+
+    def find_everything(given: Sequence[str]) -> int:
+        calls.append(given)
+        return 0
+
+    monkeypatch.setattr(os, "execve", become)
+    monkeypatch.setattr(preflight, "main", find_everything)
+    return calls
+
+
+def test_preflight_comes_before_the_cli_and_the_app_does_not_repeat_it(looked_for: list[Sequence[str]]) -> None:
+    with pytest.raises(Became) as became:
+        cli.main(["deploy", "--all", "-c", "stage=prod"])
+    words, environment = became.value.args
+    assert looked_for == [["--stage", "prod", "--for", "deploy"]]
+    assert words[2:6] == ["deploy", "--all", "-c", "stage=prod"]
+    assert cli.LOOKED_FOR_MISSING in environment
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["synth", "-c", "stage=local", "-c", "valkeyUrl=valkey://x:1"]])
+def test_neither_a_harmless_command_nor_the_local_stage_needs_a_preflight(
+    looked_for: list[Sequence[str]], arguments: list[str]
+) -> None:
+    with pytest.raises(Became):
+        cli.main(arguments)
+    assert looked_for == []
+
+
+def test_what_is_missing_ends_the_command(looked_for: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "main", lambda given: 1)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["deploy", "--all"])
+    assert ended.value.code == 1
+
+
+def test_the_caches_of_cdk_and_jsii_are_inside_the_clone() -> None:
+    environment = cli.environment()
+    for name in ("CDK_HOME", "JSII_RUNTIME_PACKAGE_CACHE_ROOT"):
+        assert Path(environment[name]).is_relative_to(ROOT / ".build")
+    asked = "console.log(process.version, require('os').homedir())"
+    ended = subprocess.run(
+        [environment["JSII_NODE"], "-e", asked],
+        capture_output=True, text=True, check=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    version, home = ended.stdout.split(maxsplit=1)
+    assert version.startswith("v")
+    assert Path(home.strip()).resolve() == ROOT / ".build" / "home"
+
+
+def test_the_app_is_run_by_this_python_also_from_a_path_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    (clone / "app.py").write_text("import sys; print(sys.executable)")
+    python = clone / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(cli, "ROOT", clone)
+    monkeypatch.setattr(sys, "executable", str(python))
+    _, command = cli.app()
+    # CDK would strip quotes around the first word.
+    assert command.startswith("exec ")
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)  # noqa: S602 - as CDK does
+    assert ended.stdout.strip() == str(python)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What the launcher of cdk.json needs of a clone, and an app that says who runs it."""
+    folder = tmp_path / "a clone"
+    (folder / "infra").mkdir(parents=True)
+    shutil.copy(ROOT / "infra" / "app.sh", folder / "infra" / "app.sh")
+    (folder / "app.py").write_text("import sys; print('run by', sys.executable)")
+    return folder
+
+
+def launched(clone: Path) -> subprocess.CompletedProcess[str]:
+    """Run the `app` of cdk.json as a CDK CLI does."""
+    command = json.loads((ROOT / "cdk.json").read_text("utf-8"))["app"]
+    return subprocess.run(command, shell=True, cwd=clone, capture_output=True, text=True, check=False)  # noqa: S602
+
+
+def test_any_cdk_runs_the_app_by_the_python_of_the_clone(clone: Path) -> None:
+    python = clone / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    ended = launched(clone)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.strip() == f"run by {python.relative_to(clone)}" or ended.stdout.strip() == f"run by {python}"
+
+
+def test_any_cdk_says_that_the_set_up_is_missing(clone: Path) -> None:
+    ended = launched(clone)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "There is no .venv that works here: run `make setup` first.\n"
+
+
+@pytest.mark.parametrize("module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m cost", "-m local"])
+def test_a_python_without_the_dependencies_is_told_in_one_sentence(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-S", *module.split()], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    (sentence,) = ended.stderr.splitlines()
+    assert sentence.startswith("The Python package '")
+    assert sentence.endswith("' is missing. Run `make setup`, then this command with .venv/bin/python.")
+
+
+class Parent:
+    def __init__(self, *words: str, gone: bool = False) -> None:
+        self._words = list(words)
+        self._gone = gone
+
+    def cmdline(self) -> list[str]:
+        if self._gone:
+            raise psutil.NoSuchProcess(1)
+        return self._words
+
+
+@pytest.mark.parametrize(
+    ("parents", "purpose"),
+    [
+        ([Parent("/bin/sh", "-c", "infra/app.sh"), Parent("node", "/x/.bin/cdk", "deploy", "--all")], "deploy"),
+        ([Parent("node", "/x/node_modules/aws-cdk/bin/cdk", "-c", "stage=prod", "diff")], "diff"),
+        ([Parent("node", "/x/.bin/cdk", "ls")], None),
+        ([Parent("bash")], None),
+        ([Parent(gone=True), Parent("node", "/x/.bin/cdk", "deploy")], None),
+    ],
+)
+def test_the_app_knows_what_a_foreign_cdk_was_asked_for(parents: list[Any], purpose: str | None) -> None:
+    assert program.purpose_of_caller(parents) == purpose
+
+
+def test_without_a_stage_the_stage_is_dev_and_a_change_is_asked_for(context: dict[str, Any]) -> None:
+    assert context["stage"] == "dev"
+    assert json.loads((ROOT / "cdk.json").read_text("utf-8"))["requireApproval"] == "any-change"

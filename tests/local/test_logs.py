@@ -1,0 +1,44 @@
+"""`make logs` shows the lines of a run in the order in which the function wrote them."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from local import logs
+from local.outputs import Outputs
+from tests.local.test_webhooks import OUTPUTS
+
+WRITTEN = ["START", "processor started", "buffered", "buffered", "END", "REPORT"]
+
+
+class Logs:
+    """A logs API with one run, whose lines all carry one time; a line is added with each look."""
+
+    def __init__(self) -> None:
+        self.events = [{"timestamp": 1_000, "logStreamName": "s", "message": text} for text in WRITTEN]
+
+    def get_paginator(self, operation: str) -> "Logs":
+        assert operation == "filter_log_events"
+        return self
+
+    def paginate(self, *, logGroupName: str, startTime: int) -> list[dict[str, Any]]:  # noqa: N803 - AWS's names
+        return [{"events": list(self.events)}]
+
+
+def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Logs()
+    monkeypatch.setattr(Outputs, "client", lambda self, service: api)
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0)
+    following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0)
+    assert [next(following).split(maxsplit=2)[2] for _ in WRITTEN] == WRITTEN
+    # One more of the same text and time is one more line; an earlier one that came late is shown, too.
+    api.events += [{"timestamp": 1_000, "logStreamName": "s", "message": "buffered"}]
+    api.events.insert(0, {"timestamp": 900, "logStreamName": "s", "message": "late"})
+    assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == ["late", "buffered"]
+
+
+def test_a_line_that_was_shown_is_not_shown_again() -> None:
+    line, other = (1, "ingest", "s", "a"), (1, "ingest", "s", "b")
+    assert list(logs.not_in(Counter([line, line]), [line, other, line, line])) == [other, line]

@@ -1,0 +1,125 @@
+"""What `make` does with .venv: it keeps one that works, and replaces it only by one that is complete."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Clone:
+    """A clone in a folder with a space in its name, with the Makefile and requirements of its own."""
+
+    def __init__(self, folder: Path, *, requirements: str) -> None:
+        self.folder = folder
+        (folder / "infra").mkdir(parents=True)
+        shutil.copy(ROOT / "Makefile", folder)
+        shutil.copy(ROOT / "infra" / "cdk.sh", folder / "infra")
+        (folder / "requirements.txt").write_text(requirements)
+
+    def make(self, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHON", "VIRTUAL_ENV"}}
+        environment = {**inherited, "PATH": path or os.environ["PATH"]}
+        return subprocess.run(
+            ["make", "UV=", *arguments], cwd=self.folder, capture_output=True, text=True, check=False, env=environment
+        )
+
+    def set_up(self, requirements: str) -> Path:
+        """Return the environment that .venv stands for then, the only one that is kept."""
+        (self.folder / "requirements.txt").write_text(requirements)
+        ended = self.make("setup", f"PYTHON={sys.executable}")
+        assert ended.returncode == 0, ended.stderr
+        (kept,) = (self.folder / ".venvs").iterdir()
+        assert (self.folder / ".venv").resolve() == kept
+        return kept
+
+    def has_a_venv(self, *, python: str = sys.executable) -> None:
+        """Let it seem set up by this Python, without the minute that it takes."""
+        planned = self.make("--dry-run", "setup", f"PYTHON={python}").stdout
+        (stamp,) = re.findall(r"set-up-from-\w+", planned)
+        binaries = self.folder / ".venv" / "bin"
+        binaries.mkdir(parents=True)
+        (binaries / "python").write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+        (binaries / "python").chmod(0o755)
+        (self.folder / ".venv" / stamp).touch()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path / "a clone", requirements="")
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> str:
+    """A PATH on which python3 answers, but is of another version."""
+    script = tmp_path / "other" / "python3"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho another\n")
+    script.chmod(0o755)
+    return f"{script.parent}:/usr/bin:/bin"
+
+
+@pytest.mark.parametrize("target", ["status", "logs", "down"])
+def test_a_target_that_only_looks_or_stops_makes_no_venv(clone: Clone, target: str) -> None:
+    ended = clone.make(target)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0] == "There is no .venv that works here: run `make setup` first."
+    assert not (clone.folder / ".venv").exists()
+
+
+@pytest.mark.parametrize("target", ["status", "logs", "down"])
+def test_a_target_that_only_looks_or_stops_takes_a_venv_that_is_out_of_date(clone: Clone, target: str) -> None:
+    clone.has_a_venv()
+    (clone.folder / "requirements.txt").write_text("changed")
+    planned = clone.make("--dry-run", target).stdout
+    assert "Setting up" in clone.make("--dry-run", "up").stdout
+    assert "Setting up" not in planned
+    assert f"-m local {target}" in planned
+
+
+def test_a_venv_keeps_its_python_until_another_is_named(clone: Clone, other_python: str) -> None:
+    clone.has_a_venv()
+    assert "Setting up" not in clone.make("--dry-run", "setup", path=other_python).stdout
+    assert "Setting up" in clone.make("--dry-run", "setup", "PYTHON=python3", path=other_python).stdout
+
+
+def test_a_set_up_that_fails_leaves_the_old_venv_as_it_was(clone: Clone) -> None:
+    clone.has_a_venv()
+    (clone.folder / "requirements.txt").write_text("./there-is-no-such-wheel.whl")
+    before = sorted((clone.folder / ".venv").rglob("*"))
+    ended = clone.make("setup", f"PYTHON={sys.executable}")
+    assert ended.returncode == 2, ended.stdout
+    assert sorted((clone.folder / ".venv").rglob("*")) == before
+    assert list((clone.folder / ".venvs").iterdir()) == []
+
+
+def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone) -> None:
+    clone.has_a_venv()
+    old = clone.folder / ".venv" / "old"
+    old.touch()
+    first = clone.set_up("# another lock")
+    assert not old.exists()
+    kept = clone.set_up("# and one more")
+    assert not first.exists()
+    python = clone.folder / ".venv" / "bin" / "python"
+    where = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
+    assert Path(where.stdout.strip()).resolve() == kept
+    assert (kept / "bin" / "cdk").resolve() == clone.folder / "infra" / "cdk.sh"
+    assert "Setting up" not in clone.make("--dry-run", "setup").stdout
+
+
+def test_clean_refuses_while_a_stage_runs_out_of_the_venv(clone: Clone) -> None:
+    clone.has_a_venv()
+    (clone.folder / "local.py").write_text("import sys; sys.exit(0 if sys.argv[1:] == ['running'] else 1)")
+    ended = clone.make("clean")
+    assert ended.returncode == 2
+    assert "run `make down` first" in ended.stderr
+    assert (clone.folder / ".venv").exists()
+    (clone.folder / "local.py").write_text("raise SystemExit(1)")
+    assert clone.make("clean").returncode == 0
+    assert not (clone.folder / ".venv").exists()

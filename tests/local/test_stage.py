@@ -1,0 +1,127 @@
+"""A running stage keeps its lane, and nobody loses it without having been asked."""
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local import __main__ as command
+from local import stage as module
+from local.errors import LocalError
+from local.outputs import Outputs
+from local.progress import Progress
+from local.stage import Instance, Stage
+from tests.local.test_webhooks import OUTPUTS
+
+
+class Deployed(Stage):
+    """A stage whose processes are only said to run, and which keeps what it was deployed with."""
+
+    def __init__(self, home: Path, running: Instance | None) -> None:
+        super().__init__(home)
+        self.running = running
+        self.deployed_with: Mapping[str, Any] = {}
+        self.started_with_valkey: bool | None = None
+
+    def _running(self) -> Instance | None:
+        return self.running
+
+    def _start(self, progress: Progress, *, has_valkey: bool) -> Instance:
+        self.started_with_valkey = has_valkey
+        return instance(has_valkey=has_valkey)
+
+    def _deploy(self, *_: Any, overrides: Mapping[str, Any], **__: Any) -> Outputs:
+        self.deployed_with = overrides
+        return OUTPUTS
+
+
+def instance(*, has_valkey: bool) -> Instance:
+    return Instance("no process has this mark", 1, 2, 3, has_valkey)
+
+
+def stage_of(home: Path, lane: str | None, monkeypatch: pytest.MonkeyPatch) -> Deployed:
+    monkeypatch.setattr(module, "_wait_until_answering", lambda url: None)
+    running = None if lane is None else instance(has_valkey=lane == "valkey")
+    stage = Deployed(home, running)
+    if running:
+        (home / "run").mkdir(parents=True)
+        (home / "run" / "instance.json").write_text(json.dumps(asdict(running)))
+        OUTPUTS.write(stage.outputs_file)
+    return stage
+
+
+@pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
+def test_another_up_keeps_the_running_stage_and_its_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lane: str
+) -> None:
+    stage = stage_of(tmp_path, lane, monkeypatch)
+    stage.up(Progress(io.StringIO()))
+    assert stage.deployed_with == {"lane": lane}
+    assert stage.started_with_valkey is None, "nothing was started anew"
+
+
+def test_a_first_up_takes_the_lane_of_cdk_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = stage_of(tmp_path, None, monkeypatch)
+    stage.up(Progress(io.StringIO()))
+    assert stage.deployed_with == {}
+    assert stage.started_with_valkey is True
+
+
+def test_a_running_stage_that_is_replaced_is_not_called_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = stage_of(tmp_path, "dynamodb", monkeypatch)
+    said = io.StringIO()
+    stage.up(Progress(said), overrides={"lane": "valkey"})
+    assert stage.started_with_valkey is True
+    assert "Stop the running stage" in said.getvalue()
+    assert "stale" not in said.getvalue()
+
+
+class Operators:
+    def ask(self, operation: str) -> dict[str, Any]:
+        assert operation == "status"
+        return {"pending": 2, "inflight": 1, "windows": {"open": 4}}
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployed:
+    """A running stage of the Valkey lane in which seven conversations wait."""
+
+    def find_stage(name: str, **given: Any) -> Any:
+        assert (name, given["outputs"]) == ("local", tmp_path / "outputs.json")
+        return Operators()
+
+    monkeypatch.setattr(command, "find_stage", find_stage)
+    return stage_of(tmp_path, "valkey", monkeypatch)
+
+
+def test_a_stage_of_the_other_lane_is_replaced_only_after_a_yes(
+    stage: Deployed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(LocalError, match=r"Nothing was done\. Run `make down` first"):
+        command._agree_to_replace(stage, {"lane": "dynamodb"})
+    assert "Lost would be 7 waiting conversations" in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    with pytest.raises(LocalError, match=r"Nothing was done\."):
+        command._agree_to_replace(stage, {"lane": "dynamodb"})
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    command._agree_to_replace(stage, {"lane": "dynamodb"})
+
+
+@pytest.mark.parametrize("overrides", [{}, {"lane": "valkey"}, {"shards": 2}])
+def test_an_up_that_replaces_nothing_asks_nothing(
+    stage: Deployed, overrides: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command._agree_to_replace(stage, overrides)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
+def test_processes_are_counted_in_english(count: int, shown: str) -> None:
+    assert command._processes(count) == shown
