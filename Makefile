@@ -38,7 +38,7 @@ APPROVAL ?= $(if $(CI),never,any-change)
 # It says first, all at once, what is missing.
 CDK = $(BIN)/python -m infra.cli
 
-.PHONY: help setup test check format-check lint types imports format nightly demo up down status logs \
+.PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
   synth diff deploy destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
@@ -72,18 +72,26 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
-# The tests on the local stage keep a pace and measure waits: nothing else may run beside them.
+# The tests on the local stage share it and send it real traffic: they run one after the other, with nothing beside them.
 ON_THE_STAGE := tests/e2e tests/chaos
 
-test: $(READY) ## run all tests, or those that PYTEST_ARGS names
+test: $(READY) ## the tests for every change, at most 5 minutes: all but `make chaos`, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE))
-	@$(BIN)/python -m pytest $(ON_THE_STAGE)
+	@$(BIN)/python -m pytest $(ON_THE_STAGE) -m smoke
 else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-check: format-check lint types imports test ## everything CI checks: format, lint, types, import rules, tests
+chaos: $(READY) ## the other tests on the local stage, about 11 minutes: kills, outages, every command, hostile input
+	@$(BIN)/python -m pytest $(ON_THE_STAGE) -m "not smoke"
+
+# The functions of the local stage run in the emulator's environment, which has no coverage: its tests are left out.
+coverage: $(READY) ## branch coverage of functions and command line, by the tests that need no local stage
+	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE)) --cov --cov-report= -q
+	@$(BIN)/python -m coverage json -q -o - | $(BIN)/python -m tests.support.coverage_table
+
+check: format-check lint types imports test chaos ## everything CI checks: format, lint, types, import rules, all tests
 
 format-check: $(READY) ## is everything formatted?
 	@echo "== format"

@@ -10,7 +10,7 @@ from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import CLAIM_TIMEOUT_MS, SILENCE_MS, TOKEN_MS, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 # Cold starts of what was killed, on a machine that runs other tests.
 MARGIN_MS = 10_000
@@ -53,6 +53,7 @@ def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: A
     judge(talks, within_ms=HEALED_MS)
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("watchdog")
 def test_the_conversation_processor_killed_before_put_events(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]

@@ -19,7 +19,7 @@ from tests.support.local_stage import WINDOW_MS, LocalStage
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.xdist_group("stage"),
     pytest.mark.usefixtures("watchdog", "many_attempts"),
 ]
@@ -199,7 +199,7 @@ def test_valkey_is_away_for_twenty_seconds_under_traffic(stage: LocalStage, outa
     assert writers.slowest_seconds - pulse.slowest_seconds < SLOWEST_SECONDS
 
 
-@pytest.mark.parametrize("outage", [swallowing, killed])
+@pytest.mark.parametrize("outage", [swallowing, pytest.param(killed, marks=pytest.mark.smoke)])
 def test_a_message_that_comes_again_across_an_outage_comes_out_once(stage: LocalStage, outage: Outage) -> None:
     talk, since_ms = Talk(stage), int(time.time() * 1_000)
     before, as_it_begins, in_it, after = (f"{talk.name}-{when}" for when in ("before", "begins", "in", "after"))

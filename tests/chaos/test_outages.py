@@ -24,7 +24,7 @@ from tests.support.local_stage import MAX_ATTEMPTS, TOKEN_MS, LocalStage
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.xdist_group("stage"),
     pytest.mark.usefixtures("watchdog"),
 ]

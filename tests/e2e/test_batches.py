@@ -9,7 +9,7 @@ from bufferctl.events import Arrival
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge
 from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYPING_MS, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 # Cold starts on a machine that runs other tests: these tests are about which messages, not how fast.
 WITHIN_MS = 15_000
@@ -36,6 +36,7 @@ def say_at_pace(talk: Talk, count: int, *, gap_ms: int) -> list[int]:
     return waiting
 
 
+@pytest.mark.smoke
 def test_a_single_message_becomes_a_batch_after_the_silence(talk: Talk) -> None:
     talk.say(author="Ada")
     arrival = one(talk)
@@ -43,10 +44,11 @@ def test_a_single_message_becomes_a_batch_after_the_silence(talk: Talk) -> None:
     assert message["text"] == f"text of {message['id']}"
     assert arrival.batch["conversationId"] == talk.conversation_id
     assert arrival.batch["flushReason"] == "silence"
-    assert talk.accepted[0].due_at_ms - message["receivedAt"] == pytest.approx(SILENCE_MS, abs=50)
+    assert SILENCE_MS <= talk.accepted[0].due_at_ms - message["receivedAt"] < TYPING_MS
     assert arrival.at_ms >= talk.accepted[0].due_at_ms
 
 
+@pytest.mark.smoke
 def test_each_message_resets_the_timer(stage: LocalStage) -> None:
     def attempt() -> bool:
         talk = Talk(stage)
@@ -70,8 +72,8 @@ def test_quick_fragments_wait_longer_because_somebody_is_typing(stage: LocalStag
         arrivals = judge([talk], within_ms=WITHIN_MS)
         if in_pace:
             first, second = arrivals[0].batch["messages"]
-            assert talk.accepted[0].due_at_ms - first["receivedAt"] == pytest.approx(SILENCE_MS, abs=50)
-            assert talk.accepted[1].due_at_ms - second["receivedAt"] == pytest.approx(TYPING_MS, abs=50)
+            assert SILENCE_MS <= talk.accepted[0].due_at_ms - first["receivedAt"] < TYPING_MS
+            assert TYPING_MS <= talk.accepted[1].due_at_ms - second["receivedAt"] < MAX_WAIT_MS
         return in_pace
 
     if_quick_enough(attempt)
@@ -95,6 +97,7 @@ def test_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalS
     if_quick_enough(attempt)
 
 
+@pytest.mark.smoke
 def test_a_full_buffer_is_not_kept_waiting(talk: Talk) -> None:
     bodies = [talk.body() for _ in range(MAX_MESSAGES)]
     talk.note(talk.stage.webhooks.post("generic", bodies), *(body["id"] for body in bodies))
@@ -159,16 +162,17 @@ def test_what_a_message_carries_arrives_whole(talk: Talk) -> None:
     assert message["attachments"] == [attachment]
 
 
+@pytest.mark.smoke
 def test_a_repeated_delivery_counts_once_before_and_after_the_batch(talk: Talk) -> None:
     talk.say("repeated-before")
     again = talk.say("repeated-before")
     assert (again.json["accepted"], again.json["duplicates"]) == (0, 1)
     talk.say("another")
-    one(talk)
+    batches = judge([talk], within_ms=WITHIN_MS)
     late = talk.stage.webhooks.post("generic", talk.body("repeated-before"))
     assert (late.status, late.json["duplicates"]) == (200, 1)
     time.sleep((SILENCE_MS + TYPING_MS) / 1_000)
-    assert len(talk.arrivals()) == 1
+    assert talk.arrivals() == batches
 
 
 @pytest.mark.timeout(300)

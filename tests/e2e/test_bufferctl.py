@@ -18,7 +18,7 @@ from tests.e2e.test_permissions import TAKEN_AWAY, role_of
 from tests.support.judge import ids_of
 from tests.support.local_stage import LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 LIVE_SECONDS = 10.0
 # Held or not yet due for so long that no machine is too slow to look.

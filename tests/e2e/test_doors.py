@@ -11,10 +11,10 @@ import pytest
 from bufferctl.events import Arrival
 from local.events import Inbox, collect
 from local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_text
-from tests.support.judge import Talk, ids_of, judge_schema
-from tests.support.local_stage import LocalStage
+from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
+from tests.support.local_stage import SILENCE_MS, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 PAGE, BOT, NUMBER, WHATSAPP_NUMBER = "102290129340398", "bot", "15558675310", "15550783881"
 ACCEPTED = "application/json"
@@ -91,25 +91,35 @@ def only(detail_type: str) -> dict[str, Any]:
     return {"source": ["message-buffer"], "detail-type": [detail_type]}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ROUTES)
 def test_two_fragments_become_one_event_and_each_is_answered_as_the_platform_wants(
     stage: LocalStage, name: str
 ) -> None:
-    route, user = ROUTES[name], new_user()
-    ids = [new_id(), new_id()]
-    for message_id, text in zip(ids, ("Hey", "Order #12345"), strict=True):
-        answer = stage.webhooks.post(route.platform, route.body(user, message_id, text))
-        assert answer.status == 200, answer.body
-        assert answer.content_type.startswith(route.kind)
-        if route.kind == "text/xml":
-            assert answer.body in {TWIML, b"<Response></Response>"}
-    conversation = f"default/{route.platform}/{route.account}/{user}"
-    (arrival,) = wait_for(stage.inbox, conversation)
-    judge_schema(arrival)
-    assert arrival.batch["text"] == "Hey\nOrder #12345"
-    assert arrival.batch["metadata"]["platform"] == route.platform
-    time.sleep(1)
-    assert len(batches_of(stage.inbox, conversation)) == 1
+    route = ROUTES[name]
+
+    def attempt() -> bool:
+        user, ids = new_user(), [new_id(), new_id()]
+        began = time.monotonic()
+        for message_id, text in zip(ids, ("Hey", "Order #12345"), strict=True):
+            answer = stage.webhooks.post(route.platform, route.body(user, message_id, text))
+            assert answer.status == 200, answer.body
+            assert answer.content_type.startswith(route.kind)
+            if route.kind == "text/xml":
+                assert answer.body in {TWIML, b"<Response></Response>"}
+        # On a machine that paused between them, the first fragment is rightly a batch of its own.
+        in_pace = time.monotonic() - began < SILENCE_MS / 1_000
+        conversation = f"default/{route.platform}/{route.account}/{user}"
+        arrival, *_ = wait_for(stage.inbox, conversation)
+        judge_schema(arrival)
+        assert arrival.batch["metadata"]["platform"] == route.platform
+        if in_pace:
+            assert arrival.batch["text"] == "Hey\nOrder #12345"
+            time.sleep(1)
+            assert len(batches_of(stage.inbox, conversation)) == 1
+        return in_pace
+
+    if_quick_enough(attempt)
 
 
 @pytest.mark.parametrize("platform", ["whatsapp", "messenger", "instagram"])

@@ -9,7 +9,7 @@ from local.webhooks import whatsapp, whatsapp_text
 from tests.support.judge import Talk, if_quick_enough, judge
 from tests.support.local_stage import IDLE_MS, START_MS, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 SECRET_WORDS = "xyzzy-nobody-else-may-read-this"
 

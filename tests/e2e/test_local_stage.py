@@ -14,7 +14,7 @@ from local.outputs import Outputs
 from local.processes import MARK
 from tests.support.local_stage import share_emulator
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.xdist_group("local-stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("local-stage")]
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,11 +11,12 @@ from bufferctl import sessions
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 TAKEN_AWAY = "taken-away-by-a-test"
 
 
+@pytest.mark.smoke
 def test_who_has_no_policy_is_refused(stage: LocalStage) -> None:
     iam = stage.outputs.client("iam")
     iam.create_user(UserName="stranger")

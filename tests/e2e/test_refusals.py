@@ -8,7 +8,7 @@ from local.webhooks import Answer, whatsapp, whatsapp_text
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 
 def assert_refused(answer: Answer, status: int) -> str:
@@ -31,6 +31,7 @@ def test_a_wrong_signature_changes_nothing(stage: LocalStage, signature: str) ->
     assert_nothing_buffered(talk)
 
 
+@pytest.mark.smoke
 def test_a_signature_of_another_body_changes_nothing(stage: LocalStage) -> None:
     talk = Talk(stage)
     headers = stage.webhooks.signature("generic", json.dumps(talk.body("other")).encode())

@@ -16,7 +16,7 @@ from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
 from tests.support.local_stage import SILENCE_MS, LocalStage, local_stage
 from tests.support.web_server import Answer, Request, WebServer, web_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 WAIT_SECONDS = 12
 # Longer than it takes a second reply to come, if there is to be one.

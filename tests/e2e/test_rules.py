@@ -17,7 +17,7 @@ from message_buffer.errors import RulesConflict
 from message_buffer.rules.rules_table import RulesTable
 from tests.support.local_stage import SILENCE_MS, WARM_PROCESSES, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
 LIVE_SECONDS = 10

@@ -8,7 +8,7 @@ from local.webhooks import whatsapp, whatsapp_status, whatsapp_text
 from tests.support.judge import Talk, ids_of, judge
 from tests.support.local_stage import LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 WITHIN_MS = 15_000
 

@@ -70,14 +70,29 @@ def composed(
 
 
 @pytest.fixture(scope="session")
-def synthesize(composed: Callable[..., cdk.App]) -> Callable[..., Mapping[str, Template]]:
+def stacks_of(composed: Callable[..., cdk.App]) -> Callable[..., list[cdk.Stack]]:
+    """Composes the stacks of a stage, once for all tests that only look at them."""
+    made: dict[str, list[cdk.Stack]] = {}
+
+    def stacks(stage: str, **overrides: Any) -> list[cdk.Stack]:
+        key = f"{stage} {overrides}"
+        if key not in made:
+            app = composed(stage, **overrides)
+            made[key] = [child for child in app.node.children if isinstance(child, cdk.Stack)]
+        return made[key]
+
+    return stacks
+
+
+@pytest.fixture(scope="session")
+def synthesize(stacks_of: Callable[..., list[cdk.Stack]]) -> Callable[..., Mapping[str, Template]]:
     """The templates of a stage by the last word of their stack's name."""
     made: dict[str, Mapping[str, Template]] = {}
 
     def synthesized(stage: str, **overrides: Any) -> Mapping[str, Template]:
         key = f"{stage} {overrides}"
         if key not in made:
-            stacks = [child for child in composed(stage, **overrides).node.children if isinstance(child, cdk.Stack)]
+            stacks = stacks_of(stage, **overrides)
             made[key] = {stack.stack_name.split("-")[-1]: Template.from_stack(stack) for stack in stacks}
         return made[key]
 

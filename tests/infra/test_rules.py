@@ -90,9 +90,9 @@ def test_no_rule_is_broken_without_a_reason(name: str, stack: str, findings: Cal
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_cdk_warns_of_nothing(name: str, composed: Callable[..., cdk.App]) -> None:
+def test_cdk_warns_of_nothing(name: str, stacks_of: Callable[..., list[cdk.Stack]]) -> None:
     stage, overrides = VARIANTS[name]
-    stacks = [child for child in composed(stage, **overrides).node.children if isinstance(child, cdk.Stack)]
+    stacks = stacks_of(stage, **overrides)
     warnings = [each for stack in stacks for each in Annotations.from_stack(stack).find_warning("*", Match.any_value())]
     assert [warning.entry.data for warning in warnings] == []
 

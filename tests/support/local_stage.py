@@ -99,7 +99,9 @@ class LocalStage:
                 {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": ""} for name in names
             ]
             list(pool.map(lambda body: self.webhooks.post("generic", body), bodies))
-        self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=30)
+        is_warm = self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=60)
+        # What is still on its way would be taken for the next test's.
+        assert is_warm, "the warm-up's batches did not come out"
         if "watchdog" in self.outputs.Functions:
             self.invoke("watchdog", wait=True)
 

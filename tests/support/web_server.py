@@ -48,10 +48,15 @@ class WebServer:
         self.requests: list[Request] = []
         self.answer: Answer | Callable[[Request], Answer] = (200, {})
         self._over = threading.Event()
+        self._was_asked = threading.Event()
         self._server = _Quiet(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
+
+    def wait_until_asked(self) -> None:
+        """Wait for the first request: a client may give up before this server's thread has read what it sent."""
+        assert self._was_asked.wait(PATIENCE_SECONDS), "nothing was asked"
 
     def close(self) -> None:
         self._over.set()
@@ -69,6 +74,7 @@ class WebServer:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 request = Request(self.path, dict(self.headers), body, self.client_address[1])
                 web.requests.append(request)
+                web._was_asked.set()
                 answer = web.answer(request) if callable(web.answer) else web.answer
                 if answer == RESET:
                     # With nothing to linger for, closing sends RST.

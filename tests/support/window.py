@@ -29,6 +29,7 @@ from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.rules.layers import Rules
 from tests.support.engine import ManualClock, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.table_service import answering_without_http, empty
 
 TABLE = "holding"
 CONVERSATION = "default/generic/shop/ann"
@@ -242,14 +243,17 @@ def dynamodb() -> Iterator[Any]:
     signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with patch.dict(os.environ, signed), mock_aws():
         aws._made.cache_clear()
-        yield aws.client("dynamodb")
+        client = aws.client("dynamodb")
+        with answering_without_http(client):
+            yield client
     aws._made.cache_clear()
 
 
 def make_message_table(client: Any) -> None:
     """Empty, and as `infra/storage.py` makes it."""
     if TABLE in client.list_tables()["TableNames"]:
-        client.delete_table(TableName=TABLE)
+        empty(client, TABLE)
+        return
     names = {"conversation": "S", "item": "S", "open": "S", "due_at": "N"}
     client.create_table(
         TableName=TABLE,

@@ -163,6 +163,7 @@ def test_a_send_is_made_once_whatever_comes_of_it(
     server.answer = answer
     with pytest.raises(error) as raised:
         channel(name, server).send(READERS[name], TEXT)
+    server.wait_until_asked()
     assert len(server.requests) == 1
     assert SECRET not in str(raised.value)
     assert raised.value.__cause__ is None, "what urllib3 says of it has the URL in it"
@@ -329,6 +330,7 @@ def test_an_ai_is_asked_once_and_again_only_by_the_queue(
     with pytest.raises((Refused, Busy, Unconfirmed)) as raised:
         assistant(name).answer(PROMPT)
     assert raised.value.retryable is not is_final
+    server.wait_until_asked()
     assert len(server.requests) == 1
     assert SECRET not in str(raised.value)
 

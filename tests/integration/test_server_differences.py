@@ -82,7 +82,7 @@ def test_only_the_server_shuts_the_script_in(real: Any, imitation: Any) -> None:
     assert run(imitation, script) == b"tablefunction"
 
 
-def test_in_fakeredis_a_script_that_sets_a_global_breaks_every_later_script(real: Any, imitation: Any) -> None:
+def test_in_the_imitation_a_script_that_sets_a_global_breaks_every_later_script(real: Any, imitation: Any) -> None:
     for client in (real, imitation):
         with pytest.raises(ResponseError):
             run(client, "due_at = 1")
@@ -91,25 +91,25 @@ def test_in_fakeredis_a_script_that_sets_a_global_breaks_every_later_script(real
         run(imitation, "return 1")
 
 
-def test_an_empty_table_is_an_array_in_the_json_of_fakeredis(real: Any, imitation: Any) -> None:
+def test_an_empty_table_is_an_array_in_the_json_of_the_imitation(real: Any, imitation: Any) -> None:
     assert run(real, "return cjson.encode({})") == b"{}"
     assert run(imitation, "return cjson.encode({})") == b"[]"
 
 
 @pytest.mark.parametrize("library", ["cmsgpack", "bit", "struct", "server"])
-def test_fakeredis_lacks_libraries(real: Any, imitation: Any, library: str) -> None:
+def test_the_imitation_lacks_libraries(real: Any, imitation: Any, library: str) -> None:
     script = f"return type({library})"
     assert run(real, script) == b"table"
     assert run(imitation, script) == b"nil"
 
 
-def test_fakeredis_cannot_answer_infinity(real: Any, imitation: Any) -> None:
+def test_the_imitation_cannot_answer_infinity(real: Any, imitation: Any) -> None:
     assert run(real, "return math.huge") == -(2**63)
     with pytest.raises(OverflowError):
         run(imitation, "return math.huge")
 
 
-def test_fakeredis_shows_no_monitor_and_counts_nothing(real: Any, imitation: Any) -> None:
+def test_the_imitation_shows_no_monitor_and_counts_nothing(real: Any, imitation: Any) -> None:
     for command in ("MONITOR", "INFO", "CLUSTER INFO"):
         with pytest.raises(RedisError, match="unknown command"):
             imitation.execute_command(*command.split())

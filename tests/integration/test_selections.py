@@ -1,0 +1,44 @@
+"""Which tests the make targets choose, and which tests start a server."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STAGE = ["tests/e2e", "tests/chaos"]
+
+
+def pytest_arguments(target: str) -> list[list[str]]:
+    """Return the arguments of each pytest that a make target would run."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--dry-run", "--always-make", "PYTEST_ARGS=", "JOBS=2", target]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    calls = [shlex.split(line) for line in run.stdout.splitlines() if " -m pytest" in line]
+    return [call[call.index("pytest") + 1 :] for call in calls]
+
+
+def test_make_test_and_make_chaos_run_every_test_once() -> None:
+    beside, smoke = pytest_arguments("test")
+    (chaos,) = pytest_arguments("chaos")
+    assert beside == ["-n", "2", "--dist", "loadgroup", *(f"--ignore={folder}" for folder in STAGE)]
+    assert smoke == [*STAGE, "-m", "smoke"]
+    assert chaos == [*STAGE, "-m", "not smoke"]
+
+
+def test_make_check_runs_both() -> None:
+    assert pytest_arguments("check") == [*pytest_arguments("test"), *pytest_arguments("chaos")]
+
+
+def test_only_tests_on_the_stage_are_smoke_tests(request: pytest.FixtureRequest) -> None:
+    """`make test` would run a marked test in another folder too, but `make chaos` would not leave it out."""
+    marked = [item.nodeid for item in request.session.items if item.get_closest_marker("smoke")]
+    assert [each for each in marked if not each.startswith(tuple(STAGE))] == []
+
+
+def test_what_k_fake_chooses_starts_no_server(request: pytest.FixtureRequest) -> None:
+    chosen = [item for item in request.session.items if isinstance(item, pytest.Function) and "fake" in item.nodeid]
+    assert chosen
+    assert [item.nodeid for item in chosen if "valkey" in item.fixturenames or "strict" in item.nodeid] == []
