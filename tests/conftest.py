@@ -9,6 +9,7 @@ from fakeredis import FakeServer, FakeStrictRedis
 
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
+from tests.support.cases import markers, numbered
 from tests.support.engine import Engine, monitored
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
@@ -24,6 +25,17 @@ WHAT_NIGHTLY_FINDS = (
     "These examples were drawn at random, and the next run draws others. What a property test found tonight becomes an"
     " explicit example of it (@example, FOUND or HISTORIES), together with the correction: see CONTRIBUTING.md."
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in markers().items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Add the markers of tests/CASES.md, so that `-m case_16` and `-m p6` select tests."""
+    for name in numbered(item.iter_markers()):
+        item.add_marker(name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

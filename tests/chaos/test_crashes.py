@@ -32,6 +32,8 @@ def say(talks: list[Talk], count: int) -> None:
             talk.insist()
 
 
+@pytest.mark.case(6)
+@pytest.mark.promise("P7")
 @pytest.mark.usefixtures("watchdog")
 def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     say(talks, 1)
@@ -42,6 +44,8 @@ def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talk
     judge(talks, within_ms=HEALED_MS)
 
 
+@pytest.mark.case(6)
+@pytest.mark.promise("P7")
 @pytest.mark.usefixtures("watchdog")
 def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     conversation_processor = stage.outputs.Functions["conversation_processor"]
@@ -53,6 +57,8 @@ def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: A
     judge(talks, within_ms=HEALED_MS)
 
 
+@pytest.mark.case(5)
+@pytest.mark.promise("P7")
 @pytest.mark.smoke
 @pytest.mark.usefixtures("watchdog")
 def test_the_conversation_processor_killed_before_put_events(
@@ -67,6 +73,8 @@ def test_the_conversation_processor_killed_before_put_events(
     assert max(arrival.batch["attempt"] for arrival in arrivals) == 2
 
 
+@pytest.mark.case(5)
+@pytest.mark.promise("P2", "P7")
 @pytest.mark.usefixtures("watchdog")
 def test_the_conversation_processor_killed_after_put_events_emits_the_same_batch_again(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
@@ -85,6 +93,8 @@ def test_the_conversation_processor_killed_after_put_events_emits_the_same_batch
     assert attempts == [1, 2]
 
 
+@pytest.mark.case(6)
+@pytest.mark.promise("P7")
 @pytest.mark.usefixtures("watchdog")
 def test_both_killed_and_then_the_watchdog_at_its_first_pass(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
@@ -127,6 +137,8 @@ def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, tal
     judge(talks, within_ms=within_ms, timeout_seconds=within_ms / 1_000)
 
 
+@pytest.mark.case(14)
+@pytest.mark.promise("P6")
 @pytest.mark.usefixtures("watchdog")
 def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     stage.wait_until_idle()

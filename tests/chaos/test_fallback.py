@@ -181,6 +181,7 @@ def judge_the_table(stage: LocalStage, *, since_ms: int) -> None:
     assert not blind, "the emulator's table did not answer for half a minute"
 
 
+@pytest.mark.promise("P10")
 @pytest.mark.parametrize("outage", [swallowing, killed])
 def test_valkey_is_away_for_twenty_seconds_under_traffic(stage: LocalStage, outage: Outage) -> None:
     talks = [Talk(stage) for _ in range(TALKS)]
@@ -195,10 +196,12 @@ def test_valkey_is_away_for_twenty_seconds_under_traffic(stage: LocalStage, outa
     judge_the_table(stage, since_ms=since_ms)
     emitted = judge_lanes(talks)
     assert emitted.keys() == {"debounce", "window"}
-    # A busy emulator makes everybody wait; test_fallback_in_time.py measures without one.
+    # A busy emulator makes everybody wait; test_fallback_latency.py measures without one.
     assert writers.slowest_seconds - pulse.slowest_seconds < SLOWEST_SECONDS
 
 
+@pytest.mark.case(26)
+@pytest.mark.promise("P10")
 @pytest.mark.parametrize("outage", [swallowing, pytest.param(killed, marks=pytest.mark.smoke)])
 def test_a_message_that_comes_again_across_an_outage_comes_out_once(stage: LocalStage, outage: Outage) -> None:
     talk, since_ms = Talk(stage), int(time.time() * 1_000)

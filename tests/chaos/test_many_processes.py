@@ -20,6 +20,7 @@ from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 WRITERS, PROCESSORS, CONVERSATION_PROCESSORS, SECONDS = 16, 4, 4, 20
 
 
+@pytest.mark.promise("P1", "P2", "P3")
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_nothing_is_lost_doubled_or_reordered_by_a_crowd_of_processes(valkey: ValkeyServer) -> None:
@@ -91,6 +92,7 @@ def judge(reports: list[tuple[str, Any]]) -> None:
     assert all(numbers == sorted(numbers) for numbers in order.values()), "out of order"
 
 
+@pytest.mark.case(25)
 def test_fifty_deliveries_at_once_of_one_message_buffer_it_once(valkey: ValkeyServer) -> None:
     admin = valkey.admin()
     admin.flushall()

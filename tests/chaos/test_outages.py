@@ -73,6 +73,8 @@ def test_valkey_forgets_its_scripts_in_mid_traffic(stage: LocalStage, aws: AwsPr
     judge(talks, within_ms=MARGIN_MS)
 
 
+@pytest.mark.case(4)
+@pytest.mark.promise("P2")
 def test_put_events_that_refuses_every_entry_is_repeated_as_the_same_batch(stage: LocalStage, aws: AwsProxy) -> None:
     talk = Talk(stage)
     trap = aws.on(PUT_EVENTS, refuse_entries, times=MAX_ATTEMPTS - 1)
@@ -85,6 +87,7 @@ def test_put_events_that_refuses_every_entry_is_repeated_as_the_same_batch(stage
     assert first.batch["attempt"] == MAX_ATTEMPTS
 
 
+@pytest.mark.case(4)
 @pytest.mark.parametrize(("verdict", "calls"), [(REFUSED, 1), (FAILED, SDK_TRIES)], ids=["refused", "down"])
 def test_put_events_that_fails_as_a_whole(stage: LocalStage, aws: AwsProxy, verdict: Verdict, calls: int) -> None:
     talk = Talk(stage)
@@ -125,6 +128,8 @@ def test_a_processor_that_cannot_be_started_is_started_by_the_watchdog(stage: Lo
     assert trap.caught
 
 
+@pytest.mark.case(30)
+@pytest.mark.promise("P1")
 def test_a_batch_that_no_attempt_gets_out_is_kept_as_a_dead_letter_and_can_be_redriven(
     stage: LocalStage, aws: AwsProxy
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_single_message_becomes_a_batch_after_the_silence(talk: Talk) -> None:
     assert arrival.at_ms >= talk.accepted[0].due_at_ms
 
 
+@pytest.mark.promise("P4")
 @pytest.mark.smoke
 def test_each_message_resets_the_timer(stage: LocalStage) -> None:
     def attempt() -> bool:
@@ -79,6 +80,8 @@ def test_quick_fragments_wait_longer_because_somebody_is_typing(stage: LocalStag
     if_quick_enough(attempt)
 
 
+@pytest.mark.case(7)
+@pytest.mark.promise("P4")
 def test_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalStage) -> None:
     def attempt() -> bool:
         talk = Talk(stage)
@@ -124,6 +127,7 @@ def test_conversations_do_not_mix(stage: LocalStage) -> None:
         assert set(ids_of(arrival)) <= set(talk.ids)
 
 
+@pytest.mark.case(35)
 def test_one_user_on_two_accounts_and_two_tenants_has_separate_conversations(stage: LocalStage) -> None:
     talks = [Talk(stage, name="same") for _ in range(3)]
     talks[0].say()
@@ -133,6 +137,7 @@ def test_one_user_on_two_accounts_and_two_tenants_has_separate_conversations(sta
     assert len({talk.conversation_id for talk in talks}) == 3
 
 
+@pytest.mark.case(17)
 def test_messages_that_arrive_during_emission_go_to_the_next_batch(talk: Talk) -> None:
     # Sixty in a row fill the buffer three times over: each batch is emitted while the next messages arrive.
     for _ in range(3 * MAX_MESSAGES):
@@ -151,6 +156,7 @@ def test_a_list_of_messages_is_taken_in_its_order(talk: Talk) -> None:
     assert ids_of(one(talk)) == [body["id"] for body in bodies]
 
 
+@pytest.mark.case(21)
 def test_what_a_message_carries_arrives_whole(talk: Talk) -> None:
     text = '  naïve ☕ 👩‍👩‍👧 \u0000 "quoted" \\ \n second line \u2028 '
     attachment = {"type": "image", "url": "https://example.com/a.png", "mimeType": "image/png", "name": "a.png"}
@@ -162,6 +168,7 @@ def test_what_a_message_carries_arrives_whole(talk: Talk) -> None:
     assert message["attachments"] == [attachment]
 
 
+@pytest.mark.case(26)
 @pytest.mark.smoke
 def test_a_repeated_delivery_counts_once_before_and_after_the_batch(talk: Talk) -> None:
     talk.say("repeated-before")
@@ -175,6 +182,7 @@ def test_a_repeated_delivery_counts_once_before_and_after_the_batch(talk: Talk) 
     assert talk.arrivals() == batches
 
 
+@pytest.mark.case(25)
 @pytest.mark.timeout(300)
 def test_fifty_identical_deliveries_at_once_are_one_message(stage: LocalStage) -> None:
     def attempt() -> bool:
@@ -191,6 +199,7 @@ def test_fifty_identical_deliveries_at_once_are_one_message(stage: LocalStage) -
     if_quick_enough(attempt)
 
 
+@pytest.mark.case(34)
 def test_equal_texts_under_different_ids_are_all_kept(talk: Talk) -> None:
     talk.say(text="ok")
     talk.say(text="ok")

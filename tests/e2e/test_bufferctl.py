@@ -122,6 +122,7 @@ def test_what_waits_is_flushed_or_cancelled_and_the_bus_tells(operator: Operator
     operator.types("conversation", "flush", operator.conversation, code=1)
 
 
+@pytest.mark.case(32)
 def test_rules_are_live_within_ten_seconds_and_for_open_buffers_at_once(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ def test_rules_are_live_within_ten_seconds_and_for_open_buffers_at_once(
     operator.types("rules", "get", scope, code=1)
 
 
+@pytest.mark.case(30)
 def test_a_dead_batch_is_found_and_sent_again_under_its_batch_id(operator: Operator) -> None:
     iam, role = operator.stage.outputs.client("iam"), role_of(operator.stage, "conversation_processor")
     deny = {"Effect": "Deny", "Action": "events:PutEvents", "Resource": "*"}

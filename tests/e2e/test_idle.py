@@ -19,6 +19,7 @@ def starts_since(stage: LocalStage, since_ms: int) -> int:
     return sum(line.startswith("START ") for line in stage.log("processor", since_ms=since_ms))
 
 
+@pytest.mark.promise("P8")
 def test_the_processor_leaves_when_nothing_is_left_to_do(stage: LocalStage) -> None:
     talk = Talk(stage)
     talk.say()
@@ -59,6 +60,7 @@ def test_fifty_messages_that_arrive_at_once_start_one_processor(stage: LocalStag
     if_quick_enough(attempt)
 
 
+@pytest.mark.promise("P9")
 def test_the_logs_hold_no_text_no_name_and_no_secret(stage: LocalStage) -> None:
     since_ms = int(time.time() * 1_000)
     talk = Talk(stage)

@@ -193,7 +193,8 @@ def test_somebody_who_types_is_waited_for_but_not_for_ever(stage: LocalStage) ->
     assert arrival.at_ms >= state["dueAt"]
 
 
-def test_case_35_one_user_of_two_accounts_and_two_tenants_is_four_conversations(stage: LocalStage) -> None:
+@pytest.mark.case(35)
+def test_one_user_of_two_accounts_and_two_tenants_is_four_conversations(stage: LocalStage) -> None:
     user, ids = new_user(), {}
     for tenant in ("acme", "globex"):
         for account in ("shop", "support"):
@@ -206,7 +207,8 @@ def test_case_35_one_user_of_two_accounts_and_two_tenants_is_four_conversations(
         assert arrival.batch["tenant"] == tenant
 
 
-def test_case_26_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_and_after_its_emission(
+@pytest.mark.case(26)
+def test_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_and_after_its_emission(
     stage: LocalStage,
 ) -> None:
     user, ids = new_user(), [new_id() for _ in range(3)]

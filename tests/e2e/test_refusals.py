@@ -23,6 +23,7 @@ def assert_nothing_buffered(talk: Talk) -> None:
     assert not talk.stage.keys(f"*{talk.name}*"), "it left something in Valkey"
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("signature", ["sha256=" + "0" * 64, "", "sha1=abc", "sha256=", "nonsense", "sha256=é"])
 def test_a_wrong_signature_changes_nothing(stage: LocalStage, signature: str) -> None:
     talk = Talk(stage)
@@ -31,6 +32,7 @@ def test_a_wrong_signature_changes_nothing(stage: LocalStage, signature: str) ->
     assert_nothing_buffered(talk)
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.smoke
 def test_a_signature_of_another_body_changes_nothing(stage: LocalStage) -> None:
     talk = Talk(stage)

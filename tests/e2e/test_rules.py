@@ -93,6 +93,7 @@ def test_who_writes_on_what_is_no_longer_there_is_refused(table: RulesTable, sco
     assert (stored.rules, stored.updated_by) == ({"silenceMs": 5}, "test")
 
 
+@pytest.mark.case(23)
 def test_a_stop_word_drops_what_waits_and_the_bus_is_told(stage: LocalStage, table: RulesTable, scope: str) -> None:
     put(table, scope, {"stopWords": ["stop"], "silenceMs": CHANGED_MS})
     time.sleep(LIVE_SECONDS)

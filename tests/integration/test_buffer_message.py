@@ -17,7 +17,8 @@ from tests.support.invariants import assert_invariants
 DEFAULT = Rules()
 
 
-def test_case_07_a_message_every_silence_minus_one_ms_still_flushes_at_max_wait(engine: Engine) -> None:
+@pytest.mark.case(7)
+def test_a_message_every_silence_minus_one_ms_still_flushes_at_max_wait(engine: Engine) -> None:
     rules = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=30_000, max_messages=1000)
     bus, sent, began_ms = Bus(), 0, engine.clock.now_ms
     due_at_ms = 0
@@ -34,10 +35,9 @@ def test_case_07_a_message_every_silence_minus_one_ms_still_flushes_at_max_wait(
     assert bus.ids("c") == [f"m{n}" for n in range(sent)]
 
 
+@pytest.mark.case(8)
 @pytest.mark.parametrize("before_deadline_ms", [1000, 999, 2, 1, 0, -1])
-def test_case_08_near_the_deadline_due_is_never_after_first_plus_max_wait(
-    engine: Engine, before_deadline_ms: int
-) -> None:
+def test_near_the_deadline_due_is_never_after_first_plus_max_wait(engine: Engine, before_deadline_ms: int) -> None:
     rules = Rules(silence_ms=1000, max_wait_ms=30_000, max_messages=100)
     first_at_ms = engine.clock.now_ms
     engine.send("c", "m0", rules=rules)
@@ -51,6 +51,7 @@ def test_case_08_near_the_deadline_due_is_never_after_first_plus_max_wait(
     assert claim_and_take(engine, "c").flush_reason == "max_wait"
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     "rules",
     [
@@ -64,13 +65,14 @@ def test_case_08_near_the_deadline_due_is_never_after_first_plus_max_wait(
         {"silenceMs": 10**18},
     ],
 )
-def test_case_09_rules_that_would_disable_the_debounce_are_refused(rules: dict[str, object]) -> None:
+def test_rules_that_would_disable_the_debounce_are_refused(rules: dict[str, object]) -> None:
     with pytest.raises(InvalidRules, match=r"(silenceMs|maxWaitMs): .*(lower|use) "):
         Rules.model_validate(rules)
 
 
+@pytest.mark.case(10)
 @pytest.mark.parametrize("silence_ms", [1, 7, 250, 999])
-def test_case_10_sub_second_rules_behave_to_the_millisecond(engine: Engine, silence_ms: int) -> None:
+def test_sub_second_rules_behave_to_the_millisecond(engine: Engine, silence_ms: int) -> None:
     engine.clock.now_ms += 437
     engine.send("c", "m1", rules=Rules(silence_ms=silence_ms, typing_inference_ms=0, max_wait_ms=1500))
     engine.clock.advance(silence_ms - 1)
@@ -79,7 +81,8 @@ def test_case_10_sub_second_rules_behave_to_the_millisecond(engine: Engine, sile
     assert engine.claim() == ["c"]
 
 
-def test_case_11_two_writers_race_on_an_empty_conversation(engine: Engine) -> None:
+@pytest.mark.case(11)
+def test_two_writers_race_on_an_empty_conversation(engine: Engine) -> None:
     conversations = [f"c{n}" for n in range(100)]
     line = Barrier(2)
 
@@ -105,7 +108,8 @@ def test_case_11_two_writers_race_on_an_empty_conversation(engine: Engine) -> No
         assert sorted(ids_of(take(engine, conversation).payloads)) == ["one", "other"]
 
 
-def test_case_13_a_message_from_a_clock_that_lags_is_kept_in_arrival_order(engine: Engine) -> None:
+@pytest.mark.case(13)
+def test_a_message_from_a_clock_that_lags_is_kept_in_arrival_order(engine: Engine) -> None:
     lagging = ManualClock()
     lagging.now_ms = engine.clock.now_ms - 45_000
     other_host = engine.another_store(clock=lagging)
@@ -121,7 +125,8 @@ def test_case_13_a_message_from_a_clock_that_lags_is_kept_in_arrival_order(engin
     assert taken.first_at_ms <= taken.last_at_ms
 
 
-def test_case_13_a_late_message_after_the_batch_was_taken_comes_in_the_next(engine: Engine) -> None:
+@pytest.mark.case(13)
+def test_a_late_message_after_the_batch_was_taken_comes_in_the_next(engine: Engine) -> None:
     bus = Bus()
     lagging = ManualClock()
     lagging.now_ms = engine.clock.now_ms - 45_000
@@ -134,8 +139,9 @@ def test_case_13_a_late_message_after_the_batch_was_taken_comes_in_the_next(engi
     assert bus.batches("c") == [["m0"]]
 
 
+@pytest.mark.case(18)
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_case_18_the_batch_is_due_with_exactly_the_nth_message(engine: Engine, limit: int) -> None:
+def test_the_batch_is_due_with_exactly_the_nth_message(engine: Engine, limit: int) -> None:
     rules = Rules(max_messages=limit)
     for n in range(limit):
         assert engine.claim() == []
@@ -145,8 +151,9 @@ def test_case_18_the_batch_is_due_with_exactly_the_nth_message(engine: Engine, l
     assert (len(taken.payloads), taken.flush_reason) == (limit, "max_messages")
 
 
+@pytest.mark.case(18)
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_case_18_a_burst_of_one_more_than_the_limit_is_emitted_whole(engine: Engine, limit: int) -> None:
+def test_a_burst_of_one_more_than_the_limit_is_emitted_whole(engine: Engine, limit: int) -> None:
     rules, bus = Rules(max_messages=limit), Bus()
     for n in range(limit):
         engine.send("c", f"m{n}", rules=rules)
@@ -157,7 +164,8 @@ def test_case_18_a_burst_of_one_more_than_the_limit_is_emitted_whole(engine: Eng
     assert bus.batches("c") == [["one more"]]
 
 
-def test_case_18_what_follows_a_reached_limit_joins_the_batch_that_is_due(engine: Engine) -> None:
+@pytest.mark.case(18)
+def test_what_follows_a_reached_limit_joins_the_batch_that_is_due(engine: Engine) -> None:
     rules = Rules(max_messages=2)
     for n in range(3):
         due_at_ms = engine.send("c", f"m{n}", rules=rules).due_at_ms
@@ -165,7 +173,8 @@ def test_case_18_what_follows_a_reached_limit_joins_the_batch_that_is_due(engine
     assert len(claim_and_take(engine, "c").payloads) == 3
 
 
-def test_case_19_limit_and_timer_in_the_same_millisecond_make_one_batch(engine: Engine) -> None:
+@pytest.mark.case(19)
+def test_limit_and_timer_in_the_same_millisecond_make_one_batch(engine: Engine) -> None:
     rules, bus = Rules(typing_inference_ms=0, max_messages=2), Bus()
     engine.send("c", "m1", rules=rules)
     engine.clock.advance(rules.silence_ms)
@@ -176,7 +185,8 @@ def test_case_19_limit_and_timer_in_the_same_millisecond_make_one_batch(engine: 
     assert bus.batches("c") == [["m1", "m2"]]
 
 
-def test_case_19_limit_reached_while_the_timer_has_already_claimed_makes_one_batch(engine: Engine) -> None:
+@pytest.mark.case(19)
+def test_limit_reached_while_the_timer_has_already_claimed_makes_one_batch(engine: Engine) -> None:
     rules = Rules(typing_inference_ms=0, max_messages=2)
     engine.send("c", "m1", rules=rules)
     engine.clock.advance(rules.silence_ms)
@@ -190,7 +200,8 @@ def test_case_19_limit_reached_while_the_timer_has_already_claimed_makes_one_bat
     assert isinstance(engine.store.take_batch("c", "t2"), Stale)
 
 
-def test_case_21_every_message_is_there_whole(engine: Engine) -> None:
+@pytest.mark.case(21)
+def test_every_message_is_there_whole(engine: Engine) -> None:
     messages = [
         Message(id="m1", text="Look:", platform="whatsapp", received_at=1, author="Ana"),
         Message(
@@ -205,7 +216,8 @@ def test_case_21_every_message_is_there_whole(engine: Engine) -> None:
     assert [decode(payload) for payload in claim_and_take(engine, "c").payloads] == messages
 
 
-def test_case_25_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engine) -> None:
+@pytest.mark.case(25)
+def test_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engine) -> None:
     line = Barrier(50)
 
     def deliver(n: int) -> Buffered | Duplicate:
@@ -222,7 +234,8 @@ def test_case_25_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engi
     assert ids_of(claim_and_take(engine, "c").payloads) == ["wamid.1"]
 
 
-def test_case_26_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
+@pytest.mark.case(26)
+def test_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
     engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey")
     engine.clock.advance(700)
     again = engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey, in other words")
@@ -230,12 +243,14 @@ def test_case_26_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -
     assert again.count == 1
 
 
-def test_case_26_one_message_id_on_two_channel_accounts_is_two_messages(engine: Engine) -> None:
+@pytest.mark.case(26)
+def test_one_message_id_on_two_channel_accounts_is_two_messages(engine: Engine) -> None:
     for account in ("acme:whatsapp:+1:ana", "acme:whatsapp:+2:ana"):
         assert isinstance(engine.send(account, "wamid.1"), Buffered)
 
 
-def test_case_27_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engine) -> None:
+@pytest.mark.case(27)
+def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1")
     engine.clock.advance(1000)
@@ -251,7 +266,8 @@ def test_case_27_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engin
     assert len(bus.events) == 2
 
 
-def test_case_27_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(engine: Engine) -> None:
+@pytest.mark.case(27)
+def test_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(engine: Engine) -> None:
     settings = StoreSettings()
     engine.send("c", "m1")
     run_until_idle(engine, Bus())
@@ -265,7 +281,8 @@ def test_case_27_an_id_is_remembered_across_batches_as_long_as_promised_and_no_l
     assert isinstance(engine.send("c", "m1"), Buffered)
 
 
-def test_case_28_a_flood_is_flushed_early_and_nothing_is_dropped(engine: Engine) -> None:
+@pytest.mark.case(28)
+def test_a_flood_is_flushed_early_and_nothing_is_dropped(engine: Engine) -> None:
     rules, bus = Rules(max_messages=20), Bus()
     for n in range(500):
         engine.send("c", f"m{n}", rules=rules)
@@ -276,7 +293,8 @@ def test_case_28_a_flood_is_flushed_early_and_nothing_is_dropped(engine: Engine)
     assert bus.ids("c") == [f"m{n}" for n in range(500)]
 
 
-def test_case_32_the_rules_of_the_last_message_apply_to_the_open_buffer(engine: Engine) -> None:
+@pytest.mark.case(32)
+def test_the_rules_of_the_last_message_apply_to_the_open_buffer(engine: Engine) -> None:
     first_at_ms = engine.clock.now_ms
     patient = Rules(silence_ms=5000, typing_inference_ms=0, max_wait_ms=60_000)
     assert engine.send("c", "m1", rules=patient).due_at_ms == first_at_ms + 5000
@@ -291,7 +309,8 @@ def test_case_32_the_rules_of_the_last_message_apply_to_the_open_buffer(engine: 
     assert len(claim_and_take(engine, "c").payloads) == 4
 
 
-def test_case_32_a_shortened_max_wait_that_has_passed_already_makes_it_due_at_once(engine: Engine) -> None:
+@pytest.mark.case(32)
+def test_a_shortened_max_wait_that_has_passed_already_makes_it_due_at_once(engine: Engine) -> None:
     engine.send("c", "m1", rules=Rules(silence_ms=5000, max_wait_ms=60_000))
     first_at_ms = engine.clock.now_ms
     engine.clock.advance(4000)
@@ -300,14 +319,16 @@ def test_case_32_a_shortened_max_wait_that_has_passed_already_makes_it_due_at_on
     assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", "m2"]
 
 
-def test_case_34_equal_texts_with_different_ids_are_both_kept(engine: Engine) -> None:
+@pytest.mark.case(34)
+def test_equal_texts_with_different_ids_are_both_kept(engine: Engine) -> None:
     engine.send("c", "m1", "ok")
     engine.send("c", "m2", "ok")
     engine.clock.advance(3000)
     assert [decode(payload).text for payload in claim_and_take(engine, "c").payloads] == ["ok", "ok"]
 
 
-def test_case_35_the_same_author_on_two_accounts_tenants_and_platforms_is_separate(engine: Engine) -> None:
+@pytest.mark.case(35)
+def test_the_same_author_on_two_accounts_tenants_and_platforms_is_separate(engine: Engine) -> None:
     conversations = [
         f"{tenant}:{platform}:{account}:ana"
         for tenant in ("acme", "beta")
@@ -326,7 +347,8 @@ def test_case_35_the_same_author_on_two_accounts_tenants_and_platforms_is_separa
     assert len(batch_ids) == len(conversations) - 1
 
 
-def test_case_36_a_burst_across_any_number_of_looks_is_one_batch(engine: Engine) -> None:
+@pytest.mark.case(36)
+def test_a_burst_across_any_number_of_looks_is_one_batch(engine: Engine) -> None:
     bus = Bus()
     for n in range(12):
         engine.send("c", f"m{n}")

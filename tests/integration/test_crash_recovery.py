@@ -36,7 +36,8 @@ LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.executor_ms
 FAILURES_BEFORE_SUCCESS = 4
 
 
-def test_case_04_a_publish_that_fails_then_succeeds_keeps_id_content_and_order(engine: Engine) -> None:
+@pytest.mark.case(4)
+def test_a_publish_that_fails_then_succeeds_keeps_id_content_and_order(engine: Engine) -> None:
     bus = Bus()
     for message_id in ("m1", "m2"):
         engine.send("c", message_id)
@@ -59,10 +60,9 @@ def test_case_04_a_publish_that_fails_then_succeeds_keeps_id_content_and_order(e
     assert bus.batches("c") == [["m1", "m2"], [f"later{n}" for n in range(1, FAILURES_BEFORE_SUCCESS + 1)]]
 
 
+@pytest.mark.case(5)
 @pytest.mark.parametrize("reached_the_bus", [False, True])
-def test_case_05_a_crash_between_take_and_the_answer_brings_the_same_batch_again(
-    engine: Engine, reached_the_bus: bool
-) -> None:
+def test_a_crash_between_take_and_the_answer_brings_the_same_batch_again(engine: Engine, reached_the_bus: bool) -> None:
     bus = Bus()
     engine.send("c", "m1")
     engine.clock.advance(1000)
@@ -89,9 +89,11 @@ def die_after(steps: int, engine: Engine, bus: Bus, conversation: str) -> None:
             bus.emit(engine, conversation, taken)
 
 
+@pytest.mark.case(6, 16)
+@pytest.mark.promise("P7")
 @pytest.mark.parametrize("steps", DEATHS)
 @pytest.mark.parametrize("newer", [False, True])
-def test_case_06_16_and_p7_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
+def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
     engine: Engine, steps: int, newer: bool
 ) -> None:
     bus = Bus()
@@ -115,7 +117,8 @@ def test_case_06_16_and_p7_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_
     assert_nothing_left_behind(engine)
 
 
-def test_case_06_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pass(
+@pytest.mark.case(6)
+def test_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pass(
     engine: Engine,
 ) -> None:
     bus, conversations = Bus(), [f"c{n}" for n in range(20)]
@@ -137,8 +140,9 @@ def test_case_06_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_a
     assert engine.clock.now_ms <= bound_ms
 
 
+@pytest.mark.case(12)
 @pytest.mark.parametrize("calls", range(1, 13))
-def test_case_12_there_is_no_moment_in_which_a_message_has_no_schedule(engine: Engine, calls: int) -> None:
+def test_there_is_no_moment_in_which_a_message_has_no_schedule(engine: Engine, calls: int) -> None:
     """A whole life, cut off after each of its calls: the keys hold, and the rest of the machine finishes."""
     bus = Bus()
     life: list[Callable[[], object]] = [
@@ -163,7 +167,8 @@ def test_case_12_there_is_no_moment_in_which_a_message_has_no_schedule(engine: E
     assert_nothing_left_behind(engine)
 
 
-def test_case_29_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
+@pytest.mark.case(29)
+def test_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
     """Times to live are the server's own, so this store asks for the shortest there is."""
     engine = strict
     engine.store = engine.another_store(SETTINGS._replace(seen_ms=1))
@@ -191,7 +196,8 @@ def test_case_29_nothing_with_a_message_expires_in_any_state(strict: Engine) -> 
         assert_nothing_expires(engine.keys(), "c")
 
 
-def test_case_29_a_message_that_nobody_fetches_for_weeks_is_still_emitted(engine: Engine) -> None:
+@pytest.mark.case(29)
+def test_a_message_that_nobody_fetches_for_weeks_is_still_emitted(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1")
     engine.clock.advance(40 * 86_400_000)
@@ -199,7 +205,8 @@ def test_case_29_a_message_that_nobody_fetches_for_weeks_is_still_emitted(engine
     assert bus.ids("c") == ["m1"]
 
 
-def test_case_30_a_poison_batch_is_given_up_after_n_and_its_lane_goes_on(engine: Engine) -> None:
+@pytest.mark.case(30)
+def test_a_poison_batch_is_given_up_after_n_and_its_lane_goes_on(engine: Engine) -> None:
     """The conversation processor sends it to the dead letters, then completes it."""
     bus, give_up_after = Bus(), 3
     engine.send("c", "poison")
@@ -222,7 +229,8 @@ def test_case_30_a_poison_batch_is_given_up_after_n_and_its_lane_goes_on(engine:
     assert isinstance(engine.send("c", "poison"), Duplicate), "a redelivery does not bring it back"
 
 
-def test_case_30_a_batch_given_up_can_be_sent_again_under_new_ids(engine: Engine) -> None:
+@pytest.mark.case(30)
+def test_a_batch_given_up_can_be_sent_again_under_new_ids(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "poison")
     engine.clock.advance(1000)

@@ -41,6 +41,7 @@ FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000)
 TYPING = Rules(silence_ms=1000, typing_inference_ms=3000, max_wait_ms=30_000)
 
 
+@pytest.mark.promise("P4")
 @pytest.mark.parametrize(
     ("rules", "sent", "due"),
     [
@@ -102,7 +103,8 @@ def test_due_is_as_the_formula_says(engine: Engine, rules: Rules, sent: list[int
     assert send_at(engine, rules, *sent) == due
 
 
-def test_p4_due_is_claimed_at_its_very_millisecond_and_not_before(engine: Engine) -> None:
+@pytest.mark.promise("P4")
+def test_due_is_claimed_at_its_very_millisecond_and_not_before(engine: Engine) -> None:
     rng = random.Random(4)
     for n in range(30):
         rules = Rules(silence_ms=rng.randint(1, 2000), typing_inference_ms=0, max_wait_ms=rng.randint(2500, 4000))
@@ -198,6 +200,7 @@ def test_adaptive_agrees_with_the_formula_over_a_long_conversation(engine: Engin
 # -- rules that change while a buffer is open ------------------------------------------------------
 
 
+@pytest.mark.case(32)
 @pytest.mark.parametrize(
     "later",
     [
@@ -322,8 +325,9 @@ def test_an_extension_moves_due_by_the_millisecond(engine: Engine, times: int) -
     assert engine.claim() == ["c"]
 
 
+@pytest.mark.case(13)
 @pytest.mark.parametrize("ahead_ms", [-60_000, -1001, -1, 1, 999, 60_000])
-def test_case_13_hosts_whose_clocks_run_apart_keep_order_and_bounds(engine: Engine, ahead_ms: int) -> None:
+def test_hosts_whose_clocks_run_apart_keep_order_and_bounds(engine: Engine, ahead_ms: int) -> None:
     """The second host's clock is off. Time inside a conversation goes by the later of the two."""
     other = ManualClock()
     store = engine.another_store(clock=other)
@@ -347,7 +351,8 @@ def test_case_13_hosts_whose_clocks_run_apart_keep_order_and_bounds(engine: Engi
     assert bus.batches("c") == [[f"m{n}" for n in range(6)]]
 
 
-def test_case_13_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) -> None:
+@pytest.mark.case(13)
+def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) -> None:
     lagging = ManualClock()
     store = engine.another_store(clock=lagging)
     engine.send("c", "m1", rules=FIXED)

@@ -45,11 +45,10 @@ STATES = [
 ]
 
 
+@pytest.mark.case(23)
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("newer", [False, True])
-def test_case_23_after_a_cancel_nothing_older_is_emitted_and_newer_is(
-    engine: Engine, state: State, newer: bool
-) -> None:
+def test_after_a_cancel_nothing_older_is_emitted_and_newer_is(engine: Engine, state: State, newer: bool) -> None:
     bus = Bus()
     state(engine)
     cancelled = engine.cancel("c")
@@ -63,7 +62,8 @@ def test_case_23_after_a_cancel_nothing_older_is_emitted_and_newer_is(
     assert_nothing_left_behind(engine)
 
 
-def test_case_23_a_cancel_during_the_emission_says_so_and_the_batch_is_not_tried_again(
+@pytest.mark.case(23)
+def test_a_cancel_during_the_emission_says_so_and_the_batch_is_not_tried_again(
     engine: Engine,
 ) -> None:
     bus = Bus()
@@ -79,7 +79,8 @@ def test_case_23_a_cancel_during_the_emission_says_so_and_the_batch_is_not_tried
     assert_nothing_left_behind(engine)
 
 
-def test_case_23_after_a_cancel_the_conversation_processor_that_held_the_batch_has_nothing_to_complete(
+@pytest.mark.case(23)
+def test_after_a_cancel_the_conversation_processor_that_held_the_batch_has_nothing_to_complete(
     engine: Engine,
 ) -> None:
     bus = Bus()
@@ -106,7 +107,8 @@ def leave_cancelled_batch_behind(engine: Engine, newer: Rules) -> None:
     engine.store.recover_expired(0)
 
 
-def test_case_23_what_is_newer_than_a_cancelled_batch_still_waits_for_its_own_silence(engine: Engine) -> None:
+@pytest.mark.case(23)
+def test_what_is_newer_than_a_cancelled_batch_still_waits_for_its_own_silence(engine: Engine) -> None:
     bus = Bus()
     leave_cancelled_batch_behind(engine, newer=PLAIN)
     sent_ms = engine.clock.now_ms
@@ -117,7 +119,8 @@ def test_case_23_what_is_newer_than_a_cancelled_batch_still_waits_for_its_own_si
     assert bus.events[0].at_ms == sent_ms + PLAIN.silence_ms - 1
 
 
-def test_case_23_what_is_held_behind_a_cancelled_batch_stays_held(engine: Engine) -> None:
+@pytest.mark.case(23)
+def test_what_is_held_behind_a_cancelled_batch_stays_held(engine: Engine) -> None:
     bus = Bus()
     leave_cancelled_batch_behind(engine, newer=PLAIN)
     held_until_ms = engine.store.hold_buffer("c", hold_ms=600_000).held_until_ms
@@ -139,7 +142,8 @@ def test_cancelling_an_idle_conversation_leaves_nothing(engine: Engine) -> None:
     assert_nothing_left_behind(engine)
 
 
-def test_case_31_an_edit_replaces_the_message_in_its_place(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_an_edit_replaces_the_message_in_its_place(engine: Engine) -> None:
     for message_id in ("m1", "m2", "m3"):
         engine.send("c", message_id)
     due_at_ms = engine.store.peek_conversation("c").due_at_ms
@@ -150,7 +154,8 @@ def test_case_31_an_edit_replaces_the_message_in_its_place(engine: Engine) -> No
     assert [decode(p).text for p in taken.payloads] == ["text of m1", "corrected", "text of m3"]
 
 
-def test_case_31_a_delete_removes_the_message_and_a_redelivery_does_not_bring_it_back(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_a_delete_removes_the_message_and_a_redelivery_does_not_bring_it_back(engine: Engine) -> None:
     for message_id in ("m1", "m2", "m3"):
         engine.send("c", message_id)
     assert same(engine.store.delete_message("c", "m2"), Deleted(remaining=2))
@@ -159,8 +164,9 @@ def test_case_31_a_delete_removes_the_message_and_a_redelivery_does_not_bring_it
     assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", "m3"]
 
 
+@pytest.mark.case(31)
 @pytest.mark.parametrize("state", [waiting, claimed, held])
-def test_case_31_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, state: State) -> None:
+def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, state: State) -> None:
     bus = Bus()
     state(engine)
     assert same(engine.store.delete_message("c", "old"), Deleted(remaining=0))
@@ -170,7 +176,8 @@ def test_case_31_when_the_last_message_is_deleted_no_batch_is_emitted(engine: En
     assert_nothing_left_behind(engine)
 
 
-def test_case_31_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engine) -> None:
     bus = Bus()
     waiting_behind_a_frozen_batch(engine)
     assert same(engine.store.delete_message("c", "old too"), Deleted(remaining=0))
@@ -180,7 +187,8 @@ def test_case_31_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engin
     assert_nothing_left_behind(engine)
 
 
-def test_case_31_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engine) -> None:
     claimed(engine)
     taken = take(engine, "c", "t1")
     assert same(engine.store.edit_message("c", "old", payload=payload("old", "late")), Frozen(taken.batch_id))
@@ -188,7 +196,8 @@ def test_case_31_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engi
     assert take(engine, "c", "t1") == taken
 
 
-def test_case_31_what_is_gone_or_never_came_is_absent(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_what_is_gone_or_never_came_is_absent(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1")
     run_until_idle(engine, bus)
@@ -201,7 +210,8 @@ def test_case_31_what_is_gone_or_never_came_is_absent(engine: Engine) -> None:
         assert same(act("never"), Absent(known=False, batch_id=None))
 
 
-def test_case_31_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Engine) -> None:
     bus = Bus()
     for n in range(20):
         engine.send("c", f"m{n}")
@@ -215,7 +225,8 @@ def test_case_31_after_the_emission_a_message_names_the_batch_it_came_out_in(eng
             assert same(engine.store.delete_message("c", message_id), Absent(known=True, batch_id=event.batch_id))
 
 
-def test_case_31_an_emitted_batch_is_named_while_its_conversation_goes_on(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_an_emitted_batch_is_named_while_its_conversation_goes_on(engine: Engine) -> None:
     claimed(engine)
     batch_id = take(engine, "c", "t1").batch_id
     engine.clock.advance(1)
@@ -225,7 +236,8 @@ def test_case_31_an_emitted_batch_is_named_while_its_conversation_goes_on(engine
     assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(position=0, behind=0))
 
 
-def test_case_31_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
     bus = Bus()
     engine.store = engine.another_store(SETTINGS._replace(max_emitted=3))
     for n in range(5):
@@ -236,7 +248,8 @@ def test_case_31_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) 
     assert named == [Absent(known=True, batch_id=batch_id) for batch_id in expected]
 
 
-def test_case_31_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> None:
     for message_id in ("m1", 'm1"', "m", "m11"):
         engine.send("c", message_id)
     assert same(engine.store.delete_message("c", "m1"), Deleted(remaining=3))
@@ -244,7 +257,8 @@ def test_case_31_an_id_that_begins_like_another_does_not_match_it(engine: Engine
     assert ids_of(claim_and_take(engine, "c").payloads) == ['m1"', "m", "m11"]
 
 
-def test_case_31_the_search_for_a_message_is_bounded_and_begins_with_the_newest(engine: Engine) -> None:
+@pytest.mark.case(31)
+def test_the_search_for_a_message_is_bounded_and_begins_with_the_newest(engine: Engine) -> None:
     for n in range(12):
         engine.send("c", f"m{n}")
     store = engine.another_store(SETTINGS._replace(max_search=5))

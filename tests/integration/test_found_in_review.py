@@ -72,6 +72,7 @@ def test_ids_of_messages_that_wait_behind_a_stuck_batch_are_kept(engine: Engine)
     assert isinstance(engine.send("c", "m2"), Duplicate)
 
 
+@pytest.mark.case(13)
 def test_a_reservation_made_by_a_clock_far_ahead_blocks_nobody(engine: Engine) -> None:
     engine.work()
     engine.clock.advance(60_000)
@@ -103,6 +104,7 @@ def test_a_hold_that_takes_a_conversation_back_sees_to_its_processor(engine: Eng
     assert engine.store.hold_buffer("c", hold_ms=20_000) == OnHold(engine.clock.now_ms + 20_000, start_processor=True)
 
 
+@pytest.mark.case(13)
 def test_one_message_of_a_host_an_hour_ahead_does_not_delay_the_next_ones(engine: Engine) -> None:
     engine.clock.advance(3_600_000)
     engine.send("c", "m1")

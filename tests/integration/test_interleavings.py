@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from message_buffer.lanes.outcomes import (
     Buffered,
     Completed,
@@ -65,7 +67,8 @@ class Author:
         self.bus.emit(self.engine, self.name, take(self.engine, self.name, self.token))
 
 
-def test_case_03_ten_thousand_interleavings_of_append_with_every_flush_reason(unwatched: Engine) -> None:
+@pytest.mark.case(3)
+def test_ten_thousand_interleavings_of_append_with_every_flush_reason(unwatched: Engine) -> None:
     engine, chance = unwatched, random.Random(3)
     reasons = set()
     for _ in range(100):

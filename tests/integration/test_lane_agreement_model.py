@@ -85,6 +85,8 @@ def live(database: Any, history: list[Step], skew_ms: int, max_waits: int, max_a
     world.judge()
 
 
+@pytest.mark.case(24)
+@pytest.mark.promise("P1", "P2")
 @pytest.mark.timeout(600)
 def test_any_history_brings_each_message_out_in_one_batch(database: Any) -> None:
     @settings(suppress_health_check=list(HealthCheck), phases=set(Phase) - {Phase.explain})

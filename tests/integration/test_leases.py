@@ -67,6 +67,7 @@ def test_acquiring_again_is_renewing(engine: Engine) -> None:
     assert same(engine.store.acquire_lease(0, "one"), Acquired(engine.clock.now_ms + SETTINGS.lease_ms))
 
 
+@pytest.mark.promise("P6")
 def test_of_fifty_processors_that_come_at_once_one_gets_the_lease(engine: Engine) -> None:
     line = Barrier(50)
 
@@ -97,8 +98,9 @@ FENCED: dict[str, Callable[[Engine, str], object]] = {
 }
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("script", FENCED)
-def test_p6_a_processor_that_lost_its_lease_changes_nothing(engine: Engine, script: str) -> None:
+def test_a_processor_that_lost_its_lease_changes_nothing(engine: Engine, script: str) -> None:
     engine.send("c", "m1", rules=NOW)
     engine.send("d", "m1", rules=NOW)
     engine.store.acquire_lease(0, "old")
@@ -110,8 +112,9 @@ def test_p6_a_processor_that_lost_its_lease_changes_nothing(engine: Engine, scri
     assert engine.settle() == before
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("script", ["renew_lease", "claim_due", "return_claim"])
-def test_p6_a_lease_is_worth_nothing_from_its_last_millisecond_on(engine: Engine, script: str) -> None:
+def test_a_lease_is_worth_nothing_from_its_last_millisecond_on(engine: Engine, script: str) -> None:
     engine.send("c", "m1", rules=NOW)
     engine.send("d", "m1", rules=NOW)
     engine.store.acquire_lease(0, "old")
@@ -122,8 +125,9 @@ def test_p6_a_lease_is_worth_nothing_from_its_last_millisecond_on(engine: Engine
     assert engine.settle() == before
 
 
+@pytest.mark.promise("P6")
 @pytest.mark.parametrize("script", FENCED)
-def test_p6_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: str) -> None:
+def test_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: str) -> None:
     assert same(FENCED[script](engine, "none"), Lost())
     assert engine.keys() == {}
 
@@ -227,7 +231,8 @@ def test_whoever_schedules_answers_for_a_processor(
         assert started
 
 
-def test_p8_work_beyond_the_horizon_starts_no_processor_until_it_is_near(engine: Engine) -> None:
+@pytest.mark.promise("P8")
+def test_work_beyond_the_horizon_starts_no_processor_until_it_is_near(engine: Engine) -> None:
     buffered = engine.send("c", "m1", rules=LATE)
     assert not buffered.start_processor
     assert engine.keys().keys() == {"{b0}:pending", "{b0}:open", "{b0}:msgs:c", "{b0}:seen:c"}
@@ -237,7 +242,8 @@ def test_p8_work_beyond_the_horizon_starts_no_processor_until_it_is_near(engine:
     assert engine.store.recover_expired(0).start_processor
 
 
-def test_p8_an_empty_shard_starts_no_processor(engine: Engine) -> None:
+@pytest.mark.promise("P8")
+def test_an_empty_shard_starts_no_processor(engine: Engine) -> None:
     recovered = engine.store.recover_expired(0)
     assert same(recovered, Recovered(0, 0, None, None, start_processor=False, conversations=[]))
     assert engine.keys() == {}

@@ -78,10 +78,9 @@ class Town:
         run_until_idle(self.engine, self.bus)
 
 
+@pytest.mark.promise("P1", "P2", "P3")
 @pytest.mark.parametrize("seed", range(6))
-def test_p1_p2_p3_whatever_dies_each_message_is_in_one_batch_under_one_id_and_in_order(
-    engine: Engine, seed: int
-) -> None:
+def test_whatever_dies_each_message_is_in_one_batch_under_one_id_and_in_order(engine: Engine, seed: int) -> None:
     town = Town(engine, seed)
     town.live(150)
     for conversation, message_ids in town.accepted.items():
@@ -89,7 +88,8 @@ def test_p1_p2_p3_whatever_dies_each_message_is_in_one_batch_under_one_id_and_in
     assert_nothing_left_behind(engine)
 
 
-def test_p2_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engine) -> None:
+@pytest.mark.promise("P2")
+def test_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.send("c", "m2")
     engine.clock.advance(3000)
@@ -112,7 +112,8 @@ def test_p2_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engi
         assert same(again, changed(first, attempt=n))
 
 
-def test_p3_the_next_batch_of_a_conversation_is_not_taken_before_the_last_is_done(engine: Engine) -> None:
+@pytest.mark.promise("P3")
+def test_the_next_batch_of_a_conversation_is_not_taken_before_the_last_is_done(engine: Engine) -> None:
     engine.send("c", "m1", rules=Rules(priority="vip"))
     claim_and_take(engine, "c", "t1")
     for n in range(2, 30):

@@ -35,7 +35,8 @@ SETTINGS = StoreSettings()
 RULES = Rules()
 
 
-def test_case_01_a_message_between_the_last_empty_look_and_the_release_keeps_the_processor(
+@pytest.mark.case(1)
+def test_a_message_between_the_last_empty_look_and_the_release_keeps_the_processor(
     engine: Engine,
 ) -> None:
     assert engine.claim() == []
@@ -44,13 +45,15 @@ def test_case_01_a_message_between_the_last_empty_look_and_the_release_keeps_the
     assert same(left, WorkIsNear(next_due_at_ms=engine.clock.now_ms + RULES.silence_ms))
 
 
-def test_case_01_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
+@pytest.mark.case(1)
+def test_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
     assert engine.claim() == []
     assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_processor=False))
     assert engine.send("c", "m1").start_processor
 
 
-def test_case_02_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitted(engine: Engine) -> None:
+@pytest.mark.case(2)
+def test_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitted(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1")
     engine.clock.advance(1000)
@@ -71,7 +74,8 @@ def test_case_02_a_late_conversation_processor_is_refused_and_the_frozen_batch_i
     assert bus.batches("c") == [["m1"], ["m2"]]
 
 
-def test_case_02_a_conversation_processor_that_is_only_slow_may_finish_until_another_has_taken(engine: Engine) -> None:
+@pytest.mark.case(2)
+def test_a_conversation_processor_that_is_only_slow_may_finish_until_another_has_taken(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.clock.advance(1000)
     claim_and_take(engine, "c", "slow")
@@ -83,7 +87,8 @@ def test_case_02_a_conversation_processor_that_is_only_slow_may_finish_until_ano
     assert_nothing_left_behind(engine)
 
 
-def test_case_14_two_processors_that_claim_at_once_have_one_winner_each(engine: Engine) -> None:
+@pytest.mark.case(14)
+def test_two_processors_that_claim_at_once_have_one_winner_each(engine: Engine) -> None:
     names = {f"c{n}" for n in range(200)}
     for name in names:
         engine.send(name, "m1", rules=Rules(priority="vip"))
@@ -104,14 +109,16 @@ def test_case_14_two_processors_that_claim_at_once_have_one_winner_each(engine: 
     assert set(one) | set(other) == names
 
 
-def test_case_14_of_two_processors_only_the_one_with_the_lease_claims(engine: Engine) -> None:
+@pytest.mark.case(14)
+def test_of_two_processors_only_the_one_with_the_lease_claims(engine: Engine) -> None:
     engine.send("c", "m1", rules=Rules(priority="vip"))
     engine.work()
     assert same(engine.store.claim_due(0, "another"), Lost())
     assert engine.claim() == ["c"]
 
 
-def test_case_15_an_old_completion_leaves_the_new_cycle_untouched(engine: Engine) -> None:
+@pytest.mark.case(15)
+def test_an_old_completion_leaves_the_new_cycle_untouched(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.clock.advance(1000)
     claim_and_take(engine, "c", "t1")
@@ -128,8 +135,9 @@ def test_case_15_an_old_completion_leaves_the_new_cycle_untouched(engine: Engine
     assert same(engine.store.complete_batch("c", "t1"), Stale())
 
 
+@pytest.mark.case(17)
 @pytest.mark.parametrize("at", range(7))
-def test_case_17_a_message_at_any_instant_of_processing_is_in_this_batch_or_the_next(engine: Engine, at: int) -> None:
+def test_a_message_at_any_instant_of_processing_is_in_this_batch_or_the_next(engine: Engine, at: int) -> None:
     bus = Bus()
     engine.send("c", "m1")
     engine.clock.advance(1000)

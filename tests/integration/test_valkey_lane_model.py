@@ -34,6 +34,7 @@ def replay(machine: EngineMachine, history: Iterable[Callable[[EngineMachine], o
     machine.teardown()
 
 
+@pytest.mark.promise("P1", "P2", "P3", "P4", "P7")
 @pytest.mark.timeout(600)
 def test_any_interleaving_keeps_every_promise(valkey: ValkeyServer) -> None:
     run_state_machine_as_test(

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
-from tests.integration.test_model import machine_on, replay
+from tests.integration.test_valkey_lane_model import machine_on, replay
 from tests.support.machine import RULES, SETTINGS, EngineMachine
 from tests.support.valkey_server import ValkeyServer
 

@@ -24,7 +24,8 @@ def woken(engine: Engine) -> int:
     return len(key.value) if key else 0
 
 
-def test_p5_what_falls_due_before_the_planned_wake_wakes_the_processor(engine: Engine) -> None:
+@pytest.mark.promise("P5")
+def test_what_falls_due_before_the_planned_wake_wakes_the_processor(engine: Engine) -> None:
     engine.work()
     engine.store.claim_due(0, engine.processor)
     engine.send("c", "m1", rules=NOW)

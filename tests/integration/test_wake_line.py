@@ -75,7 +75,8 @@ def test_a_wake_in_the_middle_of_a_sleep_ends_it(wake: Wake, admin: Any) -> None
     assert took_ms < 1_000
 
 
-def test_p5_without_a_wake_the_sleep_ends_on_time(wake: Wake) -> None:
+@pytest.mark.promise("P5")
+def test_without_a_wake_the_sleep_ends_on_time(wake: Wake) -> None:
     wake.wait(0)
     late_ms = []
     for n in range(100):

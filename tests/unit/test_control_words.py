@@ -7,6 +7,7 @@ from message_buffer.rules.control_words import FLUSH, LANGUAGES, STOP, Language,
 WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  mind"], flush=["send", "稍后"], languages=[])
 
 
+@pytest.mark.case(22)
 @pytest.mark.parametrize(
     "text",
     [
@@ -14,10 +15,11 @@ WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  min
         "/stop", "/STOP.", "OLVIDALO", "olvi\u0301dalo!", "¡Olvídalo!", "STRASSE", "never mind", "NEVER\u00a0MIND.",
     ],
 )  # fmt: skip
-def test_case_22_a_stop_word_is_known_however_it_is_written(text: str) -> None:
+def test_a_stop_word_is_known_however_it_is_written(text: str) -> None:
     assert WORDS.control_word_in(text) == "stop"
 
 
+@pytest.mark.case(22)
 @pytest.mark.parametrize(
     "text",
     [
@@ -25,7 +27,7 @@ def test_case_22_a_stop_word_is_known_however_it_is_written(text: str) -> None:
         "!", "/", "'stop'", "stop " * 1_000, "stop" + " " * 200,
     ],
 )  # fmt: skip
-def test_case_22_what_only_holds_the_word_is_a_message(text: str) -> None:
+def test_what_only_holds_the_word_is_a_message(text: str) -> None:
     assert WORDS.control_word_in(text) is None
 
 

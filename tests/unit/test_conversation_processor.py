@@ -161,7 +161,8 @@ def test_the_tenant_is_read_from_the_conversation() -> None:
 # -- failures --------------------------------------------------------------------------------------
 
 
-def test_case_04_a_publish_that_fails_k_times_then_succeeds_gives_the_same_batch_in_order(scene: Scene) -> None:
+@pytest.mark.case(4)
+def test_a_publish_that_fails_k_times_then_succeeds_gives_the_same_batch_in_order(scene: Scene) -> None:
     scene.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
     scene.send("m1")
     scene.run()
@@ -191,7 +192,8 @@ def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scen
     assert scene.ids() == [["m1"]]
 
 
-def test_case_05_a_crash_after_the_take_gives_the_same_batch_to_the_next_conversation_processor(scene: Scene) -> None:
+@pytest.mark.case(5)
+def test_a_crash_after_the_take_gives_the_same_batch_to_the_next_conversation_processor(scene: Scene) -> None:
     class Crash(BaseException):
         pass
 
@@ -309,7 +311,8 @@ def test_the_size_limit_is_met_to_the_byte(fake: Engine, spare: int) -> None:
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-def test_case_30_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_on(scene: Scene) -> None:
+@pytest.mark.case(30)
+def test_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_on(scene: Scene) -> None:
     scene.bus.failures = [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS
     scene.send("m1", "precious")
     scene.run()

@@ -152,6 +152,7 @@ def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(
     assert {int(item["expires_at"]["N"]) for item in left} == {(window.clock() + REMEMBER_MS) // 1_000}
 
 
+@pytest.mark.case(29)
 def test_nothing_that_holds_a_message_can_expire(window: WindowScene) -> None:
     window.send("m0")
     window.pass_time(WINDOW_MS)
@@ -322,6 +323,7 @@ def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowSce
     assert [event["attempt"] for event in window.events()] == [1]
 
 
+@pytest.mark.case(30)
 def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_messages(window: WindowScene) -> None:
     window.bus.failures = [SendFailed("put event: Throttling")] * 99
     window.send("m1")

@@ -255,6 +255,7 @@ class WindowMachine(RuleBasedStateMachine):
         assert not set(waiting) & {each for each, _, _ in accepted}, f"never emitted: {waiting}"
 
 
+@pytest.mark.promise("P1", "P2", "P3")
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_doubled_renamed_or_reordered_whoever_dies_when() -> None:
     with dynamodb() as client:

@@ -49,10 +49,9 @@ def test_these_are_the_steps(window: WindowScene) -> None:
     assert window.wire.made == STEPS
 
 
+@pytest.mark.promise("P1")
 @at_every_step
-def test_p1_a_message_that_comes_at_any_step_is_in_exactly_one_batch(
-    window: WindowScene, step: int, after: bool
-) -> None:
+def test_a_message_that_comes_at_any_step_is_in_exactly_one_batch(window: WindowScene, step: int, after: bool) -> None:
     due(window, "m1", "m2")
     with window.wire.at_step(step, lambda: window.send("m3"), after=after):
         window.run()
@@ -63,8 +62,9 @@ def test_p1_a_message_that_comes_at_any_step_is_in_exactly_one_batch(
     assert len(batches) == (1 if (step, after) < (2, True) else 2)
 
 
+@pytest.mark.promise("P7")
 @at_every_step
-def test_p7_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene, step: int, after: bool) -> None:
+def test_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene, step: int, after: bool) -> None:
     due(window, "m1", "m2")
     with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
         window.run()
@@ -76,8 +76,9 @@ def test_p7_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowSce
     assert len(window.events()) == (2 if (step, after) in {(4, True), (5, False)} else 1)
 
 
+@pytest.mark.promise("P2")
 @at_every_step
-def test_p2_a_message_that_comes_after_a_death_is_not_in_the_batch_that_was_frozen(
+def test_a_message_that_comes_after_a_death_is_not_in_the_batch_that_was_frozen(
     window: WindowScene, step: int, after: bool
 ) -> None:
     due(window, "m1")
@@ -202,7 +203,8 @@ def test_a_change_at_any_step_is_made_or_refused_but_never_half(
     assert all(texts.count(text) == 1 for text in texts)
 
 
-def test_p2_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window: WindowScene) -> None:
+@pytest.mark.promise("P2")
+def test_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window: WindowScene) -> None:
     due(window, "m1")
 
     def emit_and_die() -> None:
@@ -219,10 +221,11 @@ def test_p2_an_edit_that_read_before_the_batch_was_named_does_not_change_it(wind
 INGEST_STEPS = ["put_item", "update_item", "send_message"]
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("action", [killed, failing()])
-def test_p1_ingest_that_dies_or_fails_at_any_step_is_made_good_by_the_platform(
+def test_ingest_that_dies_or_fails_at_any_step_is_made_good_by_the_platform(
     window: WindowScene, step: int, after: bool, action: Callable[[], None]
 ) -> None:
     with window.wire.at_step(step, action, after=after), pytest.raises((Killed, SendFailed)):

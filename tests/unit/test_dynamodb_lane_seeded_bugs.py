@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb import lane as window
 from message_buffer.lanes.dynamodb import table as message_table
 from tests.support.actors import GO, KILL, LOSE
 from tests.support.window import dynamodb
-from tests.unit.test_window_model import CROSSINGS, Crossing, try_crossing
+from tests.unit.test_dynamodb_lane_model import CROSSINGS, Crossing, try_crossing
 
 
 class Bug(NamedTuple):

@@ -51,6 +51,7 @@ def test_as_long_as_valkey_answers_the_table_is_not_asked(lanes: TwoLanes) -> No
     assert set(lanes.scene.wire.made) == {"valkey"}
 
 
+@pytest.mark.promise("P10")
 def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     taken = send(lanes, "m1")

@@ -79,7 +79,8 @@ def test_a_list_of_messages_is_buffered_in_its_order(scene: Scene) -> None:
     assert [each["id"] for each in scene.buffered(CONVERSATION)] == [f"m{n}" for n in range(30)]
 
 
-def test_case_20_a_flood_by_one_person_ends_the_wait_and_no_message_of_it_is_dropped(scene: Scene) -> None:
+@pytest.mark.case(20)
+def test_a_flood_by_one_person_ends_the_wait_and_no_message_of_it_is_dropped(scene: Scene) -> None:
     for sent in (100, 200, 300):
         status, answer = scene.post("generic", [message(f"m{n}") for n in range(sent - 100, sent)])
         assert (status, answer["accepted"]) == (200, 100)
@@ -87,7 +88,8 @@ def test_case_20_a_flood_by_one_person_ends_the_wait_and_no_message_of_it_is_dro
     assert [each["id"] for each in scene.buffered(CONVERSATION)] == [f"m{n}" for n in range(300)]
 
 
-def test_case_25_50_identical_webhooks_are_one_message(scene: Scene) -> None:
+@pytest.mark.case(25)
+def test_50_identical_webhooks_are_one_message(scene: Scene) -> None:
     answers = [scene.post("generic", message())[1] for _ in range(50)]
     assert sum(answer["accepted"] for answer in answers) == 1
     assert sum(answer["duplicates"] for answer in answers) == 49
@@ -95,19 +97,22 @@ def test_case_25_50_identical_webhooks_are_one_message(scene: Scene) -> None:
     assert len(scene.functions.processors()) == 1
 
 
-def test_case_26_the_messages_own_id_makes_it_a_duplicate_not_the_request(scene: Scene) -> None:
+@pytest.mark.case(26)
+def test_the_messages_own_id_makes_it_a_duplicate_not_the_request(scene: Scene) -> None:
     scene.post("generic", [message("m1"), message("m2")])
     status, answer = scene.post("generic", [message("m2", text="Hey again"), message("m3")])
     assert (status, answer["accepted"], answer["duplicates"]) == (200, 1, 1)
     assert [each["id"] for each in scene.buffered(CONVERSATION)] == ["m1", "m2", "m3"]
 
 
-def test_case_34_equal_texts_under_different_ids_are_both_kept(scene: Scene) -> None:
+@pytest.mark.case(34)
+def test_equal_texts_under_different_ids_are_both_kept(scene: Scene) -> None:
     scene.post("generic", [message("m1", text="ok"), message("m2", text="ok")])
     assert [each["text"] for each in scene.buffered(CONVERSATION)] == ["ok", "ok"]
 
 
-def test_case_35_the_same_user_elsewhere_is_another_conversation(scene: Scene) -> None:
+@pytest.mark.case(35)
+def test_the_same_user_elsewhere_is_another_conversation(scene: Scene) -> None:
     variants = [
         message(), message(account="other"), message(tenant="acme"), message(conversation="c2"),
         message(account="shop/c1", conversation="x"), message(account="shop", conversation="c1/x"),
@@ -118,9 +123,10 @@ def test_case_35_the_same_user_elsewhere_is_another_conversation(scene: Scene) -
     assert len(answer["conversations"]) == len(variants)
 
 
+@pytest.mark.case(35)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=settings().max_examples // 2)
 @given(st.lists(st.tuples(*[st.text("a/%2F", min_size=1, max_size=4)] * 3), min_size=2, max_size=8, unique=True))
-def test_case_35_no_two_conversations_have_one_id(scene: Scene, parts: list[tuple[str, str, str]]) -> None:
+def test_no_two_conversations_have_one_id(scene: Scene, parts: list[tuple[str, str, str]]) -> None:
     bodies = [message(tenant=tenant, account=account, conversation=user) for tenant, account, user in parts]
     _, answer = scene.post("generic", bodies)
     assert len(answer["conversations"]) == len(parts)
@@ -129,6 +135,7 @@ def test_case_35_no_two_conversations_have_one_id(scene: Scene, parts: list[tupl
 # -- who is let in ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("platform", HEADERS)
 @pytest.mark.parametrize(
     "headers",
@@ -142,17 +149,19 @@ def test_case_35_no_two_conversations_have_one_id(scene: Scene, parts: list[tupl
         {"x-signature-256": "sha256=\xfc", "x-hub-signature-256": "sha256=\xfc"},
     ],
 )
-def test_p9_without_the_right_signature_nothing_is_read(scene: Scene, platform: str, headers: dict[str, str]) -> None:
+def test_without_the_right_signature_nothing_is_read(scene: Scene, platform: str, headers: dict[str, str]) -> None:
     status, answer = scene.call(gateway(platform, b"{}", headers=headers))
     assert (status, answer) == (401, {"error": "The signature is missing or wrong."})
     assert scene.is_empty()
 
 
-def test_p9_a_signature_is_good_for_its_body_alone(scene: Scene) -> None:
+@pytest.mark.promise("P9")
+def test_a_signature_is_good_for_its_body_alone(scene: Scene) -> None:
     raw = json.dumps(message()).encode()
     assert scene.call(gateway("generic", raw + b" ", headers={"x-signature-256": signature(raw)}))[0] == 401
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize(
     "text",
     [
@@ -160,7 +169,7 @@ def test_p9_a_signature_is_good_for_its_body_alone(scene: Scene) -> None:
         '{"generic": "half a pair \\ud83d"}',
     ],
 )  # fmt: skip
-def test_p9_a_platform_without_a_secret_is_closed(scene: Scene, text: str) -> None:
+def test_a_platform_without_a_secret_is_closed(scene: Scene, text: str) -> None:
     scene.secrets.text = text
     raw = json.dumps(message()).encode()
     for secret in ("", "None", SECRET):
@@ -259,8 +268,9 @@ def test_a_body_that_is_too_large_is_refused(scene: Scene) -> None:
 # -- what 2xx promises -----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("P1")
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), StoreOutOfMemory("full")])
-def test_p1_if_one_message_is_not_safe_the_platform_sends_all_again(
+def test_if_one_message_is_not_safe_the_platform_sends_all_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     buffer = scene.engine.store.buffer_message
@@ -311,7 +321,8 @@ def test_what_nobody_foresaw_is_answered_and_told_without_its_words(
     assert scene.telemetry.said("ingest failed") == [{"error": "RuntimeError"}]
 
 
-def test_p9_no_message_text_is_logged(scene: Scene) -> None:
+@pytest.mark.promise("P9")
+def test_no_message_text_is_logged(scene: Scene) -> None:
     scene.post("generic", message(text="my pin is 1234", author="Ann Smith"))
     scene.post("generic", message(text=["my pin is 1234"]))
     assert "1234" not in str(scene.telemetry.lines)
@@ -393,6 +404,7 @@ def test_a_whatsapp_message_is_read(scene: Scene) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.case(21)
 @pytest.mark.parametrize(
     ("kind", "content", "text", "attachments"),
     [
@@ -417,7 +429,7 @@ def test_a_whatsapp_message_is_read(scene: Scene) -> None:
         ("button", {"payload": "p", "text": "Stop"}, "Stop", None),
     ],
 )  # fmt: skip
-def test_case_21_every_type_of_message_is_there_whole(
+def test_every_type_of_message_is_there_whole(
     scene: Scene, kind: str, content: Any, text: str, attachments: list[Json] | None
 ) -> None:
     assert scene.post("whatsapp", whatsapp(item(kind, content)))[1]["accepted"] == 1
@@ -428,7 +440,8 @@ def test_case_21_every_type_of_message_is_there_whole(
         assert found["interactive"] == content
 
 
-def test_case_33_statuses_and_what_we_cannot_read_are_no_messages(scene: Scene) -> None:
+@pytest.mark.case(33)
+def test_statuses_and_what_we_cannot_read_are_no_messages(scene: Scene) -> None:
     odd = [
         item("hologram"),
         item(id=None),
@@ -444,7 +457,8 @@ def test_case_33_statuses_and_what_we_cannot_read_are_no_messages(scene: Scene) 
     assert scene.telemetry.counts["Ignored"] == len(odd) + 2
 
 
-def test_case_33_a_webhook_of_statuses_alone_buffers_nothing(scene: Scene) -> None:
+@pytest.mark.case(33)
+def test_a_webhook_of_statuses_alone_buffers_nothing(scene: Scene) -> None:
     status, answer = scene.post("whatsapp", whatsapp(statuses=[{"id": "wamid.9", "status": "delivered"}]))
     assert (status, answer) == (200, {"accepted": 0, "duplicates": 0, "conversations": {}})
     assert scene.is_empty()

@@ -220,6 +220,7 @@ def whatsapp(*accounts: str, statuses: bool = False) -> Json:
     return {"entry": [{"changes": [{"value": value(account)} for account in accounts]}]}
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize(
     ("secret", "accounts", "status"),
     [
@@ -234,7 +235,7 @@ def whatsapp(*accounts: str, statuses: bool = False) -> Json:
     ],
 )
 @pytest.mark.parametrize("statuses", [False, True])
-def test_p9_a_secret_speaks_for_its_accounts_or_for_nothing_in_the_body(
+def test_a_secret_speaks_for_its_accounts_or_for_nothing_in_the_body(
     scene: Scene, secret: str, accounts: list[str], status: int, statuses: bool
 ) -> None:
     scene.secrets.text = json.dumps(TWO_ACCOUNTS)
@@ -243,7 +244,8 @@ def test_p9_a_secret_speaks_for_its_accounts_or_for_nothing_in_the_body(
     assert scene.telemetry.counts.get("Unauthentic", 0) == (status == 401)
 
 
-def test_p9_a_bots_token_makes_its_updates_that_bots(scene: Scene) -> None:
+@pytest.mark.promise("P9")
+def test_a_bots_token_makes_its_updates_that_bots(scene: Scene) -> None:
     scene.secrets.text = json.dumps({"telegram": {"secret": "t0", "accounts": {"one": "t1", "two": {"secret": "t2"}}}})
     for token in ("t0", "t1", "t2"):
         assert scene.post("telegram", telegram(), secret=token)[0] == 200
@@ -251,8 +253,9 @@ def test_p9_a_bots_token_makes_its_updates_that_bots(scene: Scene) -> None:
         assert len(scene.buffered(f"default/telegram/{bot}/1111111")) == 1
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_p9_a_platform_without_a_secret_is_closed_and_that_is_counted(scene: Scene, platform: str) -> None:
+def test_a_platform_without_a_secret_is_closed_and_that_is_counted(scene: Scene, platform: str) -> None:
     for text in ("{}", json.dumps({platform: {"accounts": {"111": {}}}})):
         scene.secrets.text = text
         scene.secrets_now_ms += LIFE_MS + 1
@@ -386,6 +389,7 @@ def test_typing_while_valkey_is_away_is_for_later(scene: Scene, monkeypatch: pyt
 MANY = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
 
 
+@pytest.mark.promise("P9")
 @pytest.mark.parametrize("platform", PLATFORMS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
 @given(
@@ -393,7 +397,7 @@ MANY = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
     given_header=st.text(max_size=80),
     junk=st.binary(max_size=40),
 )
-def test_p9_from_an_unverified_body_nothing_reaches_the_store(
+def test_from_an_unverified_body_nothing_reaches_the_store(
     scene: Scene, platform: str, fixture: Path, given_header: str, junk: bytes
 ) -> None:
     raw = body_of(fixture.parent.name, json.loads(fixture.read_text())) + junk

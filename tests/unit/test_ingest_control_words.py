@@ -75,7 +75,8 @@ def test_what_a_message_says_of_itself_goes_before_what_is_known_of_its_account(
     assert waits_ms(scene, answer, "other/generic/shop/c1") == 1_000
 
 
-def test_p9_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tenant(scene: Scene) -> None:
+@pytest.mark.promise("P9")
+def test_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tenant(scene: Scene) -> None:
     scene.secrets.text = json.dumps({"generic": {"secret": "everybodys", "accounts": {"shop": "the shop's"}}})
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     status, answer = scene.post("generic", [message("m1"), message("m2", tenant="other")], secret="the shop's")
@@ -85,7 +86,8 @@ def test_p9_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tena
     assert texts(scene, "acme/generic/shop/c1") == ["Hey"]
 
 
-def test_case_35_one_user_of_two_tenants_and_accounts_has_a_buffer_in_each(scene: Scene) -> None:
+@pytest.mark.case(35)
+def test_one_user_of_two_tenants_and_accounts_has_a_buffer_in_each(scene: Scene) -> None:
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     bodies = [message(), message(tenant="other"), message(account="kiosk"), message(account="kiosk", tenant="acme")]
     _, answer = scene.post("generic", bodies)
@@ -131,7 +133,8 @@ def test_the_table_away_stops_no_message_once_it_was_read(scene: Scene) -> None:
     assert scene.telemetry.counts["RulesUnreachable"] == 1
 
 
-def test_p9_a_new_instance_without_the_table_takes_no_message_for_the_wrong_tenant(scene: Scene) -> None:
+@pytest.mark.promise("P9")
+def test_a_new_instance_without_the_table_takes_no_message_for_the_wrong_tenant(scene: Scene) -> None:
     scene.rules.write("account:generic/shop", {"tenant": "acme"})
     scene.rules.is_away = True
     assert scene.post("generic", message())[0] == 503
@@ -142,7 +145,8 @@ def test_p9_a_new_instance_without_the_table_takes_no_message_for_the_wrong_tena
     assert (status, list(answer["conversations"])) == (200, ["acme/generic/shop/c1"])
 
 
-def test_case_32_the_next_message_is_buffered_by_the_changed_rules(scene: Scene) -> None:
+@pytest.mark.case(32)
+def test_the_next_message_is_buffered_by_the_changed_rules(scene: Scene) -> None:
     scene.rules.write("stage", {"silenceMs": 8_000})
     scene.post("generic", message("m1"))
     scene.rules.write("stage", {"silenceMs": 20_000})
@@ -158,8 +162,9 @@ def test_case_32_the_next_message_is_buffered_by_the_changed_rules(scene: Scene)
 # -- stop ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.case(22, 23)
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_case_22_and_23_stop_drops_what_came_before_it_and_nothing_else(worded: Scene, place: int) -> None:
+def test_stop_drops_what_came_before_it_and_nothing_else(worded: Scene, place: int) -> None:
     others = [message("a", "a"), message("b", "nonstop")]
     bodies = [*others[:place], message("s", " STOP! "), *others[place:]]
     status, answer = worded.post("generic", bodies)

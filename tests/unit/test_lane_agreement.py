@@ -64,6 +64,7 @@ def test_where_the_dynamodb_lane_never_was_a_batch_costs_three_requests_more(lan
     ]
 
 
+@pytest.mark.case(24)
 def test_what_is_held_goes_out_first(lanes: TwoLanes) -> None:
     in_window(lanes, "m1")
     in_main(lanes, "m2")
@@ -92,6 +93,7 @@ def test_a_window_that_nobody_empties_is_not_waited_for_without_end(lanes: TwoLa
     assert batches(lanes) == [("debounce", ["m2"]), ("window", ["m1"])]
 
 
+@pytest.mark.case(24)
 def test_a_message_of_both_lanes_goes_out_with_those_that_are_held(lanes: TwoLanes) -> None:
     in_main(lanes, "m1", "m3")
     in_window(lanes, "m1", "m2")

@@ -320,6 +320,7 @@ def test_the_size_limit_counts_bytes_on_the_wire() -> None:
         encode(message(text=text), max_bytes=size - 1)
 
 
-def test_case_21_every_attachment_is_there_whole() -> None:
+@pytest.mark.case(21)
+def test_every_attachment_is_there_whole() -> None:
     files = [Attachment(type="image", url=f"https://example.com/{n}", size_bytes=n) for n in range(50)]
     assert decode(encode(message(text="", attachments=files))).attachments == files

@@ -45,7 +45,8 @@ def test_the_nearest_layer_wins_and_is_named_with_its_version(scene: Scene) -> N
     assert names == ["deployed", *layers]
 
 
-def test_case_35_rules_of_one_are_not_those_of_another(scene: Scene) -> None:
+@pytest.mark.case(35)
+def test_rules_of_one_are_not_those_of_another(scene: Scene) -> None:
     scene.table.write("tenant:acme", {"platformOverrides": {"whatsapp": {"silenceMs": 9}}})
     scene.table.write("agent:acme/support", {"silenceMs": 8})
     assert scene.silence_ms() == 9

@@ -91,26 +91,29 @@ def test_rules_do_not_change() -> None:
         rules.silence_ms = 5  # type: ignore[misc]
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("field", MILLISECONDS + COUNTS)
 @pytest.mark.parametrize("value", ["500", "1s", 1.5, 500.0, True, None, [500]])
-def test_case_09_only_whole_numbers_are_accepted(field: str, value: object) -> None:
+def test_only_whole_numbers_are_accepted(field: str, value: object) -> None:
     [problem] = refusal({field: value})
     assert problem.startswith(f"{field}: got {value!r}; use a whole number")
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("field", MILLISECONDS + COUNTS)
 @pytest.mark.parametrize("value", [-1, -1000, -(10**18)])
-def test_case_09_negative_values_are_refused(field: str, value: int) -> None:
+def test_negative_values_are_refused(field: str, value: int) -> None:
     [problem] = refusal({field: value})
     assert problem.startswith(f"{field}: got {value}; use a whole number")
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     ("field", "limit"),
     [(field, WAIT_LIMIT_MS if field == "maxWaitMs" else SILENCE_LIMIT_MS) for field in MILLISECONDS]
     + [(field, COUNT_LIMIT) for field in COUNTS],
 )
-def test_case_09_huge_values_are_refused_with_the_limit(field: str, limit: int) -> None:
+def test_huge_values_are_refused_with_the_limit(field: str, limit: int) -> None:
     [problem] = refusal({field: limit + 1})
     assert problem.startswith(f"{field}: got {limit + 1}; use ")
     assert problem.endswith(f"to {limit}")
@@ -118,7 +121,8 @@ def test_case_09_huge_values_are_refused_with_the_limit(field: str, limit: int) 
     assert problem.startswith(f"{field}: got a number of more than 30 digits; use ")
 
 
-def test_case_09_the_limits_themselves_are_accepted() -> None:
+@pytest.mark.case(9)
+def test_the_limits_themselves_are_accepted() -> None:
     rules = Rules(
         silence_ms=SILENCE_LIMIT_MS,
         typing_inference_ms=SILENCE_LIMIT_MS,
@@ -133,27 +137,31 @@ def test_case_09_the_limits_themselves_are_accepted() -> None:
     assert rules.timing.max_wait_ms == 24 * 3600 * 1000
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("field", ["maxWaitMs", "adaptiveFloorMs", "adaptiveCeilingMs", *COUNTS])
-def test_case_09_zero_is_refused_where_it_means_nothing(field: str) -> None:
+def test_zero_is_refused_where_it_means_nothing(field: str) -> None:
     [problem] = refusal({field: 0})
     assert problem.startswith(f"{field}: got 0; use a whole number")
     assert " from 1 to " in problem
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     "field", ["silenceMs", "typingInferenceMs", "vipSilenceMs", "mediaSilenceMs", "transcriptWaitMs"]
 )
-def test_case_09_zero_is_accepted_where_it_means_no_wait(field: str) -> None:
+def test_zero_is_accepted_where_it_means_no_wait(field: str) -> None:
     assert Rules.model_validate({field: 0}).model_dump()[field] == 0
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("value", [0, -1.0, 20.5, float("nan"), float("inf"), "4", True])
-def test_case_09_adaptive_k_is_a_number_within_bounds(value: object) -> None:
+def test_adaptive_k_is_a_number_within_bounds(value: object) -> None:
     [problem] = refusal({"adaptiveK": value})
     assert problem == f"adaptiveK: got {value!r}; use a number above 0, at most 20.0"
 
 
-def test_case_09_other_words_and_types_are_refused_with_the_choice() -> None:
+@pytest.mark.case(9)
+def test_other_words_and_types_are_refused_with_the_choice() -> None:
     assert refusal({"priority": "VIP", "adaptive": "yes"}) == [
         "priority: got 'VIP'; use 'normal' or 'vip'",
         "adaptive: got 'yes'; use true or false",
@@ -161,8 +169,9 @@ def test_case_09_other_words_and_types_are_refused_with_the_choice() -> None:
     assert refusal([1]) == ["rules: got [1]; use an object of rules"]  # type: ignore[arg-type]
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("max_wait_ms", [1, 500, 1000])
-def test_case_09_max_wait_not_above_silence_is_refused(max_wait_ms: int) -> None:
+def test_max_wait_not_above_silence_is_refused(max_wait_ms: int) -> None:
     [problem] = refusal({"silenceMs": 1000, "maxWaitMs": max_wait_ms, "typingInferenceMs": 0})
     assert problem == (
         f"silenceMs: 1000 is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
@@ -170,12 +179,14 @@ def test_case_09_max_wait_not_above_silence_is_refused(max_wait_ms: int) -> None
     )
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize("silence_ms", [0, 1000])
-def test_case_09_max_wait_one_millisecond_above_silence_is_accepted(silence_ms: int) -> None:
+def test_max_wait_one_millisecond_above_silence_is_accepted(silence_ms: int) -> None:
     rules = Rules(silence_ms=silence_ms, max_wait_ms=silence_ms + 1, typing_inference_ms=0)
     assert (rules.timing.silence_ms, rules.timing.max_wait_ms) == (silence_ms, silence_ms + 1)
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     ("rules", "begin", "fix"),
     [
@@ -211,12 +222,13 @@ def test_case_09_max_wait_one_millisecond_above_silence_is_accepted(silence_ms: 
         ),
     ],
 )
-def test_case_09_contradictions_are_refused_with_field_and_fix(rules: dict[str, Any], begin: str, fix: str) -> None:
+def test_contradictions_are_refused_with_field_and_fix(rules: dict[str, Any], begin: str, fix: str) -> None:
     [problem] = refusal(rules)
     assert problem.startswith(begin)
     assert problem.endswith(f"; {fix}")
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     "rules",
     [
@@ -228,22 +240,25 @@ def test_case_09_contradictions_are_refused_with_field_and_fix(rules: dict[str, 
         {"adaptive": True, "adaptiveCeilingMs": 30000},
     ],
 )
-def test_case_09_what_does_not_contradict_is_accepted(rules: dict[str, Any]) -> None:
+def test_what_does_not_contradict_is_accepted(rules: dict[str, Any]) -> None:
     assert rules.items() <= Rules.model_validate(rules).model_dump().items()
 
 
-def test_case_09_every_problem_is_named_at_once() -> None:
+@pytest.mark.case(9)
+def test_every_problem_is_named_at_once() -> None:
     problems = refusal({"silenceMs": -1, "maxMessages": "20", "maxWait": 5})
     assert [problem.partition(":")[0] for problem in problems] == ["silenceMs", "maxMessages", "maxWait"]
     problems = refusal({"silenceMs": 1000, "maxWaitMs": 900})
     assert [problem.partition(":")[0] for problem in problems] == ["silenceMs", "typingInferenceMs"]
 
 
-def test_case_09_python_names_are_refused_under_their_wire_name() -> None:
+@pytest.mark.case(9)
+def test_python_names_are_refused_under_their_wire_name() -> None:
     with pytest.raises(InvalidRules, match=r"^silenceMs: got -1; use"):
         Rules(silence_ms=-1)
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     ("given_name", "nearest"),
     [
@@ -254,39 +269,45 @@ def test_case_09_python_names_are_refused_under_their_wire_name() -> None:
         ("typingInference", "typingInferenceMs"),
     ],
 )
-def test_case_09_unknown_field_is_refused_with_the_nearest_name(given_name: str, nearest: str) -> None:
+def test_unknown_field_is_refused_with_the_nearest_name(given_name: str, nearest: str) -> None:
     assert refusal({given_name: 5}) == [f"{given_name}: unknown field; did you mean {nearest}?"]
 
 
-def test_case_09_unknown_field_like_no_other_is_refused_with_all_names() -> None:
+@pytest.mark.case(9)
+def test_unknown_field_like_no_other_is_refused_with_all_names() -> None:
     [problem] = refusal({"zzz": 5})
     assert problem == f"zzz: unknown field; use one of {', '.join(RULE_FIELDS.values())}"
 
 
-def test_case_09_a_field_under_both_its_names_is_refused() -> None:
+@pytest.mark.case(9)
+def test_a_field_under_both_its_names_is_refused() -> None:
     assert refusal({"silenceMs": 5, "silence_ms": 6}) == ["silenceMs: given twice; remove it and keep silenceMs"]
 
 
+@pytest.mark.case(10)
 @pytest.mark.parametrize("silence_ms", [1, 7, 333, 999])
-def test_case_10_sub_second_rules_keep_their_milliseconds(silence_ms: int) -> None:
+def test_sub_second_rules_keep_their_milliseconds(silence_ms: int) -> None:
     sent = {"silenceMs": silence_ms, "typingInferenceMs": silence_ms + 1, "maxWaitMs": silence_ms + 2}
     rules = Rules.model_validate_json(Rules.model_validate(sent).model_dump_json())
     assert rules.timing[:3] == (silence_ms, silence_ms + 1, silence_ms + 2)
 
 
+@pytest.mark.case(18)
 @pytest.mark.parametrize(("min_messages", "max_messages"), [(1, 1), (1, 2), (2, 2), (20, 20), (999, 1000)])
-def test_case_18_min_messages_up_to_max_messages_are_accepted(min_messages: int, max_messages: int) -> None:
+def test_min_messages_up_to_max_messages_are_accepted(min_messages: int, max_messages: int) -> None:
     timing = Rules(min_messages=min_messages, max_messages=max_messages).timing
     assert (timing.min_messages, timing.max_messages) == (min_messages, max_messages)
 
 
+@pytest.mark.case(18)
 @pytest.mark.parametrize(("min_messages", "max_messages"), [(2, 1), (3, 2), (1000, 999)])
-def test_case_18_min_messages_above_max_messages_are_refused(min_messages: int, max_messages: int) -> None:
+def test_min_messages_above_max_messages_are_refused(min_messages: int, max_messages: int) -> None:
     [problem] = refusal({"minMessages": min_messages, "maxMessages": max_messages})
     assert problem.startswith(f"minMessages: {min_messages} is above maxMessages ({max_messages});")
 
 
-def test_case_18_min_messages_always_come_with_a_bound() -> None:
+@pytest.mark.case(18)
+def test_min_messages_always_come_with_a_bound() -> None:
     [problem] = refusal({"minMessages": 2, "maxWaitMs": 0})
     assert problem == "maxWaitMs: got 0; use a whole number of milliseconds from 1 to 86400000"
 
@@ -383,7 +404,8 @@ def test_a_layer_emits_only_what_was_set() -> None:
     assert RuleLayer.model_validate({"name": "stage", "preset": None}).model_dump() == {"name": "stage"}
 
 
-def test_case_09_wrong_fields_of_a_layer_are_named_with_their_place() -> None:
+@pytest.mark.case(9)
+def test_wrong_fields_of_a_layer_are_named_with_their_place() -> None:
     assert layer_refusal(
         {
             "silenceMs": "1",
@@ -405,6 +427,7 @@ def test_a_layer_without_a_name_is_refused(fields: dict[str, Any]) -> None:
         RuleLayer.model_validate(fields)
 
 
+@pytest.mark.case(9)
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
@@ -421,7 +444,7 @@ def test_a_layer_without_a_name_is_refused(fields: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_case_09_a_layer_that_contradicts_itself_is_refused(fields: dict[str, Any], place: str) -> None:
+def test_a_layer_that_contradicts_itself_is_refused(fields: dict[str, Any], place: str) -> None:
     [problem] = layer_refusal(fields)
     assert problem.startswith(f"{place}: ")
 
