@@ -2,43 +2,17 @@
 
 import math
 import random
-from typing import NamedTuple
 
 import pytest
 
 from message_buffer.lanes.outcomes import Buffered, Claimed, Empty, Retimed, Unmoved
 from message_buffer.rules.layers import Rules
+from tests.support.due_times import ADAPTIVE, FIXED, TYPING, send_at
 from tests.support.emission import Bus, claim_and_take, run_until_idle
 from tests.support.engine import Engine, ManualClock
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 from tests.support.states import waiting_for_retry
-
-ADAPTIVE = Rules(adaptive=True, silence_ms=1000, adaptive_floor_ms=300, adaptive_ceiling_ms=4000, adaptive_k=4.0)
-
-
-class Due(NamedTuple):
-    after_ms: int
-    """Since the first message."""
-    reason: str
-
-
-def send_at(engine: Engine, rules: Rules, *after_ms: int) -> list[Due]:
-    """One message at each moment, counted from the first; when the batch was due after each."""
-    began_ms = engine.clock.now_ms
-    found = []
-    for n, offset_ms in enumerate(after_ms):
-        engine.clock.now_ms = began_ms + offset_ms
-        due_at_ms = engine.send("c", f"m{n}", rules=rules).due_at_ms
-        assert due_at_ms is not None
-        seen = engine.store.peek_conversation("c")
-        assert seen.due_at_ms == due_at_ms
-        found.append(Due(due_at_ms - began_ms, seen.flush_reason or ""))
-    return found
-
-
-FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000)
-TYPING = Rules(silence_ms=1000, typing_inference_ms=3000, max_wait_ms=30_000)
 
 
 @pytest.mark.promise("P4")

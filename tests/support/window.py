@@ -38,6 +38,8 @@ RULES = Rules(window_ms=WINDOW_MS)
 MAX_ATTEMPTS = 5
 # How long the queue hides a trigger that was received.
 VISIBILITY_MS = 30_000
+# All retries, rests and sweeps end in this time.
+ENOUGH_MS = 300_000
 AMPLE = TimeLeft(lambda: 30_000)
 
 
@@ -285,3 +287,17 @@ def failing(code: str = "ThrottlingException") -> Callable[[], None]:
 
 def killed() -> None:
     raise Killed
+
+
+def due(window: WindowScene, *message_ids: str) -> None:
+    """Open a window with these messages and let it end."""
+    for message_id in message_ids:
+        window.send(message_id)
+    window.clock.advance(WINDOW_MS)
+
+
+def settle(window: WindowScene) -> None:
+    """Let everything that can still happen happen; fail if a window or a trigger is left."""
+    window.pass_time(ENOUGH_MS, step_ms=5_000, sweep=True)
+    assert window.is_at_rest()
+    assert window.triggers.waiting == []

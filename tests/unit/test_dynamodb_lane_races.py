@@ -16,7 +16,18 @@ from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from tests.support.engine import payload
-from tests.support.window import AMPLE, CONVERSATION, VISIBILITY_MS, WINDOW_MS, Killed, WindowScene, failing, killed
+from tests.support.window import (
+    AMPLE,
+    CONVERSATION,
+    VISIBILITY_MS,
+    WINDOW_MS,
+    Killed,
+    WindowScene,
+    due,
+    failing,
+    killed,
+    settle,
+)
 
 STEPS = ["update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
 EVERY_STEP = [(step, after) for step in range(1, len(STEPS) + 1) for after in (False, True)]
@@ -26,20 +37,6 @@ at_every_step = pytest.mark.parametrize(
     EVERY_STEP,
     ids=[f"{'after' if after else 'before'}-{NAMES[step - 1]}" for step, after in EVERY_STEP],
 )
-ENOUGH_MS = 300_000
-
-
-def due(window: WindowScene, *message_ids: str) -> None:
-    """A window that is over, with these messages in it."""
-    for message_id in message_ids:
-        window.send(message_id)
-    window.clock.advance(WINDOW_MS)
-
-
-def settle(window: WindowScene) -> None:
-    window.pass_time(ENOUGH_MS, step_ms=5_000, sweep=True)
-    assert window.is_at_rest()
-    assert window.triggers.waiting == []
 
 
 def test_these_are_the_steps(window: WindowScene) -> None:
