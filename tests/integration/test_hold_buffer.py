@@ -1,23 +1,19 @@
-"""Flush, hold, resume, extend and peek: what people and typing events may do to a waiting buffer."""
+"""A hold keeps a conversation's messages back until it ends or is resumed."""
 
 import pytest
 
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import (
-    Busy,
-    Completed,
-    Empty,
-    Extended,
-    Flushed,
     NotHeld,
+    OnHold,
+    Released,
     Resumed,
     Stale,
-    Taken,
-    Unmoved,
 )
 from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.emission import Bus, claim_and_take, emit_due, emit_one, ids_of, run_until_idle, take
+from tests.support.due_times import FIXED, send_at
+from tests.support.emission import Bus, claim_and_take, emit_due, run_until_idle
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
@@ -25,47 +21,9 @@ from tests.support.states import (
     claimed,
     held,
     waiting_behind_a_frozen_batch,
-    waiting_for_retry,
 )
 
 SETTINGS = StoreSettings()
-PLAIN = Rules(typing_inference_ms=0)
-
-
-def test_a_flush_makes_it_due_now_with_its_own_reason(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(100)
-    flushed = engine.store.flush_buffer("c")
-    assert same(flushed, Flushed(engine.clock.now_ms, 1, start_processor=False))
-    assert claim_and_take(engine, "c").flush_reason == "flush"
-
-
-def test_a_flush_of_nothing_is_empty_and_writes_nothing(engine: Engine) -> None:
-    assert same(engine.store.flush_buffer("c"), Empty())
-    assert engine.keys() == {}
-
-
-def test_a_flush_brings_a_waiting_retry_forward_unchanged(engine: Engine) -> None:
-    bus = Bus()
-    waiting_for_retry(engine)
-    engine.send("c", "m2")
-    assert isinstance(engine.store.flush_buffer("c"), Flushed)
-    assert emit_due(engine, bus) == ["c"]
-    assert bus.batches("c") == [["old"]]
-    assert emit_due(engine, bus) == ["c"], "and what was behind it follows at once"
-    assert bus.batches("c") == [["old"], ["m2"]]
-
-
-def test_a_flush_while_a_conversation_processor_works_is_for_what_came_meanwhile(engine: Engine) -> None:
-    claimed(engine)
-    take(engine, "c", "t1")
-    engine.send("c", "m2")
-    engine.store.flush_buffer("c")
-    assert engine.claim() == []
-    completed = engine.store.complete_batch("c", "t1")
-    assert isinstance(completed, Completed)
-    assert completed.next_due_at_ms == engine.clock.now_ms
-    assert ids_of(claim_and_take(engine, "c").payloads) == ["m2"]
 
 
 def test_a_hold_keeps_everything_back_until_resumed(engine: Engine) -> None:
@@ -174,47 +132,25 @@ def test_resuming_what_is_not_held_changes_nothing(engine: Engine) -> None:
     assert engine.settle() == before
 
 
-def test_a_typing_event_makes_it_wait_within_the_bound(engine: Engine) -> None:
-    first_at_ms = engine.clock.now_ms
-    engine.send("c", "m1", rules=PLAIN)
-    engine.clock.advance(500)
-    assert same(engine.store.extend_wait("c", extend_ms=2000, max_wait_ms=30_000), Extended(first_at_ms + 2500))
-    assert same(engine.store.extend_wait("c", extend_ms=1000, max_wait_ms=30_000), Unmoved(first_at_ms + 2500))
-    assert same(engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=4000), Extended(first_at_ms + 4000))
-    engine.clock.now_ms = first_at_ms + 3999
+def test_a_hold_that_takes_a_conversation_back_sees_to_its_processor(engine: Engine) -> None:
+    engine.send("c", "m1")
+    engine.clock.advance(1000)
+    assert engine.claim() == ["c"]
+    assert isinstance(engine.store.leave_if_idle(0, engine.processor), Released)
+    assert engine.store.hold_buffer("c", hold_ms=20_000) == OnHold(engine.clock.now_ms + 20_000, start_processor=True)
+
+
+@pytest.mark.parametrize("hold_ms", [1, 500, 999, 1000, 5000])
+def test_a_hold_is_a_lower_bound_to_the_millisecond(engine: Engine, hold_ms: int) -> None:
+    engine.store.hold_buffer("c", hold_ms=hold_ms)
+    (found,) = send_at(engine, FIXED, 0)
+    assert found == ((1000, "silence") if hold_ms <= 1000 else (hold_ms, "hold"))
+
+
+def test_a_hold_may_pass_max_wait(engine: Engine) -> None:
+    engine.send("c", "m", rules=FIXED)
+    engine.store.hold_buffer("c", hold_ms=50_000)
+    engine.clock.advance(49_999)
     assert engine.claim() == []
     engine.clock.advance(1)
-    assert claim_and_take(engine, "c").flush_reason == "max_wait"
-
-
-def test_a_typing_event_neither_opens_a_buffer_nor_delays_what_is_due(engine: Engine) -> None:
-    assert same(engine.store.extend_wait("c", extend_ms=2000, max_wait_ms=30_000), Empty())
-    assert engine.keys() == {}
-    due_at_ms = engine.send("c", "m1").due_at_ms
-    engine.clock.advance(1000)
-    assert same(engine.store.extend_wait("c", extend_ms=2000, max_wait_ms=30_000), Unmoved(due_at_ms or 0))
-    assert engine.claim() == ["c"]
-
-
-def test_a_typing_event_behind_a_frozen_batch_delays_only_what_is_behind_it(engine: Engine) -> None:
-    bus = Bus()
-    waiting_behind_a_frozen_batch(engine)
-    sent_ms = engine.clock.now_ms
-    engine.store.recover_expired(0)
-    engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=30_000)
-    assert_invariants(engine)
-    assert emit_due(engine, bus) == ["c"]
-    run_until_idle(engine, bus)
-    assert [event.at_ms for event in bus.events] == [sent_ms, sent_ms + 9000]
-
-
-def test_peek_tells_each_state(engine: Engine) -> None:
-    assert engine.store.peek_conversation("c").state == "IDLE"
-    waiting_behind_a_frozen_batch(engine)
-    seen = engine.store.peek_conversation("c", limit=10)
-    assert (seen.state, seen.frozen, seen.attempt, seen.count) == ("INFLIGHT", 1, 1, 1)
-    assert ids_of(seen.payloads) == ["old too"]
-    engine.store.recover_expired(0)
-    assert engine.store.peek_conversation("c").state == "PENDING"
-    assert isinstance(engine.store.take_batch("c", "t9"), Stale | Busy | Taken)
-    assert emit_one(engine, Bus(), "c") is None, "pending: not claimed"
+    assert claim_and_take(engine, "c").flush_reason == "hold"

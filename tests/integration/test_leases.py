@@ -1,4 +1,4 @@
-"""One processor a shard: the lease, the start reservation, and what nobody may do without them."""
+"""One processor acts on a shard: the lease, and how a processor leaves or hands over."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,22 +8,23 @@ import pytest
 
 from message_buffer.lanes.outcomes import (
     Acquired,
-    Completed,
-    Flushed,
     Held,
     Lost,
-    Recovered,
     Released,
     Renewed,
-    Resumed,
-    Retried,
     WorkIsNear,
 )
 from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.emission import Bus, claim_and_take, run_until_idle
+from tests.support.emission import (
+    Bus,
+    claim_and_take,
+    run_until_idle,
+)
 from tests.support.engine import Engine
 from tests.support.outcomes import same
+
+RULES = Rules()
 
 SETTINGS = StoreSettings()
 
@@ -138,117 +139,6 @@ def test_a_processor_that_lost_its_lease_may_leave_when_nobody_came(engine: Engi
     assert same(engine.store.leave_if_idle(0, "old"), Released(None, start_processor=False))
 
 
-def test_fifty_callers_start_one_processor(engine: Engine) -> None:
-    line = Barrier(50)
-
-    def send(n: int) -> bool:
-        store = engine.another_store()
-        line.wait(timeout=30)
-        return store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n{}', timing=NOW.timing).start_processor
-
-    with ThreadPoolExecutor(50) as pool:
-        assert sum(pool.map(send, range(50))) == 1
-
-
-def test_a_start_that_led_to_nothing_is_tried_again_after_the_reservation(engine: Engine) -> None:
-    assert engine.send("c", "m1").start_processor
-    engine.clock.advance(SETTINGS.start_ms - 1)
-    assert not engine.send("c", "m2").start_processor
-    assert not engine.store.recover_expired(0).start_processor
-    engine.clock.advance(1)
-    assert engine.store.recover_expired(0).start_processor
-    assert not engine.send("c", "m3").start_processor
-
-
-def test_a_duplicate_may_be_the_one_that_starts_it(engine: Engine) -> None:
-    """The first sender may have died between buffering and starting."""
-    assert engine.send("c", "m1").start_processor
-    engine.clock.advance(SETTINGS.start_ms)
-    assert engine.send("c", "m1").start_processor
-
-
-def test_a_processor_that_came_ends_the_reservation(engine: Engine) -> None:
-    assert engine.send("c", "m1").start_processor
-    engine.work()
-    assert not engine.send("c", "m2").start_processor
-    engine.clock.advance(SETTINGS.lease_ms)
-    assert engine.send("c", "m3").start_processor, "it died: no reservation stands in the way"
-
-
-def schedule_by_complete(engine: Engine) -> bool:
-    engine.send("c", "m2")
-    completed = engine.store.complete_batch("c", "t1")
-    assert isinstance(completed, Completed)
-    return completed.start_processor
-
-
-def schedule_by_retry(engine: Engine) -> bool:
-    retried = engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 100)
-    assert isinstance(retried, Retried)
-    return retried.start_processor
-
-
-def schedule_by_flush(engine: Engine) -> bool:
-    engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 3_600_000)
-    flushed = engine.store.flush_buffer("c")
-    assert isinstance(flushed, Flushed)
-    return flushed.start_processor
-
-
-def schedule_by_resume(engine: Engine) -> bool:
-    engine.store.hold_buffer("d", hold_ms=3_600_000)
-    assert not engine.send("d", "m1").start_processor, "held beyond the horizon"
-    resumed = engine.store.resume_buffer("d")
-    assert isinstance(resumed, Resumed)
-    return resumed.start_processor
-
-
-def schedule_by_recover(engine: Engine) -> bool:
-    engine.clock.advance(SETTINGS.executor_ms)
-    return engine.store.recover_expired(0).start_processor
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [schedule_by_complete, schedule_by_retry, schedule_by_flush, schedule_by_resume, schedule_by_recover],
-)
-@pytest.mark.parametrize("alive", [False, True])
-def test_whoever_schedules_answers_for_a_processor(
-    engine: Engine, schedule: Callable[[Engine], bool], alive: bool
-) -> None:
-    engine.store = engine.another_store(SETTINGS._replace(lease_ms=3_600_000))
-    engine.send("c", "m1", rules=NOW)
-    claim_and_take(engine, "c", "t1")
-    if not alive:
-        engine.store.hand_over(0, engine.processor)
-    engine.clock.advance(SETTINGS.start_ms)
-    if alive:
-        assert not schedule(engine)
-    else:
-        begun = engine.keys().get("{b0}:processor")
-        assert begun is None or b"lease_id" not in begun.pairs
-        started = schedule(engine) or b"starting_by" in engine.keys()["{b0}:processor"].pairs
-        assert started
-
-
-@pytest.mark.promise("P8")
-def test_work_beyond_the_horizon_starts_no_processor_until_it_is_near(engine: Engine) -> None:
-    buffered = engine.send("c", "m1", rules=LATE)
-    assert not buffered.start_processor
-    assert engine.keys().keys() == {"{b0}:pending", "{b0}:open", "{b0}:msgs:c", "{b0}:seen:c"}
-    engine.clock.now_ms = (buffered.due_at_ms or 0) - SETTINGS.horizon_ms - 1
-    assert not engine.store.recover_expired(0).start_processor
-    engine.clock.advance(1)
-    assert engine.store.recover_expired(0).start_processor
-
-
-@pytest.mark.promise("P8")
-def test_an_empty_shard_starts_no_processor(engine: Engine) -> None:
-    recovered = engine.store.recover_expired(0)
-    assert same(recovered, Recovered(0, 0, None, None, start_processor=False, conversations=[]))
-    assert engine.keys() == {}
-
-
 def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Engine) -> None:
     engine.work()
     assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_processor=False))
@@ -297,3 +187,20 @@ def test_a_hand_over_of_nothing_near_starts_no_successor(engine: Engine) -> None
     released = engine.store.hand_over(0, engine.processor)
     assert isinstance(released, Released)
     assert not released.start_processor
+
+
+@pytest.mark.case(1)
+def test_a_message_between_the_last_empty_look_and_the_release_keeps_the_processor(
+    engine: Engine,
+) -> None:
+    assert engine.claim() == []
+    engine.send("c", "m1")
+    left = engine.store.leave_if_idle(0, engine.processor)
+    assert same(left, WorkIsNear(next_due_at_ms=engine.clock.now_ms + RULES.silence_ms))
+
+
+@pytest.mark.case(1)
+def test_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
+    assert engine.claim() == []
+    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_processor=False))
+    assert engine.send("c", "m1").start_processor

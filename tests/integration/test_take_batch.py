@@ -1,4 +1,4 @@
-"""Cases others met while batches go out: crashes, late conversation processors, new messages at every instant."""
+"""A take freezes the batch: one conversation processor at a time has it, and its id and content never change."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,14 +8,10 @@ import pytest
 from message_buffer.lanes.outcomes import (
     Buffered,
     Busy,
-    Claimed,
     Completed,
     Empty,
-    Lost,
-    Released,
     Stale,
     Taken,
-    WorkIsNear,
 )
 from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
@@ -27,29 +23,9 @@ from tests.support.emission import (
 )
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
-from tests.support.outcomes import same
+from tests.support.outcomes import changed, same
 
 SETTINGS = StoreSettings()
-
-
-RULES = Rules()
-
-
-@pytest.mark.case(1)
-def test_a_message_between_the_last_empty_look_and_the_release_keeps_the_processor(
-    engine: Engine,
-) -> None:
-    assert engine.claim() == []
-    engine.send("c", "m1")
-    left = engine.store.leave_if_idle(0, engine.processor)
-    assert same(left, WorkIsNear(next_due_at_ms=engine.clock.now_ms + RULES.silence_ms))
-
-
-@pytest.mark.case(1)
-def test_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
-    assert engine.claim() == []
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_processor=False))
-    assert engine.send("c", "m1").start_processor
 
 
 @pytest.mark.case(2)
@@ -85,54 +61,6 @@ def test_a_conversation_processor_that_is_only_slow_may_finish_until_another_has
     assert engine.claim() == []
     engine.clock.advance(1)
     assert_nothing_left_behind(engine)
-
-
-@pytest.mark.case(14)
-def test_two_processors_that_claim_at_once_have_one_winner_each(engine: Engine) -> None:
-    names = {f"c{n}" for n in range(200)}
-    for name in names:
-        engine.send(name, "m1", rules=Rules(priority="vip"))
-    engine.work()
-
-    def claim_all(_: int) -> list[str]:
-        store, mine = engine.another_store(), list[str]()
-        while True:
-            claimed = store.claim_due(0, engine.processor, limit=7)
-            assert isinstance(claimed, Claimed)
-            if not claimed.conversations:
-                return mine
-            mine += [due.conversation for due in claimed.conversations]
-
-    with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(claim_all, range(2))
-    assert len(one) + len(other) == 200
-    assert set(one) | set(other) == names
-
-
-@pytest.mark.case(14)
-def test_of_two_processors_only_the_one_with_the_lease_claims(engine: Engine) -> None:
-    engine.send("c", "m1", rules=Rules(priority="vip"))
-    engine.work()
-    assert same(engine.store.claim_due(0, "another"), Lost())
-    assert engine.claim() == ["c"]
-
-
-@pytest.mark.case(15)
-def test_an_old_completion_leaves_the_new_cycle_untouched(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    claim_and_take(engine, "c", "t1")
-    engine.store.complete_batch("c", "t1")
-    engine.send("c", "m2")
-    engine.clock.advance(1000)
-    second = claim_and_take(engine, "c", "t2")
-    before = engine.settle()
-    engine.store.complete_batch("c", "t1")
-    assert same(engine.store.retry_batch("c", "t1", retry_at_ms=0), Stale())
-    assert engine.settle() == before
-    assert take(engine, "c", "t2") == second
-    assert isinstance(engine.store.complete_batch("c", "t2"), Completed)
-    assert same(engine.store.complete_batch("c", "t1"), Stale())
 
 
 @pytest.mark.case(17)
@@ -178,3 +106,70 @@ def test_a_claim_that_finds_the_buffer_gone_is_empty_or_stale_and_leaves_nothing
     engine.store.delete_message("c", "m1")
     assert isinstance(engine.store.take_batch("c", "t1"), Stale | Empty)
     assert_nothing_left_behind(engine)
+
+
+def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch=9000))
+    for number in range(1001):
+        engine.send("c", f"m{number}", rules=Rules(priority="vip"))
+    assert engine.claim() == ["c"]
+    taken = engine.store.take_batch("c", "t")
+    assert isinstance(taken, Taken)
+    assert len(taken.payloads) == 1000
+
+
+def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carry(engine: Engine) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch_bytes=2_500))
+    for number in range(5):
+        engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
+    sizes, generations = [], []
+    for run in range(3):
+        assert engine.claim() == ["c"]
+        taken = engine.store.take_batch("c", f"t{run}")
+        assert isinstance(taken, Taken)
+        sizes.append(len(taken.payloads))
+        generations.append(taken.generation)
+        engine.store.complete_batch("c", f"t{run}")
+    assert sizes == [2, 2, 1]
+    assert generations == sorted(set(generations))
+    assert engine.claim() == []
+
+
+def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engine) -> None:
+    engine.store = engine.another_store(StoreSettings(max_batch_bytes=10))
+    engine.send("c", "m1", rules=Rules(priority="vip"))
+    assert engine.claim() == ["c"]
+    taken = engine.store.take_batch("c", "t")
+    assert isinstance(taken, Taken)
+    assert len(taken.payloads) == 1
+
+
+def test_taking_what_nobody_claimed_changes_nothing(engine: Engine) -> None:
+    engine.send("c", "m1")
+    before = engine.settle()
+    assert not isinstance(engine.store.take_batch("c", "t1"), Taken | Empty)
+    assert engine.settle() == before
+
+
+@pytest.mark.promise("P2")
+def test_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engine) -> None:
+    engine.send("c", "m1")
+    engine.send("c", "m2")
+    engine.clock.advance(3000)
+    first = claim_and_take(engine, "c", "t1")
+    meanwhile: list[Callable[[], object]] = [
+        lambda: engine.send("c", "m3"),
+        lambda: engine.store.flush_buffer("c"),
+        lambda: engine.store.edit_message("c", "m1", payload=b"changed"),
+        lambda: engine.store.delete_message("c", "m2"),
+        lambda: engine.store.hold_buffer("c", hold_ms=60_000),
+        lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
+        lambda: engine.store.resume_buffer("c"),
+        lambda: engine.store.retime_buffer("c", timing=Rules(priority="vip").timing),
+        lambda: engine.store.delete_message("c", "m3"),
+    ]
+    for n, act in enumerate(meanwhile, 2):
+        act()
+        engine.store.retry_batch("c", f"t{n - 1}", retry_at_ms=engine.clock.now_ms)
+        again = claim_and_take(engine, "c", f"t{n}")
+        assert same(again, changed(first, attempt=n))

@@ -1,3 +1,5 @@
+"""Random interleavings of the whole Valkey lane on a real server, judged after each step."""
+
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

@@ -3,17 +3,11 @@
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Busy,
     Claimed,
-    Returned,
-    Stale,
 )
 from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.emission import claim_and_take, ids_of
 from tests.support.engine import Engine
-from tests.support.invariants import assert_invariants
-from tests.support.outcomes import same
 
 SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
@@ -68,46 +62,6 @@ def test_a_processor_between_acquire_and_first_claim_is_not_woken_for_it_will_lo
     assert [due.conversation for due in claimed.conversations] == ["c"]
 
 
-def test_with_more_due_than_one_claim_takes_the_next_look_is_now(engine: Engine) -> None:
-    for n in range(5):
-        engine.send(f"c{n}", "m1", rules=NOW)
-    engine.work()
-    claimed = engine.store.claim_due(0, engine.processor, limit=3)
-    assert isinstance(claimed, Claimed)
-    assert len(claimed.conversations) == 3
-    assert claimed.next_due_at_ms == engine.clock.now_ms
-
-
-@pytest.mark.parametrize("lazily_moved", [False, True])
-def test_the_next_due_time_a_claim_answers_is_never_late(engine: Engine, lazily_moved: bool) -> None:
-    first_due_at_ms = engine.send("c", "m1").due_at_ms or 0
-    true_due_at_ms = first_due_at_ms
-    if lazily_moved:
-        engine.clock.advance(900)
-        true_due_at_ms = engine.send("c", "m2").due_at_ms or 0
-    engine.work()
-    for _ in range(4):
-        claimed = engine.store.claim_due(0, engine.processor)
-        assert isinstance(claimed, Claimed)
-        if claimed.conversations:
-            break
-        assert claimed.next_due_at_ms is not None
-        assert engine.clock.now_ms < claimed.next_due_at_ms <= true_due_at_ms
-        engine.clock.now_ms = claimed.next_due_at_ms
-    assert engine.clock.now_ms == true_due_at_ms
-
-
-def test_a_claim_for_which_no_conversation_processor_could_be_sent_is_put_back(engine: Engine) -> None:
-    engine.send("c", "m1", rules=NOW)
-    assert engine.claim() == ["c"]
-    again_at_ms = engine.clock.now_ms + 200
-    assert same(engine.store.return_claim("c", engine.processor, due_at_ms=again_at_ms), Returned(again_at_ms))
-    assert_invariants(engine)
-    assert engine.claim() == []
-    engine.clock.now_ms = again_at_ms
-    assert ids_of(claim_and_take(engine, "c").payloads) == ["m1"]
-
-
 def test_a_returned_claim_due_before_the_planned_wake_wakes_the_processor(engine: Engine) -> None:
     engine.send("c", "m1", rules=NOW)
     assert engine.claim() == ["c"]
@@ -115,16 +69,9 @@ def test_a_returned_claim_due_before_the_planned_wake_wakes_the_processor(engine
     assert woken(engine) == 1
 
 
-def test_a_conversation_processor_that_came_after_all_keeps_its_batch(engine: Engine) -> None:
-    engine.send("c", "m1", rules=NOW)
-    claim_and_take(engine, "c", "t1")
-    before = engine.settle()
-    assert same(engine.store.return_claim("c", engine.processor, due_at_ms=0), Busy(None))
-    assert engine.settle() == before
-
-
-def test_returning_what_is_done_already_is_stale(engine: Engine) -> None:
-    engine.send("c", "m1", rules=NOW)
-    claim_and_take(engine, "c", "t1")
-    engine.store.complete_batch("c", "t1")
-    assert same(engine.store.return_claim("c", engine.processor, due_at_ms=0), Stale())
+def test_a_renewal_leaves_the_planned_wake_alone(engine: Engine) -> None:
+    engine.work()
+    engine.store.claim_due(0, engine.processor)
+    planned = engine.keys()["{b0}:open"].pairs[b""][13:]
+    engine.store.renew_lease(0, engine.processor)
+    assert engine.keys()["{b0}:open"].pairs[b""][13:] == planned

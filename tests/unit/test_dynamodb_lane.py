@@ -1,4 +1,4 @@
-"""The DynamoDB lane: what a message waits for, what leaves, and what is left."""
+"""The DynamoDB lane: how long a message waits, which messages leave, and what remains of them."""
 
 import json
 from collections.abc import Sequence
@@ -9,20 +9,16 @@ from unittest.mock import patch
 import jsonschema
 import pytest
 
-from lambdas.dynamodb_processor import service
-from lambdas.dynamodb_processor.service import LONGEST_REST_MS, MAX_MESSAGES
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import table as message_table
 from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
-from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen, MessageTable, name_of
+from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, MessageTable, name_of
 from message_buffer.messages.message import MAX_ID_BYTES
 from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
 from tests.support.window import (
-    AMPLE,
     CONVERSATION,
-    MAX_ATTEMPTS,
     RULES,
     WINDOW_MS,
     WindowScene,
@@ -179,66 +175,6 @@ def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowSc
     assert window.batches() == [[long_id, long_id[:-1] + "y"]]
 
 
-# -- sizes -------------------------------------------------------------------------------------------
-
-
-def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: WindowScene) -> None:
-    for n in range(30):
-        window.send(f"m{n:02}", text="x" * 60_000)
-    queries = window.wire.made.count("query")
-    window.pass_time(WINDOW_MS)
-    assert window.wire.made.count("query") - queries > 1
-    (event,) = window.events()
-    content = json.loads(window.objects.kept[event["messagesRef"]["key"]])
-    assert [message["id"] for message in content["messages"]] == [f"m{n:02}" for n in range(30)]
-
-
-def test_more_than_one_batch_holds_goes_out_in_several_at_once(
-    window: WindowScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
-    ids = [f"m{n:04}" for n in range(40)]
-    for message_id in ids:
-        window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
-    window.pass_time(WINDOW_MS)
-    window.pass_time(1_000)
-    assert window.batches() == [ids[:30], ids[30:]]
-    assert [event["flushReason"] for event in window.events()] == ["window", "max_messages"]
-    assert window.is_at_rest()
-
-
-def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
-    window: WindowScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
-    window.bus.failures = [SendFailed("put event: Throttling")]
-    for message_id in ("m1", "m2", "m3"):
-        window.send(message_id)
-    window.pass_time(WINDOW_MS + 5_000)
-    assert window.batches() == [["m1", "m2"], ["m3"]]
-
-
-def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
-    window: WindowScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "MAX_BYTES", 300)
-    for n in range(3):
-        window.send(f"m{n}", text="x" * 200)
-    window.pass_time(WINDOW_MS + 5_000)
-    assert window.batches() == [["m0"], ["m1"], ["m2"]]
-
-
-def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowScene) -> None:
-    window.send("m1")
-    window.clock.advance(WINDOW_MS)
-    now_ms = window.clock()
-    window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
-    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
-    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
-    assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
-    assert window.table.window(CONVERSATION).frozen == frozen
-
-
 # -- when it fails -----------------------------------------------------------------------------------
 
 
@@ -280,109 +216,6 @@ def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: Wind
     window.send("m2")
     window.run()
     assert window.batches() == [["m1", "m2"]]
-
-
-def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
-    window.send("m1")
-    window.clock.advance(WINDOW_MS + GRACE_MS)
-    window.processor.sweep()
-    assert window.telemetry.counts["TriggersResent"] == 0
-    assert window.telemetry.counts["OpenWindows"] == 1
-    assert window.telemetry.counts["OldestWindowOverdueMs"] == GRACE_MS
-
-
-def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * 2
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    window.send("m2")
-    window.pass_time(30_000)
-    assert window.batches() == [["m1"], ["m2"]]
-    assert [event["attempt"] for event in window.events()] == [3, 1]
-    assert window.telemetry.counts["Retries"] == 2
-
-
-def test_retries_come_later_and_later(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    assert not window.bus.published
-    window.pass_time(14_000)
-    assert not window.bus.published
-    window.pass_time(2_000)
-    assert window.batches() == [["m1"]]
-
-
-def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowScene) -> None:
-    window.send("m1")
-    with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
-        window.pass_time(120_000)
-    assert read.call_count > MAX_ATTEMPTS
-    window.pass_time(60_000)
-    assert window.letters.bodies == []
-    assert [event["attempt"] for event in window.events()] == [1]
-
-
-@pytest.mark.case(30)
-def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_messages(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * 99
-    window.send("m1")
-    window.pass_time(120_000)
-    (body,) = window.letters.bodies
-    letter = json.loads(body)
-    assert (letter["lane"], letter["attempt"], letter["conversationId"]) == ("window", MAX_ATTEMPTS, CONVERSATION)
-    assert window.is_at_rest()
-    window.bus.failures = []
-    window.send("m2")
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m2"]]
-
-
-def test_the_dead_letter_is_redriven_as_a_batch_of_this_lane(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * 99
-    window.send("m1")
-    window.pass_time(120_000)
-    window.bus.failures = []
-    letter = json.loads(window.letters.bodies[0])
-    emission = window.processor._emission
-    assert emission.redrive(letter, AMPLE) == letter["batchId"]
-    assert window.events()[0]["lane"] == "window"
-
-
-def test_a_message_that_cannot_be_read_is_a_dead_letter_and_stops_nobody(window: WindowScene) -> None:
-    window.lane.buffer_message(CONVERSATION, "m1", payload=b'"m1"\nnot JSON', timing=RULES.timing)
-    window.pass_time(WINDOW_MS)
-    assert json.loads(window.letters.bodies[0])["reason"].startswith("unreadable")
-    window.send("m2")
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m2"]]
-
-
-def test_a_trigger_for_nothing_is_done(window: WindowScene) -> None:
-    window.triggers.send(CONVERSATION, delay_ms=0)
-    assert window.run() == 1
-    assert window.triggers.waiting == []
-
-
-def test_a_trigger_that_comes_early_rests_until_the_window_is_over(window: WindowScene) -> None:
-    window.send("m1")
-    window.triggers.send(CONVERSATION, delay_ms=0)
-    window.run()
-    assert window.batches() == []
-    assert [each.visible_at_ms for each in window.triggers.waiting] == [window.clock() + WINDOW_MS] * 2
-
-
-def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene) -> None:
-    window.send("m1")
-    window.clock.advance(WINDOW_MS)
-    until_ms = window.clock() + 20_000
-    assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
-    window.run()
-    (waiting,) = window.triggers.waiting
-    assert waiting.visible_at_ms == window.clock() + LONGEST_REST_MS
-    assert window.telemetry.counts["TriggersReturned"] == 1
-    window.pass_time(25_000)
-    assert window.batches() == [["m1"]]
 
 
 # -- what operators, control words and changes do ----------------------------------------------------

@@ -5,7 +5,6 @@ A processor's run, request by request: lock, read, freeze, emit, bury, close.
 
 from collections.abc import Callable
 from functools import partial
-from threading import enumerate as enumerate_threads
 from typing import Any
 from unittest.mock import patch
 
@@ -14,10 +13,8 @@ import pytest
 from lambdas.dynamodb_processor.service import LOCK_MS, LONGEST_REST_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.triggers import Trigger
 from tests.support.engine import payload
 from tests.support.window import (
-    AMPLE,
     CONVERSATION,
     VISIBILITY_MS,
     WINDOW_MS,
@@ -215,9 +212,6 @@ def test_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window:
     assert [event["text"] for event in window.events()] == ["text of m1"] * 2
 
 
-INGEST_STEPS = ["put_item", "update_item", "send_message"]
-
-
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -285,125 +279,3 @@ def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens
         window.send("m2")
     settle(window)
     assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
-
-
-def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
-    """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
-    due(window, "m1")
-    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + LOCK_MS)
-    window.clock.advance(LOCK_MS + 1)
-    window.run()
-    assert window.batches() == [["m1"]]
-
-
-def test_a_row_of_a_closed_window_that_is_removed_takes_nothing_along(window: WindowScene) -> None:
-    due(window, "m1")
-    window.run()
-    (row,) = [item for item in window.table._client.scan(TableName="holding")["Items"] if item["item"]["S"] == "!"]
-    assert "expires_at" in row
-    window.table._client.delete_item(TableName="holding", Key={name: row[name] for name in ("conversation", "item")})
-    window.send("m2")
-    settle(window)
-    assert window.batches() == [["m1"], ["m2"]]
-
-
-def test_an_open_window_is_no_longer_about_to_expire(window: WindowScene) -> None:
-    due(window, "m1")
-    window.run()
-    window.send("m2")
-    rows = window.table._client.scan(TableName="holding")["Items"]
-    assert [item for item in rows if item["item"]["S"] == "!" and "expires_at" in item] == []
-
-
-def test_what_the_service_leaves_unprocessed_is_buried_by_asking_again(
-    window: WindowScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left_undone = Unprocessed(window, monkeypatch, answers=3)
-    due(window, "m1", "m2", "m3")
-    window.run()
-    assert left_undone.answers == 0
-    assert window.batches() == [["m1", "m2", "m3"]]
-    assert window.is_at_rest()
-
-
-def test_what_stays_unprocessed_is_buried_by_the_retry_and_not_emitted_again(
-    window: WindowScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Unprocessed(window, monkeypatch, answers=6)
-    due(window, "m1", "m2", "m3")
-    window.run()
-    assert not window.is_at_rest()
-    settle(window)
-    assert len(window.events()) == 1
-    assert window.telemetry.counts["Retries"] == 1
-
-
-class Unprocessed:
-    """DynamoDB does one of several writes, and leaves the others to be asked for again."""
-
-    def __init__(self, window: WindowScene, monkeypatch: pytest.MonkeyPatch, *, answers: int) -> None:
-        self.answers = answers
-        client = window.table._client._client
-        write = client.batch_write_item
-
-        def batch_write_item(*, RequestItems: dict[str, list[Any]]) -> dict[str, Any]:  # noqa: N803 - the service's
-            ((name, requests),) = RequestItems.items()
-            if not self.answers or len(requests) < 2:
-                return dict(write(RequestItems=RequestItems))
-            self.answers -= 1
-            write(RequestItems={name: requests[:1]})
-            return {"UnprocessedItems": {name: requests[1:] + requests[:1]}}
-
-        monkeypatch.setattr(client, "batch_write_item", batch_write_item)
-        monkeypatch.setattr("message_buffer.lanes.dynamodb.table.time.sleep", lambda _: None)
-
-
-# -- the heartbeat -----------------------------------------------------------------------------------
-
-
-def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
-    processor = window.new_processor(beat_seconds=0.005)
-    due(window, "m1")
-
-    def work_long() -> None:
-        beats = window.wire.made.count("change_message_visibility")
-        window.clock.advance(LOCK_MS - 1)
-        while window.wire.made.count("change_message_visibility") < beats + 2:
-            pass
-        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + LOCK_MS
-        assert window.triggers.waiting[0].visible_at_ms == window.clock() + LOCK_MS
-
-    with window.wire.at("put_events", work_long):
-        window.run(processor)
-    assert window.batches() == [["m1"]]
-    assert window.is_at_rest()
-
-
-@pytest.mark.parametrize("fails", ["update_item", "change_message_visibility"])
-def test_work_whose_heartbeat_fails_is_not_called_done(window: WindowScene, fails: str) -> None:
-    """Before the batch is named and emitted it stops; afterwards it does not close what may be another's."""
-    processor = window.new_processor(beat_seconds=0.005)
-    due(window, "m1")
-    (waiting,) = window.triggers.waiting
-    broken = False
-
-    def fail(request: str) -> None:
-        if broken and request == fails:
-            raise SendFailed("ServiceUnavailable")
-
-    def break_it() -> None:
-        nonlocal broken
-        broken = True
-        (beating,) = [each for each in enumerate_threads() if each.name == "heartbeat"]
-        beating.join(10)
-        broken = False
-
-    with window.wire.at("query", break_it, after=True):
-        before = window.wire.before
-        window.wire.before = fail
-        done = processor.process(Trigger(CONVERSATION, waiting.trigger.receipt), AMPLE)
-        window.wire.before = before
-    assert not done
-    assert window.events() == []
-    settle(window)
-    assert window.batches() == [["m1"]]

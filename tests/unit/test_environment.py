@@ -1,3 +1,5 @@
+"""What a function reads from its environment, and how it refuses what is missing or wrong."""
+
 from collections.abc import Callable
 
 import pytest

@@ -1,3 +1,5 @@
+"""A heartbeat renews a lock while the work goes on, and reports when it could not."""
+
 from threading import Event, active_count
 
 import pytest

@@ -1,3 +1,5 @@
+"""Messages: which are valid, and how they are encoded and decoded."""
+
 import json
 from typing import Any
 

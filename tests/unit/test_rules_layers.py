@@ -1,3 +1,5 @@
+"""The rules of one layer, and how the layers above each other make the rules in force."""
+
 from typing import Any
 
 import pytest
@@ -705,3 +707,22 @@ def test_an_owner_is_checked_as_rules_are() -> None:
     assert Owner.model_validate({"tenant": "acme", "perAuthor": True}) == Owner(tenant="acme", per_author=True)
     with pytest.raises(InvalidRules, match=r"^perAuthor: got 'yes'; use true or false$"):
         Owner.model_validate({"perAuthor": "yes"})
+
+
+@pytest.mark.case(9)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"silenceMs": 5000, "maxWaitMs": 5000},
+        {"silenceMs": 5000, "maxWaitMs": 4999},
+        {"silenceMs": -1},
+        {"maxWaitMs": 0},
+        {"minMessages": 2, "maxWaitMs": 0},
+        {"silenceMs": 1.5},
+        {"silenceMs": "1s"},
+        {"silenceMs": 10**18},
+    ],
+)
+def test_rules_that_would_disable_the_debounce_are_refused(rules: dict[str, object]) -> None:
+    with pytest.raises(InvalidRules, match=r"(silenceMs|maxWaitMs): .*(lower|use) "):
+        Rules.model_validate(rules)

@@ -1,3 +1,5 @@
+"""Log lines and metrics as they are written."""
+
 import json
 from itertools import count
 from typing import Any

@@ -1,3 +1,5 @@
+"""The names of the keys, and the shard of each conversation."""
+
 from collections import Counter
 
 import pytest

@@ -1,3 +1,5 @@
+"""A slot that moved to another node is asked for at the cluster."""
+
 from typing import Any
 
 from redis.cluster import RedisCluster

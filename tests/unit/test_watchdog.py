@@ -1,3 +1,5 @@
+"""The watchdog's pass: what it recovers, starts, counts and leaves for the next pass."""
+
 import pytest
 
 from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog

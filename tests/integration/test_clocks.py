@@ -1,0 +1,111 @@
+"""Hosts whose clocks run apart: order, bounds and starts of processors stay right."""
+
+import pytest
+
+from message_buffer.lanes.outcomes import (
+    Buffered,
+    Claimed,
+)
+from message_buffer.rules.layers import Rules
+from tests.support.due_times import FIXED, TYPING
+from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
+from tests.support.engine import Engine, ManualClock
+from tests.support.invariants import assert_invariants
+from tests.support.outcomes import same
+
+DEFAULT = Rules()
+
+
+@pytest.mark.case(13)
+def test_a_reservation_made_by_a_clock_far_ahead_blocks_nobody(engine: Engine) -> None:
+    engine.work()
+    engine.clock.advance(60_000)
+    assert engine.send("c", "m1").start_processor
+    engine.clock.advance(-60_000)
+    engine.store.acquire_lease(0, "other")
+    engine.clock.advance(1)
+    engine.store.hand_over(0, engine.processor)
+    engine.clock.advance(20_000)
+    assert engine.store.recover_expired(0).start_processor
+
+
+@pytest.mark.case(13)
+def test_one_message_of_a_host_an_hour_ahead_does_not_delay_the_next_ones(engine: Engine) -> None:
+    engine.clock.advance(3_600_000)
+    engine.send("c", "m1")
+    engine.clock.advance(-3_600_000)
+    outcome = engine.send("c", "m2", rules=Rules(silence_ms=1000, typing_inference_ms=0))
+    assert isinstance(outcome, Buffered)
+    assert outcome.due_at_ms == engine.clock.now_ms + 1000
+
+
+@pytest.mark.case(13)
+@pytest.mark.parametrize("ahead_ms", [-60_000, -1001, -1, 1, 999, 60_000])
+def test_hosts_whose_clocks_run_apart_keep_order_and_bounds(engine: Engine, ahead_ms: int) -> None:
+    """The second host's clock is off. Time inside a conversation goes by the later of the two."""
+    other = ManualClock()
+    store = engine.another_store(clock=other)
+    first_at_ms = engine.clock.now_ms
+    for n in range(6):
+        other.now_ms = engine.clock.now_ms + ahead_ms
+        if n % 2:
+            store.buffer_message("c", f"m{n}", payload=f'"m{n}"\n'.encode(), timing=TYPING.timing)
+        else:
+            engine.send("c", f"m{n}", rules=TYPING)
+        assert_invariants(engine)
+        seen = engine.store.peek_conversation("c")
+        assert seen.first_at_ms is not None
+        assert seen.last_at_ms is not None
+        assert seen.due_at_ms is not None
+        assert first_at_ms == seen.first_at_ms <= seen.last_at_ms
+        assert seen.due_at_ms <= seen.first_at_ms + TYPING.max_wait_ms
+        engine.clock.advance(300)
+    bus = Bus()
+    run_until_idle(engine, bus)
+    assert bus.batches("c") == [[f"m{n}" for n in range(6)]]
+
+
+@pytest.mark.case(13)
+def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) -> None:
+    lagging = ManualClock()
+    store = engine.another_store(clock=lagging)
+    engine.send("c", "m1", rules=FIXED)
+    lagging.now_ms = engine.clock.now_ms - 60_000
+    store.acquire_lease(0, "lagging")
+    assert same(store.claim_due(0, "lagging"), Claimed(engine.clock.now_ms + 1000, []))
+    lagging.now_ms = engine.clock.now_ms + 1000
+    engine.processor = "lagging"
+    bus = Bus()
+    run_until_idle(engine, bus)
+    assert bus.ids("c") == ["m1"]
+
+
+@pytest.mark.case(13)
+def test_a_message_from_a_clock_that_lags_is_kept_in_arrival_order(engine: Engine) -> None:
+    lagging = ManualClock()
+    lagging.now_ms = engine.clock.now_ms - 45_000
+    other_host = engine.another_store(clock=lagging)
+    engine.send("c", "m1")
+    older = other_host.buffer_message("c", "m2", payload=b'"m2"\n{}', timing=DEFAULT.timing)
+    engine.clock.advance(100)
+    engine.send("c", "m3")
+    assert isinstance(older, Buffered)
+    assert older.due_at_ms >= engine.clock.now_ms
+    engine.clock.advance(DEFAULT.typing_inference_ms)
+    taken = claim_and_take(engine, "c")
+    assert ids_of(taken.payloads) == ["m1", "m2", "m3"]
+    assert taken.first_at_ms <= taken.last_at_ms
+
+
+@pytest.mark.case(13)
+def test_a_late_message_after_the_batch_was_taken_comes_in_the_next(engine: Engine) -> None:
+    bus = Bus()
+    lagging = ManualClock()
+    lagging.now_ms = engine.clock.now_ms - 45_000
+    engine.send("c", "m1")
+    engine.clock.advance(1000)
+    claim_and_take(engine, "c", "t1")
+    engine.another_store(clock=lagging).buffer_message("c", "m0", payload=b'"m0"\n{}', timing=DEFAULT.timing)
+    engine.store.complete_batch("c", "t1")
+    run_until_idle(engine, bus)
+    assert bus.batches("c") == [["m0"]]

@@ -1,0 +1,105 @@
+"""A message id is buffered once, and remembered as long as promised."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from message_buffer.lanes.outcomes import (
+    Buffered,
+    Duplicate,
+)
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
+from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
+from tests.support.engine import Engine
+
+DEFAULT = Rules()
+
+
+def test_ids_of_messages_that_wait_behind_a_stuck_batch_are_kept(engine: Engine) -> None:
+    engine.send("c", "m1")
+    engine.clock.advance(1000)
+    assert engine.claim() == ["c"]
+    engine.store.take_batch("c", "t")
+    engine.send("c", "m2")
+    engine.clock.advance(StoreSettings().seen_ms + 1)
+    engine.store.complete_batch("c", "t")
+    assert isinstance(engine.send("c", "m2"), Duplicate)
+
+
+def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: Engine) -> None:
+    engine.send("c", "old")
+    engine.clock.advance(1000)
+    assert engine.claim() == ["c"]
+    engine.store.take_batch("c", "t1")
+    engine.clock.advance(StoreSettings().seen_ms + 60_002)
+    engine.send("c", "new")
+    engine.store.complete_batch("c", "t1")
+    assert isinstance(engine.send("c", "new"), Duplicate)
+    assert isinstance(engine.send("c", "old"), Buffered)
+
+
+@pytest.mark.case(25)
+def test_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engine) -> None:
+    line = Barrier(50)
+
+    def deliver(n: int) -> Buffered | Duplicate:
+        store = engine.another_store()
+        line.wait(timeout=30)
+        return store.buffer_message("c", "wamid.1", payload=b'"wamid.1"\n{}', timing=DEFAULT.timing)
+
+    with ThreadPoolExecutor(50) as pool:
+        outcomes = list(pool.map(deliver, range(50)))
+    assert [type(outcome) for outcome in outcomes].count(Buffered) == 1
+    assert [type(outcome) for outcome in outcomes].count(Duplicate) == 49
+    assert [outcome.start_processor for outcome in outcomes].count(True) == 1
+    engine.clock.advance(DEFAULT.silence_ms)
+    assert ids_of(claim_and_take(engine, "c").payloads) == ["wamid.1"]
+
+
+@pytest.mark.case(26)
+def test_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
+    engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey")
+    engine.clock.advance(700)
+    again = engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey, in other words")
+    assert isinstance(again, Duplicate)
+    assert again.count == 1
+
+
+@pytest.mark.case(26)
+def test_one_message_id_on_two_channel_accounts_is_two_messages(engine: Engine) -> None:
+    for account in ("acme:whatsapp:+1:ana", "acme:whatsapp:+2:ana"):
+        assert isinstance(engine.send(account, "wamid.1"), Buffered)
+
+
+@pytest.mark.case(27)
+def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engine) -> None:
+    bus = Bus()
+    engine.send("c", "m1")
+    engine.clock.advance(1000)
+    first = claim_and_take(engine, "c", "t1")
+    bus.emit(engine, "c", first)
+    engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 5 * 3_600_000)
+    engine.clock.advance(4 * 3_600_000)
+    assert isinstance(engine.send("c", "m1"), Duplicate)
+    run_until_idle(engine, bus)
+    assert [event.batch_id for event in bus.events] == [first.batch_id] * 2
+    assert isinstance(engine.send("c", "m1"), Duplicate), "and after it went out"
+    run_until_idle(engine, bus)
+    assert len(bus.events) == 2
+
+
+@pytest.mark.case(27)
+def test_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(engine: Engine) -> None:
+    settings = StoreSettings()
+    engine.send("c", "m1")
+    run_until_idle(engine, Bus())
+    engine.clock.advance(settings.seen_ms - 60_000)
+    engine.send("c", "m2")
+    assert isinstance(engine.send("c", "m1"), Duplicate)
+    run_until_idle(engine, Bus())
+    engine.clock.advance(60_000)
+    engine.send("c", "m3")
+    run_until_idle(engine, Bus())
+    assert isinstance(engine.send("c", "m1"), Buffered)

@@ -1,0 +1,56 @@
+"""Nothing expires while a message waits."""
+
+from collections.abc import Callable
+
+import pytest
+
+from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.rules.layers import Rules
+from tests.support.emission import (
+    Bus,
+    emit_due,
+    run_until_idle,
+    take,
+)
+from tests.support.engine import Engine
+from tests.support.invariants import assert_nothing_expires
+
+SETTINGS = StoreSettings()
+
+
+@pytest.mark.case(29)
+def test_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
+    """Times to live are the server's own, so this store asks for the shortest there is."""
+    engine = strict
+    engine.store = engine.another_store(SETTINGS._replace(seen_ms=1))
+    engine.send("c", "m0", rules=Rules(adaptive=True))
+    run_until_idle(engine, Bus())
+    steps: list[Callable[[], object]] = [
+        lambda: engine.send("c", "m1", rules=Rules(adaptive=True)),
+        lambda: engine.store.hold_buffer("c", hold_ms=1),
+        lambda: engine.store.resume_buffer("c"),
+        lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
+        lambda: engine.store.retime_buffer("c", timing=Rules(silence_ms=5000).timing),
+        lambda: engine.store.flush_buffer("c"),
+        engine.claim,
+        lambda: take(engine, "c", "t1"),
+        lambda: engine.store.hold_buffer("c", hold_ms=1),
+        lambda: engine.send("c", "m2", rules=Rules(adaptive=True)),
+        lambda: engine.store.delete_message("c", "m2"),
+        lambda: engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms),
+        lambda: engine.send("c", "m3", rules=Rules(adaptive=True)),
+        engine.claim,
+        lambda: engine.store.take_batch("c", "t2"),
+    ]
+    for step in steps:
+        step()
+        assert_nothing_expires(engine.keys(), "c")
+
+
+@pytest.mark.case(29)
+def test_a_message_that_nobody_fetches_for_weeks_is_still_emitted(engine: Engine) -> None:
+    bus = Bus()
+    engine.send("c", "m1")
+    engine.clock.advance(40 * 86_400_000)
+    emit_due(engine, bus)
+    assert bus.ids("c") == ["m1"]

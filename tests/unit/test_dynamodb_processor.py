@@ -1,0 +1,210 @@
+"""The DynamoDB processor: batches of a window, retries, dead letters, triggers, and the heartbeat."""
+
+import json
+from threading import enumerate as enumerate_threads
+from unittest.mock import patch
+
+import pytest
+
+from lambdas.dynamodb_processor import service
+from lambdas.dynamodb_processor.service import LOCK_MS, LONGEST_REST_MS
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.dynamodb.lane import GRACE_MS
+from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.rules.layers import Rules
+from tests.support.window import (
+    AMPLE,
+    CONVERSATION,
+    MAX_ATTEMPTS,
+    RULES,
+    WINDOW_MS,
+    WindowScene,
+    due,
+    settle,
+)
+
+
+def test_more_than_one_batch_holds_goes_out_in_several_at_once(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
+    ids = [f"m{n:04}" for n in range(40)]
+    for message_id in ids:
+        window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
+    window.pass_time(WINDOW_MS)
+    window.pass_time(1_000)
+    assert window.batches() == [ids[:30], ids[30:]]
+    assert [event["flushReason"] for event in window.events()] == ["window", "max_messages"]
+    assert window.is_at_rest()
+
+
+def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    for message_id in ("m1", "m2", "m3"):
+        window.send(message_id)
+    window.pass_time(WINDOW_MS + 5_000)
+    assert window.batches() == [["m1", "m2"], ["m3"]]
+
+
+def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_BYTES", 300)
+    for n in range(3):
+        window.send(f"m{n}", text="x" * 200)
+    window.pass_time(WINDOW_MS + 5_000)
+    assert window.batches() == [["m0"], ["m1"], ["m2"]]
+
+
+def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS + GRACE_MS)
+    window.processor.sweep()
+    assert window.telemetry.counts["TriggersResent"] == 0
+    assert window.telemetry.counts["OpenWindows"] == 1
+    assert window.telemetry.counts["OldestWindowOverdueMs"] == GRACE_MS
+
+
+def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 2
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    window.send("m2")
+    window.pass_time(30_000)
+    assert window.batches() == [["m1"], ["m2"]]
+    assert [event["attempt"] for event in window.events()] == [3, 1]
+    assert window.telemetry.counts["Retries"] == 2
+
+
+def test_retries_come_later_and_later(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    assert not window.bus.published
+    window.pass_time(14_000)
+    assert not window.bus.published
+    window.pass_time(2_000)
+    assert window.batches() == [["m1"]]
+
+
+def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowScene) -> None:
+    window.send("m1")
+    with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
+        window.pass_time(120_000)
+    assert read.call_count > MAX_ATTEMPTS
+    window.pass_time(60_000)
+    assert window.letters.bodies == []
+    assert [event["attempt"] for event in window.events()] == [1]
+
+
+@pytest.mark.case(30)
+def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_messages(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 99
+    window.send("m1")
+    window.pass_time(120_000)
+    (body,) = window.letters.bodies
+    letter = json.loads(body)
+    assert (letter["lane"], letter["attempt"], letter["conversationId"]) == ("window", MAX_ATTEMPTS, CONVERSATION)
+    assert window.is_at_rest()
+    window.bus.failures = []
+    window.send("m2")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m2"]]
+
+
+def test_the_dead_letter_is_redriven_as_a_batch_of_this_lane(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 99
+    window.send("m1")
+    window.pass_time(120_000)
+    window.bus.failures = []
+    letter = json.loads(window.letters.bodies[0])
+    emission = window.processor._emission
+    assert emission.redrive(letter, AMPLE) == letter["batchId"]
+    assert window.events()[0]["lane"] == "window"
+
+
+def test_a_message_that_cannot_be_read_is_a_dead_letter_and_stops_nobody(window: WindowScene) -> None:
+    window.lane.buffer_message(CONVERSATION, "m1", payload=b'"m1"\nnot JSON', timing=RULES.timing)
+    window.pass_time(WINDOW_MS)
+    assert json.loads(window.letters.bodies[0])["reason"].startswith("unreadable")
+    window.send("m2")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m2"]]
+
+
+def test_a_trigger_for_nothing_is_done(window: WindowScene) -> None:
+    window.triggers.send(CONVERSATION, delay_ms=0)
+    assert window.run() == 1
+    assert window.triggers.waiting == []
+
+
+def test_a_trigger_that_comes_early_rests_until_the_window_is_over(window: WindowScene) -> None:
+    window.send("m1")
+    window.triggers.send(CONVERSATION, delay_ms=0)
+    window.run()
+    assert window.batches() == []
+    assert [each.visible_at_ms for each in window.triggers.waiting] == [window.clock() + WINDOW_MS] * 2
+
+
+def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS)
+    until_ms = window.clock() + 20_000
+    assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
+    window.run()
+    (waiting,) = window.triggers.waiting
+    assert waiting.visible_at_ms == window.clock() + LONGEST_REST_MS
+    assert window.telemetry.counts["TriggersReturned"] == 1
+    window.pass_time(25_000)
+    assert window.batches() == [["m1"]]
+
+
+def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
+    processor = window.new_processor(beat_seconds=0.005)
+    due(window, "m1")
+
+    def work_long() -> None:
+        beats = window.wire.made.count("change_message_visibility")
+        window.clock.advance(LOCK_MS - 1)
+        while window.wire.made.count("change_message_visibility") < beats + 2:
+            pass
+        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + LOCK_MS
+        assert window.triggers.waiting[0].visible_at_ms == window.clock() + LOCK_MS
+
+    with window.wire.at("put_events", work_long):
+        window.run(processor)
+    assert window.batches() == [["m1"]]
+    assert window.is_at_rest()
+
+
+@pytest.mark.parametrize("fails", ["update_item", "change_message_visibility"])
+def test_work_whose_heartbeat_fails_is_not_called_done(window: WindowScene, fails: str) -> None:
+    """Before the batch is named and emitted it stops; afterwards it does not close what may be another's."""
+    processor = window.new_processor(beat_seconds=0.005)
+    due(window, "m1")
+    (waiting,) = window.triggers.waiting
+    broken = False
+
+    def fail(request: str) -> None:
+        if broken and request == fails:
+            raise SendFailed("ServiceUnavailable")
+
+    def break_it() -> None:
+        nonlocal broken
+        broken = True
+        (beating,) = [each for each in enumerate_threads() if each.name == "heartbeat"]
+        beating.join(10)
+        broken = False
+
+    with window.wire.at("query", break_it, after=True):
+        before = window.wire.before
+        window.wire.before = fail
+        done = processor.process(Trigger(CONVERSATION, waiting.trigger.receipt), AMPLE)
+        window.wire.before = before
+    assert not done
+    assert window.events() == []
+    settle(window)
+    assert window.batches() == [["m1"]]

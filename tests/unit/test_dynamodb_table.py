@@ -1,0 +1,109 @@
+"""The DynamoDB lane's table: pages, sizes, expired rows, and writes that the service leaves undone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lambdas.dynamodb_processor.service import LOCK_MS, MAX_MESSAGES
+from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen
+from tests.support.window import (
+    CONVERSATION,
+    WINDOW_MS,
+    WindowScene,
+    due,
+    settle,
+)
+
+
+class Unprocessed:
+    """DynamoDB does one of several writes, and leaves the others to be asked for again."""
+
+    def __init__(self, window: WindowScene, monkeypatch: pytest.MonkeyPatch, *, answers: int) -> None:
+        self.answers = answers
+        client = window.table._client._client
+        write = client.batch_write_item
+
+        def batch_write_item(*, RequestItems: dict[str, list[Any]]) -> dict[str, Any]:  # noqa: N803 - the service's
+            ((name, requests),) = RequestItems.items()
+            if not self.answers or len(requests) < 2:
+                return dict(write(RequestItems=RequestItems))
+            self.answers -= 1
+            write(RequestItems={name: requests[:1]})
+            return {"UnprocessedItems": {name: requests[1:] + requests[:1]}}
+
+        monkeypatch.setattr(client, "batch_write_item", batch_write_item)
+        monkeypatch.setattr("message_buffer.lanes.dynamodb.table.time.sleep", lambda _: None)
+
+
+def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: WindowScene) -> None:
+    for n in range(30):
+        window.send(f"m{n:02}", text="x" * 60_000)
+    queries = window.wire.made.count("query")
+    window.pass_time(WINDOW_MS)
+    assert window.wire.made.count("query") - queries > 1
+    (event,) = window.events()
+    content = json.loads(window.objects.kept[event["messagesRef"]["key"]])
+    assert [message["id"] for message in content["messages"]] == [f"m{n:02}" for n in range(30)]
+
+
+def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(WINDOW_MS)
+    now_ms = window.clock()
+    window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
+    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
+    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
+    assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
+    assert window.table.window(CONVERSATION).frozen == frozen
+
+
+def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
+    """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
+    due(window, "m1")
+    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + LOCK_MS)
+    window.clock.advance(LOCK_MS + 1)
+    window.run()
+    assert window.batches() == [["m1"]]
+
+
+def test_a_row_of_a_closed_window_that_is_removed_takes_nothing_along(window: WindowScene) -> None:
+    due(window, "m1")
+    window.run()
+    (row,) = [item for item in window.table._client.scan(TableName="holding")["Items"] if item["item"]["S"] == "!"]
+    assert "expires_at" in row
+    window.table._client.delete_item(TableName="holding", Key={name: row[name] for name in ("conversation", "item")})
+    window.send("m2")
+    settle(window)
+    assert window.batches() == [["m1"], ["m2"]]
+
+
+def test_an_open_window_is_no_longer_about_to_expire(window: WindowScene) -> None:
+    due(window, "m1")
+    window.run()
+    window.send("m2")
+    rows = window.table._client.scan(TableName="holding")["Items"]
+    assert [item for item in rows if item["item"]["S"] == "!" and "expires_at" in item] == []
+
+
+def test_what_the_service_leaves_unprocessed_is_buried_by_asking_again(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_undone = Unprocessed(window, monkeypatch, answers=3)
+    due(window, "m1", "m2", "m3")
+    window.run()
+    assert left_undone.answers == 0
+    assert window.batches() == [["m1", "m2", "m3"]]
+    assert window.is_at_rest()
+
+
+def test_what_stays_unprocessed_is_buried_by_the_retry_and_not_emitted_again(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Unprocessed(window, monkeypatch, answers=6)
+    due(window, "m1", "m2", "m3")
+    window.run()
+    assert not window.is_at_rest()
+    settle(window)
+    assert len(window.events()) == 1
+    assert window.telemetry.counts["Retries"] == 1

@@ -1,0 +1,107 @@
+"""Messages that wait for a caption, a transcript, or the rest of an album."""
+
+from typing import Any
+
+import pytest
+
+from message_buffer.lanes.outcomes import Taken
+from tests.support.engine import Engine
+from tests.support.ingest_scene import Json, Scene
+
+CHAT = "default/generic/shop/c1"
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
+
+
+def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
+    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
+
+
+def photo(message_id: str = "m1", text: str = "", **fields: Any) -> Json:
+    return message(message_id, text, type="image", attachments=[{"type": "image", "id": "f"} | fields])
+
+
+def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
+    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
+
+
+def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
+    return [each.get("text", "") for each in scene.buffered(conversation)]
+
+
+def emit(scene: Scene) -> Taken:
+    """Take the batch that waits, and leave it in its conversation processor's hands."""
+    scene.engine.clock.advance(60_000)
+    assert scene.engine.claim() == [CHAT]
+    taken = scene.engine.store.take_batch(CHAT, "token")
+    assert isinstance(taken, Taken)
+    return taken
+
+
+def test_a_picture_waits_for_its_caption_and_the_caption_ends_that(scene: Scene) -> None:
+    scene.rules.write("stage", {"mediaSilenceMs": 6_000, "typingInferenceMs": 0})
+    assert waits_ms(scene, scene.post("generic", photo("m1"))[1]) == 6_000
+    assert waits_ms(scene, scene.post("generic", message("m2", "that is it"))[1]) == 1_000
+
+
+@pytest.mark.parametrize("body", [photo("m1", "caption"), photo("m1", type="location"), message("m1")])
+def test_what_needs_no_caption_waits_for_none(scene: Scene, body: Json) -> None:
+    scene.rules.write("stage", {"mediaSilenceMs": 6_000})
+    assert waits_ms(scene, scene.post("generic", body)[1]) == 1_000
+
+
+def test_waiting_for_more_ends_at_the_longest_wait(scene: Scene) -> None:
+    scene.rules.write("stage", {"transcriptWaitMs": 90_000, "maxWaitMs": 12_000})
+    assert waits_ms(scene, scene.post("generic", photo("m1", pending=True))[1]) == 12_000
+
+
+def test_a_voice_note_waits_for_its_transcript_and_then_as_others_do(scene: Scene) -> None:
+    scene.rules.write("stage", {"transcriptWaitMs": 10_000, "silenceMs": 3_000, "typingInferenceMs": 0})
+    assert waits_ms(scene, scene.post("generic", photo("v1", pending=True))[1]) == 10_000
+    scene.engine.clock.advance(1_000)
+    scene.post("generic", photo("v1", "still listening", pending=True) | {"edited": True})
+    due_at_ms = scene.engine.store.peek_conversation(CHAT).due_at_ms
+    assert due_at_ms == scene.engine.clock.now_ms + 9_000
+    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
+    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 2_000
+    assert texts(scene) == ["Where is my order?"]
+
+
+def test_a_transcript_does_not_end_the_wait_for_that_of_a_later_voice_note(scene: Scene) -> None:
+    scene.rules.write("stage", {"transcriptWaitMs": 10_000, "typingInferenceMs": 0})
+    scene.post("generic", photo("v1", pending=True))
+    scene.post("generic", photo("v2", pending=True))
+    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
+    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 10_000
+    scene.post("generic", photo("v2", "It has number 7.") | {"edited": True})
+    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 1_000
+
+
+def test_a_transcript_that_comes_late_sends_at_once_and_starts_a_processor(scene: Scene) -> None:
+    scene.rules.write("stage", {"transcriptWaitMs": 200_000, "maxWaitMs": 400_000, "typingInferenceMs": 0})
+    scene.post("generic", photo("v1", pending=True))
+    assert scene.functions.processors() == []
+    scene.engine.clock.advance(50_000)
+    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
+    assert scene.functions.processors() == [0]
+    assert scene.engine.claim() == [CHAT]
+
+
+def test_an_edited_text_moves_no_time(scene: Scene) -> None:
+    scene.post("generic", message("m1"))
+    scene.post("generic", {"account": "shop", "conversation": "c1"}, route="typing")
+    before = scene.engine.store.peek_conversation(CHAT).due_at_ms
+    scene.post("generic", message("m1", "Hello", edited=True))
+    assert (texts(scene), scene.engine.store.peek_conversation(CHAT).due_at_ms) == (["Hello"], before)
+
+
+def test_an_album_is_not_split_by_a_batchs_count(scene: Scene) -> None:
+    scene.rules.write("stage", {"maxMessages": 3})
+    album = [photo(f"p{n}") | {"groupId": "album"} for n in range(10)]
+    for part in album:
+        assert waits_ms(scene, scene.post("generic", part)[1]) > 0
+    assert waits_ms(scene, scene.post("generic", message("m1"))[1]) == 0
+    assert len(emit(scene).payloads) == 11

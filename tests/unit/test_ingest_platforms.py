@@ -1,0 +1,139 @@
+"""What ingest answers to each platform, and what it signs."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lambdas.ingest.platforms import PLATFORMS
+from tests.support.engine import Engine
+from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway, rest_gateway
+from tests.support.platforms import FORM, HOST, body_of, content_type, fixtures, name_of, signed
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.amended.json").read_text())
+
+
+VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
+
+
+NAMES = ("x-signature-256", "x-hub-signature-256", "x-twilio-signature", "x-telegram-bot-api-secret-token")
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
+
+
+# 10,000 bodies of each platform in the nightly run.
+MANY = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+
+
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def mutated(draw: st.DrawFn, value: Any, odds: int = 8) -> Any:
+    """The value with some of its parts replaced by anything, doubled or left out."""
+    if draw(st.integers(0, odds)) == 0:
+        return draw(ANYTHING)
+    if isinstance(value, dict):
+        return {key: mutated(draw, item) for key, item in value.items() if draw(st.integers(0, odds))}
+    if isinstance(value, list):
+        return [mutated(draw, item) for item in value for _ in range(draw(st.sampled_from([1, 1, 1, 1, 0, 2])))]
+    return value
+
+
+CONTENTS = {
+    platform: [json.loads(path.read_text()) for path in fixtures() if path.parent.name == platform]
+    for platform in PLATFORMS
+}
+
+
+@pytest.mark.parametrize("fixture", fixtures(), ids=name_of)
+def test_every_fixture_is_accepted_and_its_amendments_are_valid(scene: Scene, fixture: Path) -> None:
+    platform = fixture.parent.name
+    for _ in range(2):
+        assert scene.post(platform, json.loads(fixture.read_text()))[0] == 200
+    expected = json.loads(fixture.with_suffix(".expected.json").read_text())
+    assert scene.telemetry.counts.get("Ignored", 0) == 2 * sum(expected["ignored"].values())
+    for kind, count in expected["ignored"].items():
+        assert scene.telemetry.counts[f"IgnoredKinds {kind}"] == 2 * count
+    for event in scene.amended():
+        VALIDATOR.validate(event)
+
+
+def test_twilio_is_answered_in_its_own_words(scene: Scene) -> None:
+    fields = {"MessageSid": "SM1", "From": "+1401", "To": "+1555", "Body": "hi"}
+    assert scene.post("twilio", fields) == (200, "<Response></Response>")
+    assert len(scene.buffered("default/twilio/1555/1401")) == 1
+
+
+def test_a_rest_apis_twilio_signs_the_path_with_its_stage(scene: Scene) -> None:
+    fields = {"MessageSid": "SM1", "From": "+1401", "To": "+1555", "Body": "hi"}
+    raw = body_of("twilio", fields)
+    # openssl dgst -sha1 -hmac s3cret over the URL and BodyhiFrom+1401MessageSidSM1To+1555
+    headers = {"Content-Type": FORM, "X-Twilio-Signature": "72NN4ue872JbGucv3iTw9PbVxUU="}
+    assert scene.call(rest_gateway("twilio", raw, headers=headers, query={"shop": "1"}, stage="live"))[0] == 200
+    assert scene.call(rest_gateway("twilio", raw, headers=headers, query={"shop": "1"}, stage="test"))[0] == 401
+    assert scene.call(rest_gateway("twilio", raw, headers=headers))[0] == 401
+
+
+def test_a_signed_url_is_the_one_that_the_platform_called(scene: Scene) -> None:
+    fields = {"MessageSid": "SM1", "From": "+1401", "To": "+1555", "Body": "hi"}
+    raw = body_of("twilio", fields)
+    headers = {"content-type": FORM, **signed("twilio", raw, SECRET, fields=list(fields.items()))}
+    assert scene.call(gateway("twilio", raw, headers=headers | {"Host": HOST, "X-Forwarded-Proto": "https"}))[0] == 200
+    assert scene.call(rest_gateway("twilio", raw, headers=headers, query={"\ud83d": "\ud83d"}))[0] == 401
+    for wrong in ({"Host": "evil.example.com"}, {"X-Forwarded-Proto": "http"}):
+        assert scene.call(gateway("twilio", raw, headers=headers | wrong))[0] == 401
+    assert scene.call(gateway("twilio", raw, headers=headers, query={"more": "1"}))[0] == 401
+
+
+@pytest.mark.parametrize("platform", ["messenger", "instagram"])
+def test_every_platform_of_meta_asks_whether_we_are_we(scene: Scene, platform: str) -> None:
+    query = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "42"}
+    assert scene.call(gateway(platform, method="GET", query=query)) == (200, "42")
+    assert scene.call(gateway(platform, method="GET", query=query | {"hub.verify_token": "x"}))[0] == 403
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("platform", PLATFORMS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
+@given(
+    fixture=st.sampled_from(fixtures()),
+    given_header=st.text(max_size=80),
+    junk=st.binary(max_size=40),
+)
+def test_from_an_unverified_body_nothing_reaches_the_store(
+    scene: Scene, platform: str, fixture: Path, given_header: str, junk: bytes
+) -> None:
+    raw = body_of(fixture.parent.name, json.loads(fixture.read_text())) + junk
+    headers = {"content-type": content_type(platform), **dict.fromkeys(NAMES, given_header)}
+    for route in ("webhook", "typing"):
+        assert scene.call(gateway(platform, raw, headers=headers, route=route))[0] in (401, 404)
+    assert scene.is_empty()
+    assert scene.bus.published == []
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=MANY)
+@given(data=st.data())
+def test_whatever_a_platform_signs_the_answer_is_no_5xx(scene: Scene, platform: str, data: st.DataObject) -> None:
+    content = data.draw(st.composite(lambda draw: mutated(draw, draw(st.sampled_from(CONTENTS[platform]))))())
+    if platform == "twilio":
+        fields = content if isinstance(content, dict) else {"Body": content}
+        content = {str(name): str(value) for name, value in fields.items()}
+    assert scene.post(platform, content)[0] in (200, 400, 413)
+    for event in scene.amended():
+        VALIDATOR.validate(event)

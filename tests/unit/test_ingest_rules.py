@@ -1,0 +1,118 @@
+"""Ingest applies the rules in force, and loses no message if they are wrong or away."""
+
+from typing import Any
+
+import pytest
+
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.rule_book import CHECK_MS
+from tests.support.engine import Engine
+from tests.support.ingest_scene import Json, Scene
+
+CHAT = "default/generic/shop/c1"
+
+
+WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
+
+
+@pytest.fixture
+def worded(scene: Scene) -> Scene:
+    scene.rules.write("stage", WORDS)
+    return scene
+
+
+def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
+    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
+
+
+def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
+    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
+
+
+CONVERSATION = "default/generic/shop/c1"
+
+
+def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
+    value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
+    if statuses:
+        value["statuses"] = statuses
+    return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [{"value": value}]}]}
+
+
+def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
+    content = {"body": "Hey"} if content is None else content
+    return {"from": "491", "id": "wamid.1", "timestamp": "1700000000", "type": kind, kind: content} | fields
+
+
+def test_the_table_away_stops_no_message_once_it_was_read(scene: Scene) -> None:
+    scene.post("generic", message("m1"))
+    scene.rules.is_away = True
+    scene.engine.clock.advance(60_000)
+    status, answer = scene.post("generic", message("m2"))
+    assert (status, answer["accepted"]) == (200, 1)
+    assert scene.telemetry.counts["RulesUnreachable"] == 1
+
+
+@pytest.mark.case(32)
+def test_the_next_message_is_buffered_by_the_changed_rules(scene: Scene) -> None:
+    scene.rules.write("stage", {"silenceMs": 8_000})
+    scene.post("generic", message("m1"))
+    scene.rules.write("stage", {"silenceMs": 20_000})
+    scene.engine.clock.advance(500)
+    assert waits_ms(scene, scene.post("generic", message("m2"))[1]) == 8_000
+    scene.engine.clock.advance(CHECK_MS)
+    assert waits_ms(scene, scene.post("generic", message("m3"))[1]) == 20_000
+    scene.engine.clock.advance(15_000)
+    since_first_ms = 500 + CHECK_MS + 15_000
+    assert waits_ms(scene, scene.post("generic", message("m4"))[1]) == 30_000 - since_first_ms
+
+
+@pytest.mark.parametrize("text", ["Hey", "stop", "go"])
+def test_a_message_or_an_order_is_one_round_trip_to_valkey_whatever_the_rules(
+    worded: Scene, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worded.rules.write("account:generic/shop", {"tenant": "acme", "agent": "sales"})
+    worded.rules.write("conversation:acme/generic/shop/c1", {"silenceMs": 2_000})
+    connection = worded.engine.store._connection
+    calls: list[str] = []
+    run = connection.run
+
+    def counted(script: Any, *args: Any) -> Any:
+        calls.append(script.name)
+        return run(script, *args)
+
+    monkeypatch.setattr(connection, "run", counted)
+    for n in range(20):
+        worded.engine.clock.advance(1_000)
+        worded.post("generic", message(f"m{n}", text))
+    assert len(calls) == 20
+
+
+def test_a_thousand_first_messages_read_the_table_twice(scene: Scene) -> None:
+    scene.rules.write("tenant:acme", {"silenceMs": 77})
+    bodies = [message("m1", conversation=f"c{n}", tenant="acme") for n in range(1_000)]
+    _, answer = scene.post("generic", bodies)
+    assert len(answer["conversations"]) == 1_000
+    assert scene.rules.reads == ["version", "all"]
+
+
+def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {"silenceMs": 5_000, "platformOverrides": {"whatsapp": {"silenceMs": 200, "typingInferenceMs": 0}}}
+    scene = Scene(fake, monkeypatch, stage_rules=rules)
+    _, generic = scene.post("generic", message())
+    _, whats_app = scene.post("whatsapp", whatsapp(item()))
+    due = [each["dueAt"] for answer in (generic, whats_app) for each in answer["conversations"].values()]
+    assert [at_ms - fake.clock.now_ms for at_ms in due] == [5_000, 200]
+
+
+@pytest.mark.parametrize("rules", [{"silenceMs": -1}, {"silenceMs": 60_000}, {"nonsense": 1}, {"name": 7, "x": 1}])
+def test_rules_that_are_wrong_stop_no_message(rules: Json, fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(fake, monkeypatch, stage_rules=rules)
+    _, answer = scene.post("generic", message())
+    assert answer["conversations"][CONVERSATION]["dueAt"] == fake.clock.now_ms + Rules().silence_ms
+    assert scene.telemetry.counts["RulesSkipped"] == 1

@@ -1,0 +1,124 @@
+"""The typing route: who may say that somebody types, and how long the buffer then waits."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lambdas.ingest.platforms import PLATFORMS
+from message_buffer.aws.cached_secret import LIFE_MS
+from message_buffer.errors import StoreUnavailable
+from tests.support.engine import Engine
+from tests.support.ingest_scene import SECRET, Json, Scene, gateway
+from tests.support.platforms import signed
+
+CHAT = "default/generic/shop/c1"
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
+
+
+def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
+    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
+
+
+def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
+    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
+
+
+CONVERSATION = "default/generic/shop/c1"
+
+
+def typing(**fields: str) -> Json:
+    return {"account": "shop", "conversation": "c1"} | fields
+
+
+def test_typing_waits_as_the_accounts_rules_say(scene: Scene) -> None:
+    scene.rules.write("account:generic/shop", {"tenant": "acme"})
+    scene.rules.write("tenant:acme", {"typingInferenceMs": 9_000})
+    scene.post("generic", message())
+    _, answer = scene.post("generic", {"account": "shop", "conversation": "c1"}, route="typing")
+    assert waits_ms(scene, answer, "acme/generic/shop/c1") == 9_000
+
+
+def test_typing_makes_a_buffer_wait_longer(scene: Scene) -> None:
+    scene.post("generic", typing(id="m1", text="Hey"))
+    scene.engine.clock.advance(500)
+    due_at_ms = scene.engine.clock.now_ms + 3_000
+    assert scene.post("generic", typing(), route="typing") == (
+        200,
+        {"conversations": {CONVERSATION: {"dueAt": due_at_ms}}},
+    )
+    assert scene.engine.store.peek_conversation(CONVERSATION).due_at_ms == due_at_ms
+
+
+def test_typing_makes_no_buffer(scene: Scene) -> None:
+    status, answer = scene.post("generic", [typing(), typing(tenant="acme"), typing()], route="typing")
+    assert (status, answer) == (
+        200,
+        {"conversations": {CONVERSATION: {"dueAt": None}, "acme/generic/shop/c1": {"dueAt": None}}},
+    )
+    assert scene.is_empty()
+
+
+def test_typing_for_ever_does_not_keep_a_batch_for_ever(scene: Scene) -> None:
+    scene.post("generic", typing(id="m1", text="Hey"))
+    first_at_ms = scene.engine.clock.now_ms
+    answers = []
+    for _ in range(40):
+        answers.append(scene.post("generic", typing(), route="typing")[1]["conversations"][CONVERSATION]["dueAt"])
+        scene.engine.clock.advance(900)
+    assert max(answers) == first_at_ms + 30_000
+
+
+@pytest.mark.parametrize(
+    ("rules", "wait_ms"),
+    [
+        ({"silenceMs": 5_000, "typingInferenceMs": 0}, 5_000),
+        ({"silenceMs": 500, "typingInferenceMs": 2_000}, 2_000),
+        ({"priority": "vip", "vipSilenceMs": 400}, 400),
+    ],
+)
+def test_typing_waits_by_the_rules(fake: Engine, monkeypatch: pytest.MonkeyPatch, rules: Json, wait_ms: int) -> None:
+    scene = Scene(fake, monkeypatch, stage_rules=rules)
+    scene.post("generic", typing(id="m1", text="Hey"))
+    scene.engine.clock.advance(100)
+    _, answer = scene.post("generic", typing(), route="typing")
+    assert answer["conversations"][CONVERSATION]["dueAt"] == scene.engine.clock.now_ms + wait_ms
+
+
+@pytest.mark.parametrize("platform", [name for name in PLATFORMS if name != "generic"])
+def test_who_tells_of_no_typing_has_no_such_door(scene: Scene, platform: str) -> None:
+    raw = b"{}"
+    assert scene.call(gateway(platform, raw, headers=signed(platform, raw, SECRET), route="typing"))[0] == 404
+
+
+def test_typing_is_signed_like_everything(scene: Scene) -> None:
+    assert scene.post("generic", typing(), route="typing", secret="guess")[0] == 401
+    scene.secrets.text = json.dumps({"generic": {"accounts": {"shop": "as", "other": "bs"}}})
+    scene.secrets_now_ms += LIFE_MS + 1
+    assert scene.post("generic", [typing(), typing(account="other")], route="typing", secret="as")[0] == 401
+    assert scene.post("generic", typing(), route="typing", secret="as")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", [], 7, {}, {"account": "shop"}, typing(conversation=""), typing(conversation="c" * 2_000)]
+)
+def test_typing_that_is_wrong_is_refused_in_a_sentence(scene: Scene, body: Any) -> None:
+    status, answer = scene.post("generic", body, route="typing")
+    assert status == 400
+    assert answer["error"].endswith(".") or "bytes" in answer["error"]
+
+
+def test_typing_is_only_told_by_post(scene: Scene) -> None:
+    assert scene.call(gateway("generic", method="GET", route="typing"))[0] == 405
+
+
+def test_typing_while_valkey_is_away_is_for_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(scene.engine.store, "extend_wait", fail)
+    assert scene.post("generic", typing(), route="typing")[0] == 503
