@@ -11,7 +11,8 @@ from message_buffer.lanes.valkey.connection import connect
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from tests.support.engine import Engine
-from tests.support.machine import SETTINGS, EngineMachine
+from tests.support.machine.base import SETTINGS
+from tests.support.machine.machine import EngineMachine
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 
 

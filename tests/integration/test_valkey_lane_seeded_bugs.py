@@ -15,7 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
 from tests.integration.test_valkey_lane_model import machine_on, replay
-from tests.support.machine import RULES, SETTINGS, EngineMachine
+from tests.support.machine.base import RULES, SETTINGS
+from tests.support.machine.machine import EngineMachine
 from tests.support.valkey_server import ValkeyServer
 
 Step = Callable[[EngineMachine], None]

@@ -1,12 +1,25 @@
-"""What must hold between any two calls, read from the keys themselves."""
+"""What must hold between any two calls, read from the keys themselves: by themselves, and as the model has them."""
 
+from collections.abc import Mapping
+
+from message_buffer.lanes.valkey.keys import shard_of
 from tests.support.engine import Engine, Key
+from tests.support.model import ConversationModel
+
+Keys = dict[str, Key]
 
 _NOTHING = Key("none", -2, [])
 
 
 def assert_invariants(engine: Engine) -> None:
-    keys = engine.keys()
+    assert_keys_hold(engine.keys())
+
+
+# -- without a model -------------------------------------------------------------------------------
+
+
+def assert_keys_hold(keys: Keys) -> None:
+    """Fail if the keys contradict each other, or if a message could be forgotten or expire."""
     pending = keys.get("{b0}:pending", _NOTHING).pairs
     inflight = keys.get("{b0}:inflight", _NOTHING).pairs
     assert not pending.keys() & inflight.keys(), "in pending and in flight at once"
@@ -25,11 +38,11 @@ def assert_invariants(engine: Engine) -> None:
     assert open_buffers(keys) == waiting, "an open buffer for each conversation with messages, and for no other"
 
 
-def open_buffers(keys: dict[str, Key]) -> set[bytes]:
+def open_buffers(keys: Keys) -> set[bytes]:
     return {name for name in keys.get("{b0}:open", _NOTHING).pairs if name}
 
 
-def assert_nothing_expires(keys: dict[str, Key], conversation: str) -> None:
+def assert_nothing_expires(keys: Keys, conversation: str) -> None:
     for kind in ("conv", "msgs", "batch", "taken", "seen"):
         key = keys.get(f"{{b0}}:{kind}:{conversation}", _NOTHING)
         # Of an open buffer's conversation, what conv keeps may be lost; a frozen batch may not.
@@ -38,7 +51,7 @@ def assert_nothing_expires(keys: dict[str, Key], conversation: str) -> None:
 
 
 def assert_nothing_left_behind(engine: Engine) -> None:
-    """Idle: all that remains is the shard's own bookkeeping, and memories that expire by themselves."""
+    """Fail unless all that remains is the shard's own bookkeeping, and memories that expire by themselves."""
     keys = engine.keys()
     assert open_buffers(keys) == set()
     for name, key in keys.items():
@@ -46,3 +59,77 @@ def assert_nothing_left_behind(engine: Engine) -> None:
         if kind not in ("open", "processor", "claimed", "held"):
             assert kind in ("conv", "seen", "emitted"), f"{name} has no owner"
             assert key.ttl_ms > 0, f"{name} stays for ever"
+
+
+# -- against the model -----------------------------------------------------------------------------
+
+
+def assert_agrees_with(model: Mapping[str, ConversationModel], keys: Keys) -> None:
+    """Fail unless the keys of shard 0 hold exactly what the model says of each conversation."""
+    held = keys.get("{b0}:held", _NOTHING).pairs
+    assert held == {name.encode(): b"%d" % each.held_until for name, each in model.items() if each.held_until}
+    buffers = keys.get("{b0}:open", _NOTHING).pairs
+    for name, each in model.items():
+        assert shard_of(name, 1) == 0
+        own = {kind: keys.get(f"{{b0}}:{kind}:{name}", _NOTHING) for kind in ("msgs", "batch", "taken", "conv", "seen")}
+        buffer = buffers.get(name.encode())
+        _schedule_agrees(name, each, keys, buffer)
+        _messages_agree(each, own["msgs"], own["batch"])
+        _frozen_batch_agrees(each, own["taken"])
+        _memories_agree(each, own["conv"], own["seen"], keys.get(f"{{b0}}:emitted:{name}"))
+        _open_buffer_agrees(each, own["conv"], buffer)
+
+
+def _schedule_agrees(name: str, model: ConversationModel, keys: Keys, buffer: bytes | None) -> None:
+    """I1 and its converse: a conversation is scheduled once, at its time, if and only if it has messages."""
+    member = name.encode()
+    pending = keys.get("{b0}:pending", _NOTHING).pairs
+    inflight = keys.get("{b0}:inflight", _NOTHING).pairs
+    where = {"PENDING": (True, False), "INFLIGHT": (False, True), "IDLE": (False, False)}[model.state]
+    assert (member in pending, member in inflight) == where
+    assert (model.state == "IDLE") == model.is_idle
+    if model.state == "PENDING":
+        moved_to = int(buffer[26:39]) if buffer and model.frozen is None else 0
+        assert max(int(pending[member]), moved_to) == model.scheduled_at
+    elif model.state == "INFLIGHT":
+        assert int(inflight[member]) == model.scheduled_at  # I2 rests on this deadline
+
+
+def _messages_agree(model: ConversationModel, msgs: Key, batch: Key) -> None:
+    assert msgs.value == [text for _, text in model.waiting]
+    # I3: content and identity of a frozen batch are those first taken.
+    assert batch.value == [text for _, text in (model.frozen.messages if model.frozen else [])]
+
+
+def _frozen_batch_agrees(model: ConversationModel, taken: Key) -> None:
+    assert (taken is _NOTHING) == (model.frozen is None)
+    if model.frozen:
+        assert taken.ttl_ms == -1
+        assert taken.pairs[b"batch_id"].decode() == model.frozen.batch_id
+        settled = taken.pairs.get(b"left_out")
+        assert (None if settled is None else set(map(int, settled.split()))) == model.frozen.left_out
+
+
+def _memories_agree(model: ConversationModel, conv: Key, seen: Key, emitted: Key | None) -> None:
+    """Of an idle conversation everything expires; the ids of one that is not idle never do."""
+    assert seen is _NOTHING or (seen.ttl_ms > 0) == model.is_idle
+    if conv is not _NOTHING and (model.is_idle or model.frozen):
+        # Of an author with nothing but an open buffer, conv may go: the buffer has its own copy of the generation.
+        assert (conv.ttl_ms > 0) == model.is_idle
+    assert emitted is None or emitted.ttl_ms > 0
+    remembered = {batch_id.decode(): int(at) for batch_id, at in emitted.pairs.items()} if emitted else {}
+    assert remembered == model.emitted
+
+
+def _open_buffer_agrees(model: ConversationModel, conv: Key, buffer: bytes | None) -> None:
+    assert (buffer is not None) == bool(model.waiting)
+    if buffer:
+        assert int(buffer[40:50]) + len(model.waiting) == model.generation
+        assert [int(buffer[:13]), int(buffer[13:26]), int(buffer[26:39])] == [
+            model.first_at, model.last_at, model.due_at,
+        ]  # fmt: skip
+        assert (buffer[39:40] == b"f") == (model.frozen is not None)
+        if model.held_until and not model.frozen:
+            assert buffer[39:40] == b"h", "nobody would look for the hold"
+    elif conv is not _NOTHING:
+        assert int(conv.pairs.get(b"generation", 0)) == model.generation

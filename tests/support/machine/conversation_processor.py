@@ -1,0 +1,117 @@
+"""Conversation processors: invoked at least once, some twice; each step may be their last."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from message_buffer.lanes.outcomes import Busy, Completed, Retried, Settled, Stale, Taken
+from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
+
+
+class ConversationProcessors(Base):
+    @precondition(lambda self: self.invocations)
+    @rule(which=pick, again=seldom, crash=seldom, skew=skews, twice=seldom)
+    def take(self, which: int, again: bool, crash: bool, skew: int, twice: bool) -> None:
+        name, now = self.invocations[which % len(self.invocations)], self.now(skew)
+        if not again:
+            self.invocations.remove(name)
+        self.tokens += 1
+        self._take(name, f"token-{self.tokens}", now, skew, twice, crash=crash)
+
+    def _take(self, name: str, token: str, now: int, skew: int, twice: bool, *, crash: bool) -> None:
+        model = self.model[name]
+        outcome = self.call(skew, twice, "take_batch", name, token)
+        if model.state != "INFLIGHT":
+            assert outcome == Stale()
+            return
+        if model.frozen and model.frozen.token_until > now:
+            assert outcome == Busy(model.frozen.token_until)
+            return
+        assert isinstance(outcome, Taken)
+        if model.frozen is None:
+            assert outcome.batch_id not in {batch_id for _, batch_id, _ in self.emitted}
+            model.freeze(outcome.batch_id, SETTINGS.max_batch, now)
+        assert model.frozen is not None
+        batch = model.frozen
+        batch.attempt += 1
+        batch.token, batch.token_until = token, now + SETTINGS.executor_ms
+        model.scheduled_at = batch.token_until
+        assert outcome.batch_id == batch.batch_id
+        assert outcome.attempt == batch.attempt
+        assert outcome.payloads == [text for _, text in batch.messages]
+        assert outcome.left_out == batch.left_out
+        if not crash:
+            self.runs.append(Run(name, token, outcome.batch_id, outcome.payloads))
+
+    @precondition(lambda self: any(not run.done for run in self.runs))
+    @rule(which=pick, crash=seldom)
+    def emit(self, which: int, crash: bool) -> None:
+        """Emit a batch to the bus, or after many attempts to the dead-letter queue: the engine cannot tell which."""
+        unfinished = [run for run in self.runs if not run.done]
+        run = unfinished[which % len(unfinished)]
+        self._emit(run)
+        if crash:
+            self.runs.remove(run)
+
+    def _emit(self, run: Run) -> None:
+        if not run.done:
+            self.emitted.append((run.conversation, run.batch_id, run.messages))
+            run.done = True
+
+    @precondition(lambda self: self.runs)
+    @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
+    def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
+        run = self.runs[which % len(self.runs)]
+        batch = self.model[run.conversation].frozen
+        outcome = self.call(skew, twice, "settle_batch", run.conversation, run.token, left_out=left_out)
+        if batch is None or batch.token != run.token:
+            assert outcome == Stale()
+            return
+        if batch.left_out is None:
+            batch.left_out = left_out
+        assert outcome == Settled()
+
+    @precondition(lambda self: any(run.done for run in self.runs))
+    @rule(which=pick, skew=skews, twice=seldom)
+    def complete(self, which: int, skew: int, twice: bool) -> None:
+        done = [run for run in self.runs if run.done]
+        self._complete(done[which % len(done)], skew, twice)
+
+    def _complete(self, run: Run, skew: int, twice: bool) -> None:
+        now = self.now(skew)
+        self.runs.remove(run)
+        model = self.model[run.conversation]
+        outcome = self.call(skew, twice, "complete_batch", run.conversation, run.token)
+        if model.frozen is None or model.frozen.token != run.token:
+            assert outcome == Stale()
+            return
+        model.completed(SETTINGS.max_emitted)
+        assert isinstance(outcome, Completed)
+        assert outcome.count == len(model.waiting)
+        assert outcome.next_due_at_ms == (model.due_at if model.waiting else None)
+        if model.waiting:
+            self.must_be_picked_up(model.scheduled_at, now)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=pick, delay=st.integers(0, 5000), skew=skews, twice=seldom)
+    def emitting_fails(self, which: int, delay: int, skew: int, twice: bool) -> None:
+        self._fail(self.runs[which % len(self.runs)], delay, skew, twice)
+
+    def _fail(self, run: Run, delay: int, skew: int, twice: bool) -> None:
+        now = self.now(skew)
+        self.runs.remove(run)
+        model = self.model[run.conversation]
+        retry_at = now + delay
+        outcome = self.call(skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at)
+        if model.frozen is None or model.frozen.token != run.token:
+            assert outcome == Stale()
+            return
+        model.frozen.token_until = 0
+        model.back_to_pending(retry_at)
+        assert isinstance(outcome, Retried)
+        assert outcome.due_at_ms == model.scheduled_at
+        self.must_be_picked_up(model.scheduled_at, now)
+
+    @precondition(lambda self: self.runs)
+    @rule(which=pick)
+    def conversation_processor_dies(self, which: int) -> None:
+        del self.runs[which % len(self.runs)]

@@ -1,0 +1,117 @@
+"""Operators and control words: flush, cancel, hold, resume, new rules, and the list of conversations."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from message_buffer.lanes.outcomes import Cancelled, Empty, OnHold, Resumed, Retimed, Unmoved
+from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.rules.layers import Rules
+from tests.support.machine.base import RULES, conversations, seldom, skews
+from tests.support.machine.writer import Writers
+
+
+class Operators(Writers):
+    @rule(name=conversations, skew=skews, twice=seldom)
+    def flush(self, name: str, skew: int, twice: bool) -> None:
+        outcome, now, model = self.call(skew, twice, "flush_buffer", name), self.now(skew), self.model[name]
+        assert (outcome == Empty()) == model.is_idle
+        model.flush(now)
+        if model.state == "PENDING":
+            self.must_be_picked_up(model.scheduled_at, now)
+
+    @rule(name=conversations, skew=skews, twice=seldom, sure=seldom)
+    def cancel(self, name: str, skew: int, twice: bool, sure: bool) -> None:
+        if not sure:  # rarer than the rest, or nothing would ever grow
+            return
+        model, now = self.model[name], self.now(skew)
+        buffered, frozen = len(model.waiting), len(model.frozen.messages) if model.frozen else 0
+        self.withdrawn |= {(name, message_id) for message_id, _ in model.waiting}
+        if model.frozen:
+            self.cancelled_batches.add(model.frozen.batch_id)
+            self.cancelled_ids[name] |= {message_id for message_id, _ in model.frozen.messages}
+        leaving = model.frozen is not None and model.frozen.token_until > now
+        outcome = self.call(skew, twice, "cancel_buffer", name)
+        model.cancel()
+        assert outcome == Cancelled(model.generation, buffered, frozen, leaving)
+
+    @precondition(lambda self: any(m.frozen for m in self.model.values()))
+    @rule(skew=skews, sure=seldom)
+    def cancel_what_is_frozen(self, skew: int, sure: bool) -> None:
+        for name, model in self.model.items():
+            if model.frozen:
+                self.cancel(name, skew, False, sure)
+
+    @rule(name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000)), skew=skews, twice=seldom)
+    def hold(self, name: str, hold_ms: int, skew: int, twice: bool) -> None:
+        outcome, model = self.call(skew, twice, "hold_buffer", name, hold_ms=hold_ms), self.model[name]
+        model.hold(self.now(skew) + hold_ms)
+        assert isinstance(outcome, OnHold)
+        assert outcome.held_until_ms == model.held_until
+        if model.state == "PENDING" and model.waiting and not model.frozen:
+            self.must_be_picked_up(model.scheduled_at, self.now(skew))
+
+    @rule(name=conversations, skew=skews, twice=seldom)
+    def resume(self, name: str, skew: int, twice: bool) -> None:
+        outcome, now, model = self.call(skew, twice, "resume_buffer", name), self.now(skew), self.model[name]
+        assert isinstance(outcome, Resumed) == (model.held_until > now)
+        model.resume(now)
+        if model.state == "PENDING" and model.frozen is None:
+            self.must_be_picked_up(model.scheduled_at, now)
+
+    @rule(name=conversations, rules=st.sampled_from(RULES), skew=skews, twice=seldom)
+    def rules_change(self, name: str, rules: Rules, skew: int, twice: bool) -> None:
+        model, now = self.model[name], self.now(skew)
+        was_due = model.due_at if model.waiting else None
+        outcome = self.call(skew, twice, "retime_buffer", name, timing=rules.timing)
+        model.retime(rules.timing, now)
+        if was_due is None:
+            assert outcome == Empty()
+        elif was_due < now:
+            assert outcome == Unmoved(was_due)
+        else:
+            assert isinstance(outcome, Retimed)
+            assert (outcome.due_at_ms, outcome.count) == (model.due_at, len(model.waiting))
+            assert model.first_at is not None
+            assert outcome.due_at_ms <= max(model.first_at + rules.max_wait_ms, model.held_until, now)  # I4
+            if model.frozen is None and model.state == "PENDING":
+                self.must_be_picked_up(model.scheduled_at, now)
+
+    @precondition(lambda self: any(m.frozen and m.state == "PENDING" for m in self.model.values()))
+    @rule(rules=st.sampled_from(RULES), skew=skews)
+    def rules_change_behind_a_retry(self, rules: Rules, skew: int) -> None:
+        for name, model in self.model.items():
+            if model.frozen and model.state == "PENDING":
+                self.burst(name, RULES[2], 1, skew, False)
+                self.rules_change(name, rules, skew, False)
+        self.listing()
+
+    @precondition(lambda self: any(m.waiting and not m.frozen and m.state == "INFLIGHT" for m in self.model.values()))
+    @rule(rules=st.sampled_from(RULES))
+    def rules_change_by_a_lagging_clock_while_it_is_claimed(self, rules: Rules) -> None:
+        for name, model in self.model.items():
+            if model.waiting and not model.frozen and model.state == "INFLIGHT":
+                self.rules_change(name, rules, -60_000, False)
+
+    @precondition(lambda self: any(m.frozen and m.state == "PENDING" and not m.waiting for m in self.model.values()))
+    @rule()
+    def listing_of_a_retry(self) -> None:
+        self.listing()
+
+    @rule()
+    def listing(self) -> None:
+        listed: dict[str, tuple[str, int]] = {}
+        cursor: str | None = FIRST_PAGE
+        while cursor:
+            page = self.store.list_conversations(0, cursor=cursor)
+            for found in page.conversations:
+                assert found.conversation not in listed, "twice, though nothing moved"
+                listed[found.conversation] = (found.state, found.scheduled_at_ms)
+            cursor = page.next_cursor
+        assert listed == {n: (m.state, m.scheduled_at) for n, m in self.model.items() if not m.is_idle}
+
+    @rule(name=conversations)
+    def rules_bound_a_long_talk(self, name: str) -> None:
+        self.burst(name, RULES[2], 1, 0, False)
+        self.engine.clock.advance(1_400)
+        self.burst(name, RULES[2], 1, 0, False)
+        self.rules_change(name, RULES[1], 0, False)

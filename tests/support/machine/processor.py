@@ -1,0 +1,125 @@
+"""Two processors that want the same shard: lease, claims, invocations that fail, leaving and handing over."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from message_buffer.lanes.outcomes import (
+    Acquired,
+    Busy,
+    Claimed,
+    Held,
+    Lost,
+    Released,
+    Renewed,
+    Returned,
+    Stale,
+    WorkIsNear,
+)
+from tests.support.machine.base import CONVERSATIONS, SETTINGS, pick, processors, seldom, skews
+from tests.support.machine.conversation_processor import ConversationProcessors
+
+
+class Processors(ConversationProcessors):
+    def _owns(self, processor: str, now: int) -> bool:
+        return self.lease is not None and self.lease[0] == processor and self.lease[1] > now
+
+    @rule(processor=processors, skew=skews, twice=seldom)
+    def acquire(self, processor: str, skew: int, twice: bool) -> None:
+        outcome, now = self.call(skew, twice, "acquire_lease", 0, processor), self.now(skew)
+        if self.lease and self.lease[0] != processor and self.lease[1] > now:
+            assert outcome == Held(self.lease[1])
+        else:
+            assert outcome == Acquired(now + SETTINGS.lease_ms)
+            self.lease = (processor, now + SETTINGS.lease_ms)
+
+    @rule(processor=processors, skew=skews, twice=seldom)
+    def renew(self, processor: str, skew: int, twice: bool) -> None:
+        outcome, now = self.call(skew, twice, "renew_lease", 0, processor), self.now(skew)
+        if self._owns(processor, now):
+            assert outcome == Renewed(now + SETTINGS.lease_ms)
+            self.lease = (processor, now + SETTINGS.lease_ms)
+        else:
+            assert outcome == Lost()
+
+    @rule(
+        processor=processors, limit=st.sampled_from((1, 100, 100)), early_ms=st.sampled_from((0, 0, 1, 700)),
+        skew=skews, twice=seldom, crash=seldom,
+    )  # fmt: skip
+    def works(self, processor: str, limit: int, early_ms: int, skew: int, twice: bool, crash: bool) -> None:
+        """Do what processors do most of the time: get the lease, wait until something is (almost) due, claim it."""
+        times = [m.scheduled_at for m in self.model.values() if m.state == "PENDING"]
+        if times:
+            latest = min(max(times) - early_ms, self.now(60_000))
+            self.engine.clock.now_ms = max(self.engine.clock.now_ms, latest)
+        self.acquire(processor, skew, twice)
+        self.claim(processor, limit, skew, twice, crash)
+
+    @rule(processor=processors, limit=st.sampled_from((1, 100, 100)), skew=skews, twice=seldom, crash=seldom)
+    def claim(self, processor: str, limit: int, skew: int, twice: bool, crash: bool) -> None:
+        now = self.now(skew)
+        due = {n for n, m in self.model.items() if m.state == "PENDING" and m.scheduled_at <= now}
+        outcome = self.call(skew, twice, "claim_due", 0, processor, limit=limit)
+        if not self._owns(processor, now):
+            assert outcome == Lost()
+            return
+        assert isinstance(outcome, Claimed)
+        claimed = [due.conversation for due in outcome.conversations]
+        assert len(claimed) == len(set(claimed)) <= limit
+        assert set(claimed) == due if limit > len(CONVERSATIONS) else set(claimed) <= due
+        for name in claimed:
+            self.model[name].claim(now + SETTINGS.claim_ms)
+        left = [m.scheduled_at for m in self.model.values() if m.state == "PENDING"]
+        assert outcome.next_due_at_ms is not None if left else outcome.next_due_at_ms is None
+        assert outcome.next_due_at_ms is None or outcome.next_due_at_ms <= min(left)
+        if not crash:
+            self.invocations += claimed
+
+    @precondition(lambda self: self.invocations)
+    @rule(
+        which=pick, processor=processors, delay=st.integers(0, 500), fate=st.sampled_from(("lost", "late", "arrived")),
+        skew=skews, twice=seldom,
+    )  # fmt: skip
+    def invocation_fails(self, which: int, processor: str, delay: int, fate: str, skew: int, twice: bool) -> None:
+        """Return a claim whose invocation seems to have failed.
+
+        If only the invocation's answer was lost, a conversation processor has come, or comes later.
+        """
+        name, now = self.invocations[which % len(self.invocations)], self.now(skew)
+        self.acquire(processor, skew, False)
+        if fate != "late":
+            self.invocations.remove(name)
+        if fate == "arrived":
+            self.tokens += 1
+            self._take(name, f"token-{self.tokens}", now, skew, False, crash=False)
+        model = self.model[name]
+        outcome = self.call(skew, twice, "return_claim", name, processor, due_at_ms=now + delay)
+        if not self._owns(processor, now):
+            assert outcome == Lost()
+        elif model.state != "INFLIGHT":
+            assert outcome == Stale()
+        elif model.frozen and model.frozen.token_until > now:
+            assert isinstance(outcome, Busy)
+        else:
+            assert outcome == Returned(now + delay)
+            model.back_to_pending(now + delay)
+            self.must_be_picked_up(now + delay, now)
+
+    @rule(processor=processors, handover=st.booleans(), skew=skews, twice=seldom)
+    def leave(self, processor: str, handover: bool, skew: int, twice: bool) -> None:
+        now = self.now(skew)
+        scores = [float(score) for score in self._pending().values()]
+        near = bool(scores) and min(scores) <= now + SETTINGS.horizon_ms
+        twice = twice and handover  # an idle leave that is repeated finds the lease gone
+        outcome = self.call(skew, twice, "hand_over" if handover else "leave_if_idle", 0, processor)
+        if self.lease is None or self.lease[0] != processor:
+            assert outcome == Lost()
+        elif near and not handover:
+            assert isinstance(outcome, WorkIsNear)
+        else:
+            assert isinstance(outcome, Released)
+            assert outcome.start_processor == near
+            self.lease = None
+
+    def _pending(self) -> dict[bytes, bytes]:
+        key = self.engine.keys().get("{b0}:pending")
+        return key.pairs if key else {}

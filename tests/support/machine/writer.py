@@ -1,0 +1,100 @@
+"""Authors: they write, type, edit and delete, and their platform delivers again."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from message_buffer.lanes.outcomes import Absent, Buffered, Deleted, Duplicate, Edited, Empty, Extended, Frozen, Waiting
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.timing import Timing
+from tests.support.engine import payload
+from tests.support.machine.base import RULES, SETTINGS, Base, conversations, pick, seldom, skews
+
+
+class Writers(Base):
+    @rule(name=conversations, rules=st.sampled_from(RULES), count=st.integers(1, 6), skew=skews, twice=seldom)
+    def burst(self, name: str, rules: Rules, count: int, skew: int, twice: bool) -> None:
+        for _ in range(count):
+            self.sent += 1
+            self._deliver(name, f"m{self.sent}", rules.timing, skew, twice)
+
+    @precondition(lambda self: self.sent)
+    @rule(name=conversations, which=pick, skew=skews)
+    def redelivery(self, name: str, which: int, skew: int) -> None:
+        self._deliver(name, f"m{which % self.sent + 1}", Rules().timing, skew, twice=False)
+
+    def _deliver(self, name: str, message_id: str, timing: Timing, skew: int, twice: bool) -> None:
+        model, now = self.model[name], self.now(skew)
+        known = message_id in model.seen
+        outcome = self.call(skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing)
+        if known:
+            assert isinstance(outcome, Duplicate)
+        else:
+            assert isinstance(outcome, Buffered)
+            model.buffer(message_id, payload(message_id), timing, now)
+            self.accepted[name].append(message_id)
+            assert outcome.due_at_ms == model.due_at
+            assert model.first_at is not None
+            # I4; what was due already stays due.
+            assert outcome.due_at_ms <= max(model.first_at + timing.max_wait_ms, model.held_until, now)
+            if model.frozen is None and model.state == "PENDING":
+                self.must_be_picked_up(model.scheduled_at, now)
+        assert outcome.count == len(model.waiting)
+
+    @rule(name=conversations, extend_ms=st.integers(1, 5000), skew=skews, twice=seldom)
+    def typing(self, name: str, extend_ms: int, skew: int, twice: bool) -> None:
+        model, before = self.model[name], self.model[name].due_at
+        outcome = self.call(skew, twice, "extend_wait", name, extend_ms=extend_ms, max_wait_ms=30_000)
+        model.extend(extend_ms, 30_000, self.now(skew))
+        if not model.waiting:
+            assert outcome == Empty()
+        else:
+            assert outcome.due_at_ms == model.due_at
+            assert isinstance(outcome, Extended) == (model.due_at != before)
+
+    @precondition(lambda self: self.sent)
+    @rule(
+        name=conversations, which=pick, among=st.sampled_from(("here", "here", "its own", "anybody's")),
+        deletes=st.booleans(), twice=seldom,
+    )  # fmt: skip
+    def edit_or_delete(self, name: str, which: int, among: str, deletes: bool, twice: bool) -> None:
+        model, message_id = self.model[name], self._chosen(name, which, among)
+        waiting = message_id in dict(model.waiting)
+        frozen = model.frozen is not None and message_id in dict(model.frozen.messages)
+        found = self.store.find_message(name, message_id)
+        if deletes:
+            outcome = self.call(0, twice, "delete_message", name, message_id)
+        else:
+            outcome = self.call(0, twice, "edit_message", name, message_id, payload=payload(message_id, "edited"))
+        if not waiting:
+            assert found == outcome
+            if frozen:
+                assert model.frozen is not None
+                assert outcome == Frozen(model.frozen.batch_id)
+            else:
+                assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))
+            return
+        self._changed(name, message_id, deletes, found, outcome)
+
+    def _chosen(self, name: str, which: int, among: str) -> str:
+        model = self.model[name]
+        here = [*model.waiting, *(model.frozen.messages if model.frozen else [])]
+        if among == "here" and here:
+            return here[which % len(here)][0]
+        if among != "anybody's" and self.accepted[name]:
+            return self.accepted[name][which % len(self.accepted[name])]
+        return f"m{which % self.sent + 1}"
+
+    def _changed(self, name: str, message_id: str, deletes: bool, found: Any, outcome: Any) -> None:
+        """Make the change in the model, too."""
+        model = self.model[name]
+        assert found == Waiting([waiting_id for waiting_id, _ in model.waiting].index(message_id))
+        if deletes:
+            assert isinstance(outcome, Deleted)
+            model.delete(message_id)
+            self.withdrawn.add((name, message_id))
+            assert outcome == Deleted(len(model.waiting))
+        else:
+            assert isinstance(outcome, Edited)
+            model.edit(message_id, payload(message_id, "edited"))
