@@ -15,7 +15,7 @@ from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
 from tests.support.window import WindowScene, dynamodb, make_message_table
 
-# The same examples each time: a change is red because of what it changed. The nightly run draws new ones.
+# The same examples are drawn each time, so a red test is due to the change. The nightly run draws new ones.
 hypothesis.settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
@@ -46,18 +46,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def no_metrics_of_another_test() -> Iterator[None]:
-    """Powertools keeps what was counted for the whole process until it is flushed."""
+    """Clear the metrics: Powertools keeps them for the whole process until they are flushed."""
     yield
     Metrics().clear_metrics()
 
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
-    """One strict one-node cluster for all tests of this worker; each test begins with it empty."""
+    """Yield one strict one-node cluster for all tests of this worker; each test begins with it empty."""
     try:
         server = ValkeyServer().start()
     except ValkeyMissing as error:
-        # On a laptop, the rest can still be tested; in CI nothing may pass that was not.
+        # On a laptop, the other tests can still run; in CI, a test that could not run must not pass.
         if os.environ.get("CI"):
             pytest.fail(f"no Valkey to test on: {error}")
         pytest.skip(f"no Valkey to test on: {error}")
@@ -67,7 +67,7 @@ def valkey() -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 def unwatched(valkey: ValkeyServer) -> Iterator[Engine]:
-    """The strict engine without MONITOR, for a test that makes many thousand calls."""
+    """Yield the strict engine without MONITOR, for a test that makes many thousand calls."""
     admin = valkey.admin()
     admin.flushall()
     client = connect(ConnectionSettings(valkey.url, answer_timeout_ms=10_000))
@@ -78,7 +78,7 @@ def unwatched(valkey: ValkeyServer) -> Iterator[Engine]:
 
 @pytest.fixture
 def strict(unwatched: Engine) -> Iterator[Engine]:
-    """The engine on the strict cluster. No script may touch a key it did not declare, whatever the test."""
+    """Yield the engine on the strict cluster, and fail if a script touched a key that it did not declare."""
     with monitored(unwatched.admin) as watch:
         yield unwatched
     assert watch.undeclared() == []
@@ -86,7 +86,7 @@ def strict(unwatched: Engine) -> Iterator[Engine]:
 
 @pytest.fixture
 def fake() -> Iterator[Engine]:
-    """The engine on fakeredis: quick, and without a server. It is not the judge: see tests/README.md."""
+    """Yield the engine on fakeredis: quick, and without a server. It is not the judge: see tests/README.md."""
     client = FakeStrictRedis(server=FakeServer())
     yield Engine(client, client)
     client.close()
@@ -94,28 +94,28 @@ def fake() -> Iterator[Engine]:
 
 @pytest.fixture(params=["strict", "fake"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """The behavioural suite runs on both."""
+    """Return the engine on each of both servers, for the behavioural tests."""
     found: Engine = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
-    """One local stage for the tests that go by HTTP and the bus; they are in the xdist group `stage`."""
+    """Yield one local stage for the tests that use only HTTP and the bus; they are in the xdist group `stage`."""
     with local_stage(tmp_path_factory.mktemp("stage") / "home") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def dynamodb_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
-    """A local stage without Valkey; its tests are in the xdist group `window-stage`."""
+    """Yield a local stage without Valkey; its tests are in the xdist group `window-stage`."""
     with local_stage(tmp_path_factory.mktemp("window-stage") / "home", lane="dynamodb") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Any]:
-    """DynamoDB in this process, for the tests of a module."""
+    """Yield DynamoDB in this process, for the tests of a module."""
     with dynamodb() as client:
         yield client
 

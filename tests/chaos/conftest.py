@@ -8,13 +8,13 @@ from tests.support.aws_proxy import AwsProxy, aws_proxy
 from tests.support.judge import TEXT_MARK
 from tests.support.local_stage import LocalStage
 
-# The watchdog's pass in these tests, instead of every half a minute.
+# The watchdog passes this often in these tests, instead of every half a minute.
 PASS_SECONDS = 2.0
 
 
 @pytest.fixture(scope="package")
 def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
-    """All functions reach AWS through a proxy that can make calls fail."""
+    """Yield a proxy through which all functions reach AWS, and which can make calls fail."""
     since_ms = int(time.time() * 1_000)
     with ExitStack() as until_the_end:
         proxy = until_the_end.enter_context(aws_proxy(stage.outputs.AwsEndpointUrl))
@@ -23,7 +23,7 @@ def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
         stage.warm_up()
         yield proxy
         stage.wait_until_idle()
-    # What goes wrong is told, but not what people wrote.
+    # The functions must log what went wrong, but not what people wrote.
     for role in stage.outputs.LogGroups:
         lines = stage.log(role, since_ms=since_ms)
         assert lines or role in ("dynamodb_processor", "admin"), f"{role} says nothing at all"
@@ -33,7 +33,7 @@ def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
 
 @pytest.fixture
 def aws(faulty_aws: AwsProxy) -> Iterator[AwsProxy]:
-    """The proxy, without any faults at first, and without any afterwards."""
+    """Yield the proxy without any faults, and remove the test's faults afterwards."""
     faulty_aws.reset()
     yield faulty_aws
     faulty_aws.reset()

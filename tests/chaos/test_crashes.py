@@ -12,10 +12,9 @@ from tests.support.local_stage import CLAIM_TIMEOUT_MS, SILENCE_MS, TOKEN_MS, Lo
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
-# Cold starts of what was killed, on a machine that runs other tests.
+# Time for cold starts of the killed functions, on a machine that runs other tests.
 MARGIN_MS = 10_000
-# Whoever died: after the claim, or the token of its conversation processor, ran out, the watchdog's next pass puts it
-# right.
+# When the claim has run out, or the token of its conversation processor, the watchdog's next pass puts the batch back.
 HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 SCHEDULED_PASS_MS = 30_000
 GENERATIONS = 20
@@ -106,7 +105,7 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
     starting = aws.hold(INVOKE, function=processor)
     assert stage.kill("processor", "conversation_processor") >= 2
     emitting.release()
-    # Its pass has put back what was claimed and has promised to start a processor: now it dies.
+    # Its pass has put back what was claimed and has reserved a processor's start; now it dies.
     stage.kill_caller("watchdog", starting.wait())
     starting.release()
     judge(talks, within_ms=HEALED_MS + 5_000, timeout_seconds=40)
@@ -127,7 +126,7 @@ def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage
 
 
 def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
-    """Nobody calls the watchdog, and no message comes: only its rule and its queue do."""
+    """Wait without any message or call: only the watchdog's rule and queue invoke it."""
     held = aws.hold(PUT_EVENTS)
     say(talks, 1)
     held.wait()
@@ -154,14 +153,14 @@ def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks:
     time.sleep(0.5)
     left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor left"' in line]
     held, idle = sum('"held"' in line for line in left), sum('"idle"' in line for line in left)
-    # On a slow machine the first may have left, rightly, before the second pair came: then that pair has a winner too.
+    # On a slow machine the first processor may have left before the second pair came; then that pair has a winner too.
     assert 1 <= idle <= 2
     assert held >= 4 - idle
     assert held + idle == len(left)
 
 
 def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aws: AwsProxy) -> None:
-    """A processor's life is cut to a second and a half: Lambda's guard against loops would stop the chain at 16."""
+    """Cut a processor's life to a second and a half: Lambda's guard against loops would stop the chain at 16."""
     stage.wait_until_idle()
     processor = stage.outputs.Functions["processor"]
     talks = [Talk(stage) for _ in range(4)]

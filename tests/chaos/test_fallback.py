@@ -1,4 +1,4 @@
-"""Valkey cannot be reached for a while: webhooks are answered, and every message comes out once, without hands."""
+"""Valkey cannot be reached for a while: webhooks are answered, and every message comes out once, unaided."""
 
 import signal
 import threading
@@ -37,7 +37,9 @@ Outage = Callable[[LocalStage], AbstractContextManager[None]]
 
 @contextmanager
 def swallowing(stage: LocalStage) -> Iterator[None]:
-    """Connections are taken and requests swallowed; what its senders gave up long ago it does when it is back."""
+    """Accept connections and swallow requests; make those requests when Valkey is back, long after their senders gave
+    up.
+    """
     server = valkey_of(stage)
     server.send_signal(signal.SIGSTOP)
     try:
@@ -48,7 +50,7 @@ def swallowing(stage: LocalStage) -> Iterator[None]:
 
 @contextmanager
 def killed(stage: LocalStage) -> Iterator[None]:
-    """kill -9. It comes back with what it had acknowledged, as a cache does whose replica takes over."""
+    """Kill Valkey with kill -9. It returns with what it had acknowledged, as a cache does whose replica takes over."""
     valkey_of(stage).kill()
     with stage.stage.without_valkey():
         yield
@@ -60,7 +62,7 @@ def valkey_of(stage: LocalStage) -> psutil.Process:
 
 
 class Writers:
-    """People who write on, each in a conversation of its own, whatever happens."""
+    """People who go on writing during the outage, each in a conversation of their own."""
 
     def __init__(self, talks: list[Talk]) -> None:
         self._took = [0.0]
@@ -102,7 +104,7 @@ class Writers:
 
 
 class Pulse:
-    """Asks all the while for what needs neither Valkey nor a table: a forged message is refused by its signature."""
+    """Sends forged messages all the while: refusing them by their signature needs neither Valkey nor a table."""
 
     def __init__(self, stage: LocalStage) -> None:
         self.slowest_seconds = 0.0
@@ -128,11 +130,13 @@ class Pulse:
 
 
 def judge_lanes(talks: list[Talk]) -> dict[str, list[Arrival]]:
-    """Each accepted message in one batch, whichever lane it took; in order within a lane. Answers what each emitted."""
+    """Fail unless each accepted message is in one batch of either lane, in order within a lane; return what each
+    emitted.
+    """
     emitted: dict[str, list[Arrival]] = defaultdict(list)
     for talk in talks:
         talk.wait_all(timeout_seconds=DRAIN_SECONDS)
-    # What came out of one lane may still be in the other.
+    # Messages that one lane has emitted may still be in the other.
     time.sleep(QUIET_SECONDS)
     for talk in talks:
         known: dict[str, Arrival] = {}
@@ -153,7 +157,7 @@ def judge_lanes(talks: list[Talk]) -> dict[str, list[Arrival]]:
 
 @pytest.fixture
 def many_attempts(stage: LocalStage) -> Iterator[None]:
-    """As many as on a real stage: what a slow emulator does not answer in time is tried again."""
+    """Allow as many attempts as on a real stage, since a slow emulator makes calls fail that are then tried again."""
     with (
         stage.configured("conversation_processor", MAX_ATTEMPTS=ATTEMPTS),
         stage.configured("dynamodb_processor", MAX_ATTEMPTS=ATTEMPTS),
@@ -162,7 +166,7 @@ def many_attempts(stage: LocalStage) -> Iterator[None]:
 
 
 def warm_up(stage: LocalStage) -> None:
-    """A process for each writer: the emulator's cold starts are not what is measured."""
+    """Start a process for each writer, so that the emulator's cold starts are not measured."""
 
     def all_answer_quickly() -> bool:
         began = time.monotonic()
@@ -174,7 +178,7 @@ def warm_up(stage: LocalStage) -> None:
 
 
 def judge_the_table(stage: LocalStage, *, since_ms: int) -> None:
-    """Without the table the lanes know nothing of each other: a machine that starves it proves nothing."""
+    """Fail if the emulator's table was starved: without it the lanes cannot agree, and the run proves nothing."""
     blind = [
         line for line in stage.log("conversation_processor", since_ms=since_ms) if "DynamoDB lane not asked" in line
     ]
@@ -196,7 +200,7 @@ def test_valkey_is_away_for_twenty_seconds_under_traffic(stage: LocalStage, outa
     judge_the_table(stage, since_ms=since_ms)
     emitted = judge_lanes(talks)
     assert emitted.keys() == {"debounce", "window"}
-    # A busy emulator makes everybody wait; test_fallback_latency.py measures without one.
+    # A busy emulator makes every request wait; test_fallback_latency.py measures without one.
     assert writers.slowest_seconds - pulse.slowest_seconds < SLOWEST_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""What the product stands on fails for a while: every accepted message still comes out, once and in order."""
+"""Services fail for a while: every accepted message still comes out, once and in order."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ pytestmark = [
 MARGIN_MS = 10_000
 # Between attempts the batch waits one second, then two.
 RETRIES_MS = 3_000
-# An error that the SDK passes on at once: others it tries again itself.
+# The SDK passes this error on at once; others it tries again itself.
 REFUSED = refuse(400, "ValidationException")
 FAILED = refuse(500, "InternalFailure")
 SDK_TRIES = 2
@@ -40,7 +40,7 @@ SDK_TRIES = 2
 
 @contextmanager
 def traffic(talks: list[Talk], *, pause_seconds: float = 0.15) -> Iterator[None]:
-    """People write on, whatever happens, and their platform delivers until it is accepted."""
+    """Let people write during the outage; their platform delivers each message until it is accepted."""
     done = threading.Event()
     failures: list[BaseException] = []
 
@@ -110,7 +110,7 @@ def test_a_conversation_processor_that_cannot_be_started_is_started_later(stage:
 
 
 def test_a_conversation_processor_started_twice_emits_once(stage: LocalStage, aws: AwsProxy) -> None:
-    """Lambda delivers an event at least once; and the answer to an Invoke may be lost."""
+    """Start it twice, as Lambda may: it delivers an event at least once, and the answer to an Invoke may be lost."""
     talks = [Talk(stage) for _ in range(3)]
     aws.on(INVOKE, LOSE_ANSWER, times=3, function=stage.outputs.Functions["conversation_processor"])
     for talk in talks:
@@ -145,7 +145,7 @@ def test_a_batch_that_no_attempt_gets_out_is_kept_as_a_dead_letter_and_can_be_re
     assert talk.ids[0] in letter["payloads"][0]
     assert not talk.arrivals()
 
-    # The lane goes on meanwhile.
+    # Other conversations of the lane go on meanwhile.
     later = Talk(stage, name=talk.name)
     later.insist()
     judge([later], within_ms=MARGIN_MS)
@@ -158,7 +158,7 @@ def test_a_batch_that_no_attempt_gets_out_is_kept_as_a_dead_letter_and_can_be_re
 
 
 def say_two_batches(talk: Talk) -> None:
-    """The second one waits behind the first, whose emission fails."""
+    """Send messages for two batches; the second waits behind the first, whose emission fails."""
     talk.insist()
     talk.insist()
     time.sleep(2)

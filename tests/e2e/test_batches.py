@@ -11,7 +11,7 @@ from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
-# Cold starts on a machine that runs other tests: these tests are about which messages, not how fast.
+# Time for cold starts on a machine that runs other tests: these tests are about the messages, not the speed.
 WITHIN_MS = 15_000
 
 
@@ -26,7 +26,7 @@ def one(talk: Talk) -> Arrival:
 
 
 def say_at_pace(talk: Talk, count: int, *, gap_ms: int) -> list[int]:
-    """Messages at an even pace; how many were waiting after each."""
+    """Send messages at an even pace; return how many were waiting after each."""
     waiting = []
     began = time.monotonic()
     for number in range(count):
@@ -90,7 +90,7 @@ def test_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalS
         opened_ms = first.batch["metadata"]["firstMessageAt"]
         of_first = [each for each in talk.accepted if each.message_id in ids_of(first)]
         assert all(each.due_at_ms <= opened_ms + MAX_WAIT_MS for each in of_first)
-        # A silence on the way means that the machine paused, not the author.
+        # If a batch ended by silence on the way, the machine paused, not the author.
         in_pace = max(waiting) >= MAX_WAIT_MS / 350 - 1
         if in_pace:
             assert first.batch["flushReason"] == "max_wait"

@@ -21,7 +21,7 @@ from tests.support.local_stage import LocalStage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 LIVE_SECONDS = 10.0
-# Held or not yet due for so long that no machine is too slow to look.
+# A hold or a wait so long that even a slow machine finds the conversation still waiting.
 LONG_MS = 60_000
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ class Operator:
         self._capsys = capsys
 
     def types(self, *words: str, code: int = 0) -> str:
-        """What a person sees."""
+        """Run the command as a person does; return the output."""
         self._capsys.readouterr()
         ended = main([*self._outputs, *words])
         captured = self._capsys.readouterr()
@@ -44,18 +44,18 @@ class Operator:
         return captured.err if code else captured.out
 
     def asks(self, *words: str) -> Json:
-        """What a program gets."""
+        """Run the command as a program does; return the JSON."""
         answer: Json = json.loads(self.types(*words, "--json"))
         return answer
 
     def sends(self, text: str = "Hey") -> Json:
-        """The answer's state of the conversation."""
+        """Send a message; return the answer's state of the conversation."""
         answer = self.asks("send", text, "--user", self.user)
         state: Json = answer["conversations"][self.conversation]
         return state
 
     def sees(self, *, timeout_seconds: float = 20.0) -> Arrival:
-        """The batch that comes."""
+        """Wait for the conversation's batch and return it."""
         before = len(self.batches())
         assert self.stage.inbox.wait_until(lambda _: len(self.batches()) > before, timeout_seconds=timeout_seconds)
         return self.batches()[-1]
@@ -72,7 +72,7 @@ def operator(stage: LocalStage, capsys: pytest.CaptureFixture[str]) -> Operator:
 
 @contextmanager
 def tailing(operator: Operator, *, count: int) -> Iterator[Callable[[], list[Json]]]:
-    """`bufferctl tail` beside the test, for so many events; the block is given how to wait for them."""
+    """Run `bufferctl tail` beside the block for this many events; yield a function that waits for them."""
     arguments = ["tail", "--json", "--count", str(count), "--seconds", "30", "--conversation", operator.conversation]
     process = subprocess.Popen(
         [sys.executable, "-m", "bufferctl", *operator._outputs, *arguments],

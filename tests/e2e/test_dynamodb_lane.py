@@ -30,12 +30,12 @@ def test_fragments_of_a_window_are_one_event(talk: Talk) -> None:
     for _ in range(5):
         talk.say()
     batches = talk.wait_all(timeout_seconds=COME_SECONDS)
-    # On a slow machine, the last of them may come when the window is over.
+    # On a slow machine, the last of the messages may arrive when the window is over.
     assert [each for batch in batches for each in batch] == talk.ids
     arrival = talk.arrivals()[0]
     judge_schema(arrival)
     assert arrival.batch["lane"] == "window"
-    # The window began when its first message was held, a moment after the message was received.
+    # The window began when its first message was stored, a moment after the message was received.
     first = arrival.batch["messages"][0]
     assert WINDOW_MS <= talk.accepted[0].due_at_ms - first["receivedAt"] < 2 * WINDOW_MS
     assert arrival.batch["metadata"]["waitMs"] >= WINDOW_MS
@@ -76,7 +76,7 @@ def test_a_redelivery_is_known_before_and_after_the_batch(talk: Talk) -> None:
 
 
 def test_a_killed_window_processor_loses_nothing(dynamodb_stage: LocalStage) -> None:
-    """Whoever was at work; the queue gives the trigger to the next, at the latest when the lock has run out."""
+    """Kill it at work: the queue delivers the trigger again, at the latest when the lock has run out."""
     talks = [Talk(dynamodb_stage) for _ in range(4)]
     for talk in talks:
         talk.insist()

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 class Example:
-    """The example's queue and rule, and its process each time it runs."""
+    """The example's queue and rule, and its process for as long as it runs."""
 
     def __init__(self, stage: LocalStage, home: Path) -> None:
         self._stage = stage
@@ -49,7 +49,7 @@ class Example:
 
     @contextmanager
     def running(self) -> Iterator["queue.Queue[Json]"]:
-        """Run the example inside; what it says it has done comes in order."""
+        """Run the example inside the block; yield a queue of the lines that it prints."""
         done: queue.Queue[Json] = queue.Queue()
         command = [sys.executable, str(EXAMPLE / "consumer.py"), self.queue_url, str(self._memory)]
         process = subprocess.Popen(command, env=self._environment, stdout=subprocess.PIPE, text=True)

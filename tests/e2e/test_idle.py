@@ -15,7 +15,7 @@ SECRET_WORDS = "xyzzy-nobody-else-may-read-this"
 
 
 def starts_since(stage: LocalStage, since_ms: int) -> int:
-    """How many processors ran; one appears in the log when it has left."""
+    """Return how many processors ran; a processor appears in the log when it has left."""
     return sum(line.startswith("START ") for line in stage.log("processor", since_ms=since_ms))
 
 
@@ -45,13 +45,13 @@ def test_fifty_messages_that_arrive_at_once_start_one_processor(stage: LocalStag
             said_ms = time.time() * 1_000 - since_ms
             came_ms = coming.result() * 1_000 - since_ms
         assert sum(len(talk.accepted) for talk in talks) == 50
-        # They raced each other, so there is no order to judge.
+        # The messages raced each other, so there is no order to judge.
         came = {message_id for talk in talks for batch in talk.wait_all() for message_id in batch}
         assert came == {message_id for talk in talks for message_id in talk.ids}
         stage.wait_until_idle()
         time.sleep(0.5)
-        # A processor that takes longer to come is given up, and one that came may have left before the last message:
-        # another one is started then, rightly so.
+        # If a processor takes longer to come, its start is given up; one that came may have left before the last
+        # message. In both cases a second start is right.
         in_time = came_ms < START_MS and said_ms < IDLE_MS
         if in_time:
             assert starts_since(stage, since_ms) == 1

@@ -35,7 +35,9 @@ class Home:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """What the stage started: it has a mark, and this folder in its command line or as its place."""
+        """Return the processes that the stage started: they have a mark, and this folder in their command line or as
+        their working directory.
+        """
         return [each for each in psutil.process_iter() if _is_about(each, self.folder)]
 
 

@@ -26,7 +26,7 @@ _numbers = count(int(time.time()))
 class Door(NamedTuple):
     platform: str
     body: Callable[[str, str, str], object]
-    """Of a user, a message id and a text."""
+    """Returns the webhook's body for a user, a message id and a text."""
     account: str
     kind: str = ACCEPTED
 
@@ -107,7 +107,7 @@ def test_two_fragments_become_one_event_and_each_is_answered_as_the_platform_wan
             assert answer.content_type.startswith(route.kind)
             if route.kind == "text/xml":
                 assert answer.body in {TWIML, b"<Response></Response>"}
-        # On a machine that paused between them, the first fragment is rightly a batch of its own.
+        # If the machine paused between them, the first fragment is rightly a batch of its own.
         in_pace = time.monotonic() - began < SILENCE_MS / 1_000
         conversation = f"default/{route.platform}/{route.account}/{user}"
         arrival, *_ = wait_for(stage.inbox, conversation)

@@ -1,4 +1,4 @@
-"""What is not let in, and how the sender is told: nothing of it is buffered."""
+"""Refused webhooks: how the sender is told, and that nothing of them is buffered."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_the_signature_of_one_platform_is_none_on_another(stage: LocalStage) -> 
     ids=["empty", "cut", "null", "no messages", "a string", "not UTF-8", "deep", "no fields", "a list of lists"],
 )
 def test_what_cannot_be_read_is_refused(stage: LocalStage, body: bytes) -> None:
-    # The emulator hands bytes on unchanged, as API Gateway does, only if they are not said to be text.
+    # The emulator passes bytes on unchanged, as API Gateway does, only if the content type is not text.
     headers = {"Content-Type": "application/octet-stream"}
     assert_refused(stage.webhooks.post("generic", body, headers=headers), 400)
 

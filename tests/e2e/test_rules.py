@@ -1,4 +1,4 @@
-"""Rules that change while the stage runs: every instance goes by them within ten seconds, and words are orders."""
+"""Rules that change while the stage runs: every instance applies them within ten seconds; control words work."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def table(stage: LocalStage, monkeypatch: pytest.MonkeyPatch) -> RulesTable:
 
 @pytest.fixture
 def scope(table: RulesTable) -> Iterator[str]:
-    """Of a tenant that no other test has."""
+    """Return the scope of a tenant that no other test has."""
     scope = f"tenant:t-{uuid.uuid4().hex}"
     yield scope
     table.delete(scope, by="test", at_ms=0, expected_version=None)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def context() -> dict[str, Any]:
-    """What cdk.json tells the app: the stages, and CDK's feature flags."""
+    """Return cdk.json's context: the stages, and CDK's feature flags."""
     found: dict[str, Any] = json.loads((ROOT / "cdk.json").read_text())["context"]
     return found
 
@@ -56,7 +56,7 @@ def composed(
     stage_config: Callable[..., StageConfig],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., cdk.App]:
-    """The app of a stage, not synthesized yet; its layer is a stand-in."""
+    """Return the app of a stage, with a stand-in for its layer, before it is synthesized."""
     layer = tmp_path_factory.mktemp("layer")
     (layer / "python").mkdir()
     (layer / "python" / "thing.py").touch()
@@ -71,7 +71,7 @@ def composed(
 
 @pytest.fixture(scope="session")
 def stacks_of(composed: Callable[..., cdk.App]) -> Callable[..., list[cdk.Stack]]:
-    """Composes the stacks of a stage, once for all tests that only look at them."""
+    """Compose the stacks of a stage, once for all tests that only look at them."""
     made: dict[str, list[cdk.Stack]] = {}
 
     def stacks(stage: str, **overrides: Any) -> list[cdk.Stack]:
@@ -86,7 +86,7 @@ def stacks_of(composed: Callable[..., cdk.App]) -> Callable[..., list[cdk.Stack]
 
 @pytest.fixture(scope="session")
 def synthesize(stacks_of: Callable[..., list[cdk.Stack]]) -> Callable[..., Mapping[str, Template]]:
-    """The templates of a stage by the last word of their stack's name."""
+    """Return the templates of a stage by the last word of their stack's name."""
     made: dict[str, Mapping[str, Template]] = {}
 
     def synthesized(stage: str, **overrides: Any) -> Mapping[str, Template]:

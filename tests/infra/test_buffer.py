@@ -1,4 +1,4 @@
-"""The buffer stack in AWS: who gets in, who may do what, and what is kept."""
+"""The buffer stack in AWS: its routes and policies, and what it keeps."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from aws_cdk.assertions import Match, Template
 
 from infra import bus
 
-# One process synthesizes for all of these.
+# One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
 DOMAIN = {"name": "in.example.com", "certificate_arn": "arn:aws:acm:us-east-1:111122223333:certificate/one"}
@@ -48,7 +48,7 @@ def several(value: Any) -> list[Any]:
 
 
 def text(value: Any) -> str:
-    """An ARN with `<Name>` for what CloudFormation fills in, without CDK's hashes."""
+    """Return an ARN without CDK's hashes, with `<Name>` for what CloudFormation fills in."""
     if isinstance(value, str):
         return value
     ((intrinsic, argument),) = value.items()
@@ -142,13 +142,13 @@ def test_without_a_domain_an_api_is_reached_at_its_default_endpoint(synthesize: 
     outputs = {kind: synthesize("dev", api={"kind": kind})["Buffer"].to_json()["Outputs"] for kind in KINDS}
     assert outputs["http"]["ApiEndpoint"]["Value"] == {"Fn::GetAtt": ["Api", "ApiEndpoint"]}
     assert text(outputs["rest"]["ApiEndpoint"]["Value"]).startswith("https://<RestApi>.execute-api.us-east-1.")
-    # A platform is told this and `/webhook/{platform}`.
+    # An operator registers this address and `/webhook/{platform}` with a platform.
     assert text(outputs["rest"]["ApiEndpoint"]["Value"]).endswith("/live")
     assert not any("ApiDnsTarget" in each for each in outputs.values())
 
 
 def test_a_stage_may_change_its_kind_of_api(synthesize: Synthesize) -> None:
-    """CloudFormation refuses a resource that keeps its logical id and changes its type."""
+    """Change the kind: CloudFormation refuses a resource that keeps its logical id and changes its type."""
     types = [
         {
             name: resource["Type"]
@@ -242,7 +242,9 @@ def held(*actions: str) -> set[tuple[str, str]]:
 
 
 def own(template: Template, role: str) -> set[tuple[str, str]]:
-    """Without what is granted where it is set up: connecting to the cache, telling of lost starts, polling a queue."""
+    """Return the statements without those granted where a thing is set up: connecting to the cache, queueing lost
+    starts, polling a queue.
+    """
     polling = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"}
     return {
         (action, resource)
@@ -281,7 +283,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 *EMISSION,
                 *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
-                # To give a trigger back, and to keep it while it works.
+                # The processor gives a trigger back, and keeps it while it works.
                 ("sqs:ChangeMessageVisibility", "<Triggers>"),
             },
         ),

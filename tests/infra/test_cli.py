@@ -36,12 +36,12 @@ def test_purpose_and_stage_are_read_from_the_arguments(arguments: list[str], pur
 
 
 class Became(Exception):
-    """What would have replaced this process."""
+    """The command that would have replaced this process."""
 
 
 @pytest.fixture
 def looked_for(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Each call of preflight, which finds everything; the CDK CLI is not started."""
+    """Record each call of preflight, which finds everything; the CDK CLI is not started."""
     calls: list[Sequence[str]] = []
 
     def become(path: str, words: list[str], environment: dict[str, str]) -> NoReturn:
@@ -114,7 +114,7 @@ def test_the_app_is_run_by_this_python_also_from_a_path_with_a_space(
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the launcher of cdk.json needs of a clone, and an app that says who runs it."""
+    """Make the part of a clone that the launcher in cdk.json needs, with an app that says which Python runs it."""
     folder = tmp_path / "a clone"
     (folder / "infra").mkdir(parents=True)
     shutil.copy(ROOT / "infra" / "app.sh", folder / "infra" / "app.sh")

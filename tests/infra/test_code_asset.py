@@ -1,4 +1,4 @@
-"""What is deployed as the code of every function is used by one of them, and nothing else is in it."""
+"""The code asset of all functions contains only files that a function uses."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the cost model calls measured or counted is measured and counted here again, on the code and the templates."""
+"""Every number that the cost model calls measured or counted is found again here, on the code and the templates."""
 
 import ast
 import hmac
@@ -49,7 +49,7 @@ MESSAGE_ID = "wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{:02}"
 ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
 SWEEP = {"dynamodb_processor": {"Sweeps": 1, "TriggersResent": 1, "OpenWindows": 1, "OldestWindowOverdueMs": 1}}
 WITH_TRAFFIC = {
-    # WhatsApp's statuses are the one kind that always comes.
+    # WhatsApp's statuses are the one kind that always arrives.
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1, "ProcessorStarts": 1},
     "processor": {"LatenessMs": 1, "ProcessorExits": 2},
     "conversation_processor": {
@@ -61,9 +61,10 @@ WINDOW_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
     "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
 }
-# Edits, deletions, reactions, typing and control words: not told where a stage's platforms or rules know none.
+# Edits, deletions, reactions, typing and control words: these metrics exist only if a stage's platforms or rules use
+# them.
 WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed"}
-# Of the optional responder, whose AI costs more than all of this.
+# Metrics of the optional responder, whose AI costs more than all of this.
 OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
@@ -96,7 +97,7 @@ class Scene:
         )
 
     def written(self) -> int:
-        """Bytes since the last look."""
+        """Return the bytes written since the last look."""
         self.telemetry.flush()
         return len(self._capsys.readouterr().out.encode())
 
@@ -119,7 +120,7 @@ class Scene:
         assert answer["statusCode"] == 200
 
     def emit(self, *, messages: int) -> int:
-        """The bytes of the event that so many messages become."""
+        """Emit this many messages as one event; return its bytes."""
         for n in range(messages):
             self.receive(MESSAGE_ID.format(n))
             self.engine.clock.advance(2_000)
@@ -239,7 +240,9 @@ def _item(conversation: str, item: str) -> dict[str, Any]:
 
 
 def _bytes(item: Mapping[str, Any]) -> int:
-    """As DynamoDB reckons: names and values; of a number half its digits and one, of lists and maps three and more."""
+    """Count bytes as DynamoDB does: names and values; for a number half its digits and one, for lists and maps three
+    more.
+    """
     return sum(len(name) + _value_bytes(value) for name, value in item.items())
 
 
@@ -297,7 +300,7 @@ def test_the_model_has_the_number_of_metrics() -> None:
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
-    """If this fails, write what is found into cost/usage.toml.
+    """Compare. If this fails, write what is found into cost/usage.toml.
 
     Then run `.venv/bin/python -m cost --document docs`.
     """
@@ -352,7 +355,7 @@ def _alarm_metrics(resources: Mapping[str, list[dict[str, Any]]]) -> int:
 
 
 def _metrics_of(alarm: Mapping[str, Any]) -> int:
-    """An alarm on an expression is billed for each metric in it."""
+    """Return the alarm's metrics: an alarm on an expression is billed for each metric in it."""
     return sum("MetricStat" in metric for metric in alarm.get("Metrics", [])) or 1
 
 

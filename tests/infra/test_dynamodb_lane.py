@@ -1,4 +1,4 @@
-"""The DynamoDB lane in the templates: what a stage gains by it, and all that one with nothing else goes without."""
+"""The DynamoDB lane in the templates: what a stage gains by it, and what a stage with no other lane leaves out."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from aws_cdk.assertions import Template
 
 from infra.config import StageConfig
 
-# One process synthesizes for all of these.
+# One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
 OF_THE_WINDOW_LANE = {"ingest", "dynamodb_processor", "admin"}

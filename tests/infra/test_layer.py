@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "lambdas" / "requirements.txt"
 ROLES = [handler.parent.name for handler in sorted(ROOT.glob("lambdas/*/handler.py"))]
 EM_AARCH64 = 183
-# What Amazon Linux 2023 has, below the runtime.
+# The libraries of Amazon Linux 2023, below the runtime.
 GLIBC = (2, 34)
 # importlib.util.MAGIC_NUMBER of every Python 3.13.
 MAGIC_3_13 = (3571).to_bytes(2, "little") + b"\r\n"
@@ -29,7 +29,7 @@ def requirements(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def installs(monkeypatch: pytest.MonkeyPatch) -> list[Platform]:
-    """Stands for pip: unpacks a package with everything a wheel may bring."""
+    """Unpack, in place of pip, a package with everything a wheel may bring."""
     calls: list[Platform] = []
 
     def install(requirements: Path, *, into: Path, platform: Platform) -> None:
@@ -55,7 +55,7 @@ def installs(monkeypatch: pytest.MonkeyPatch) -> list[Platform]:
 
 @pytest.fixture(scope="session")
 def lambda_layer() -> Path:
-    """The layer that is deployed, out of the cache that `make synth` uses."""
+    """Return the layer that is deployed, out of the cache that `make synth` uses."""
     return _build(cache=ROOT / ".build" / "layers")
 
 
@@ -187,7 +187,7 @@ def test_what_a_linked_layer_says_goes_before_what_the_interpreter_has(tmp_path:
     (tmp_path / "layer" / "python").mkdir(parents=True)
     (tmp_path / "layer" / "python" / "json.py").write_text("who = 'the layer'")
     linked = link_to(tmp_path / "layer")
-    # As the emulator's worker does with the layers it has unpacked.
+    # The emulator's worker does the same with the layers it has unpacked.
     (packages,) = linked.glob("python/lib/*/site-packages")
     code = f"import site; site.addsitedir({str(packages)!r}); import json; print(json.who)"
     asked = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

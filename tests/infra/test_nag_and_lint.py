@@ -1,4 +1,4 @@
-"""What AWS's rules (cdk-nag) and CloudFormation's schema (cfn-lint) say of all that a stage may choose."""
+"""AWS's rules (cdk-nag) and CloudFormation's schema (cfn-lint) accept everything that a stage may choose."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ STACKS = ["Network", "Cache", "Buffer", "Responder", "Operability"]
 
 @pytest.fixture(scope="session")
 def findings(composed: Callable[..., cdk.App]) -> Callable[[Variant], list[str]]:
-    """What cdk-nag finds: `rule at construct`."""
+    """Return the findings of cdk-nag as `rule at construct`."""
     made: dict[str, list[str]] = {}
 
     def found(variant: Variant) -> list[str]:

@@ -1,4 +1,4 @@
-"""What tells a person that something is wrong: whom, of what, by which numbers, and where it says what to do."""
+"""Alarms and dashboards: whom they notify, of what, by which metrics, and which runbook entry they name."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ Properties = dict[str, Any]
 
 
 class Told(NamedTuple):
-    """A metric of our own, as alarms, widgets or functions name it."""
+    """A metric of our own, as alarms, widgets or functions call it."""
 
     name: str
     service: str
@@ -47,7 +47,7 @@ def _alarms(template: Template) -> dict[str, Properties]:
 
 
 def _metric(alarm: Properties) -> Properties:
-    """The one metric that an alarm without a formula watches."""
+    """Return the one metric that an alarm without a formula watches."""
     (query,) = alarm["Metrics"]
     stat: Properties = query["MetricStat"]
     return {**stat["Metric"], "Period": stat["Period"], "Stat": stat["Stat"]}
@@ -71,7 +71,7 @@ def _anchor(heading: str) -> str:
 
 
 def _paragraphs() -> dict[str, str]:
-    """What the runbook says of each alarm, by anchor."""
+    """Return the runbook's text for each alarm, by anchor."""
     (section,) = re.findall(r"^## Alarms\n(.*?)(?=^## )", RUNBOOK, re.DOTALL | re.MULTILINE)
     _, *blocks = re.split(r"^### ", section, flags=re.MULTILINE)
     return {_anchor(block.splitlines()[0]): block for block in blocks}
@@ -320,7 +320,7 @@ def test_nat_traffic_is_shown_where_there_is_any(
 
 
 def _emitted() -> Iterator[Told]:
-    """Every literal name that a function counts or measures; those of shared code may come from any of them."""
+    """Return every literal name that a function counts or measures; those of shared code may come from any of them."""
     for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
         room, folder = path.relative_to(ROOT).parts[:2]
         for call in ast.walk(ast.parse(path.read_text())):
@@ -359,7 +359,7 @@ def _in_queries(expressions: Iterable[str], namespace: str) -> Iterator[Told]:
     for expression in expressions:
         if query := re.fullmatch(QUERY, expression):
             assert query[2] == namespace
-            # A sum over all; what it sums is about Valkey, which one of them does not know.
+            # The sum is about Valkey and runs over all functions except the one that does not know Valkey.
             yield from (Told(query[1], service) for service in ROLES - {"dynamodb_processor"})
         elif search := re.match(
             rf"SEARCH\('{{{namespace},([\w,]+)}} MetricName=\"(\w+)\" service=\"(\w+)\"", expression

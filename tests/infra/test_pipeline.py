@@ -1,4 +1,4 @@
-"""The workflows and the role they deploy with: who may do what, and that they only call what exists."""
+"""The workflows and the role they deploy with: its permissions, and that the workflows only call what exists."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every sentence that preflight can say, and that it says nothing when all is there.
+"""Every sentence that preflight can print, and that it prints nothing if nothing is missing.
 
 The answers of AWS are checked against the SDK's own description of the services.
 """
@@ -24,7 +24,7 @@ from infra.config import StageConfig
 from infra.layer import LayerError
 from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
 
-# One process synthesizes for all of these.
+# One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ OTHER_ACCOUNT = "444455556666"
 ZONES = ["us-east-1a", "us-east-1b"]
 STAGES = {"dev": {}, "prod": {"termination_protection": True}}
 
-# The tests put one of their own in its place.
+# The tests replace boto3.Session.
 REAL_SESSION = boto3.Session
 
 Answer = tuple[str, str, Mapping[str, Any] | str]
@@ -85,14 +85,14 @@ def zones(*names: str) -> Answer:
 
 @pytest.fixture
 def prod(stage_config: Callable[..., StageConfig]) -> StageConfig:
-    """It reserves 206 and names two zones."""
+    """Return the stage prod, which reserves 206 and names two zones."""
     concurrency = {"ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2}
     return stage_config("prod", account=ACCOUNT, concurrency=concurrency, network={"availability_zones": ZONES})
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A machine on which nothing is missing."""
+    """Return a machine on which nothing is missing."""
     monkeypatch.setattr(preflight, "lambda_interpreter", lambda: "/usr/bin/python3.13")
     monkeypatch.setattr(preflight, "build_layer", lambda *_, **__: None)
     return monkeypatch

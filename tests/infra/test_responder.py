@@ -1,4 +1,4 @@
-"""The responder's stack: what it may do, what it keeps, and that nothing else needs it."""
+"""The responder's stack: its permissions, what it keeps, and that no other stack needs it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ def _one(template: Template, kind: str) -> dict[str, Any]:
 
 
 def _statements(template: Template) -> dict[str, Any]:
-    """What the function may do: action -> resource."""
+    """Return the function's permissions: action -> resource."""
     allowed = {}
     for policy in template.find_resources("AWS::IAM::Policy").values():
         for statement in policy["Properties"]["PolicyDocument"]["Statement"]:

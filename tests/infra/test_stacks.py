@@ -1,4 +1,4 @@
-"""What the synthesized templates mean, stage by stage; never how CDK names things."""
+"""The meaning of the synthesized templates, stage by stage; never how CDK names things."""
 
 import os
 import subprocess
@@ -14,14 +14,14 @@ from aws_cdk.assertions import Match, Template
 from infra.composition import compose
 from infra.config import StageConfig
 
-# One process synthesizes for all of these.
+# One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin"}
-# It knows no Valkey, and so needs no network.
+# Its function knows no Valkey, and so needs no network.
 IN_THE_NETWORK = ROLES - {"dynamodb_processor"}
 # The emulator's CloudFormation does not know these.
 NOT_IN_THE_EMULATOR = {
@@ -46,7 +46,7 @@ def _resources(template: Template, kind: str) -> list[Resources]:
 
 
 def _statements(template: Template) -> list[Resources]:
-    """All that any role may do."""
+    """Return the permissions of all roles."""
     documents = [policy["PolicyDocument"] for policy in _resources(template, "AWS::IAM::Policy")]
     for role in _resources(template, "AWS::IAM::Role"):
         assert "ManagedPolicyArns" not in role, "AWS's own policies name no resource"
@@ -147,7 +147,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_starts_that_fail_are_kept(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    """Of the functions that functions start; the watchdog's next pass makes up for a lost one."""
+    """Check the functions that functions start; the watchdog's next pass makes up for a lost start of its own."""
     buffer = synthesize(stage)["Buffer"]
     kept = {
         config["FunctionName"]["Ref"]: config["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
@@ -206,7 +206,7 @@ def test_a_warm_ingest_is_entered_by_its_published_version(
             assert permission["FunctionName"] == {"Ref": alias_id}
 
 
-# AWS lets nobody name these: the network interfaces do not exist yet, and trace segments belong to no resource.
+# AWS requires a wildcard here: the network interfaces do not exist yet, and trace segments belong to no resource.
 NAMELESS = {
     "ec2:CreateNetworkInterface",
     "ec2:DescribeNetworkInterfaces",
@@ -340,7 +340,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
         "Cache": {"Cache", "User", "Users", "Key"},
         "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "Holding", "WebhookSecrets", *queues, *logs},
     }
-    # Others hold on to these: platforms to the API's address, stacks to what they import.
+    # Others depend on these: platforms on the API's address, stacks on what they import.
     known = {"Network": {"Vpc", "FunctionsSecurityGroup", "CacheSecurityGroup"}, "Cache": set(), "Buffer": {"Api"}}
     stacks = synthesize("prod")
     for stack, names in retained.items():
@@ -453,7 +453,7 @@ def test_endpoints_are_those_the_functions_use_and_serve_this_account_only(
 
 
 def test_another_egress_replaces_no_subnet_that_is_in_use(synthesize: Callable[..., Stacks]) -> None:
-    """Functions and cache import the subnets: a replaced one could not be deployed."""
+    """Change the egress: functions and cache import the subnets, so a replaced subnet could not be deployed."""
     by_nat, by_endpoints = (
         {
             name: subnet["Properties"]["CidrBlock"]

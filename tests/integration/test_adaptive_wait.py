@@ -13,7 +13,7 @@ from tests.support.engine import Engine
 
 
 def test_adaptive_waits_as_rfc_6298_computes_by_hand(engine: Engine) -> None:
-    """SRTT = 7/8 SRTT + 1/8 R, RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R|, RTO = SRTT + 4 RTTVAR; first R, R/2."""
+    """Use SRTT = 7/8 SRTT + 1/8 R, RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R|, RTO = SRTT + 4 RTTVAR; first R, R/2."""
     found = send_at(engine, ADAPTIVE, 0, 400, 1200, 1300)
     # R = 400: 400 + 4 × 200 = 1200.
     # R = 800: var = 0.75 × 200 + 0.25 × 400 = 250, mean = 350 + 100 = 450: 450 + 1000 = 1450.
@@ -50,7 +50,7 @@ def test_adaptive_remembers_the_author_from_one_batch_to_the_next(engine: Engine
 
 
 def test_a_wrong_guess_lengthens_the_next_wait(engine: Engine) -> None:
-    """A message soon after a batch went out was part of the same thought: its gap counts."""
+    """Send a message soon after a batch left: it belongs to the same thought, so its gap counts."""
     send_at(engine, ADAPTIVE, 0, 100, 200, 300)
     engine.clock.now_ms += 400
     claim_and_take(engine, "c", "t1")

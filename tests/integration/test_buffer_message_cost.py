@@ -1,4 +1,4 @@
-"""What a message costs in round trips and commands: what no machine's speed changes."""
+"""The cost of a message in round trips and commands, which is the same on every machine."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine, monitored
 from tests.support.valkey_server import STRICT_SHEBANG
 
-# What the looking itself costs the server.
+# Commands of the test's own look at the server.
 OBSERVER = {"config|resetstat", "info"}
 
 PROMISED_CALLS = 6
@@ -14,13 +14,13 @@ ORDINARY_CALLS = 4
 FIRST_CALLS = 8  # it also looks for a hold and a frozen batch, and schedules
 DUPLICATE_CALLS = 3
 ENDING_CALLS = 5  # it also brings the time forward in pending
-WAKING_CALLS = 3  # once until the processor has looked again
+WAKING_CALLS = 3  # one wake until the processor has looked again
 ADAPTIVE_CALLS = 2
 STARTING_CALLS = 3
 
 
 def redis_calls(engine: Engine, message_id: str, *, rules: Rules | None = None) -> int:
-    """How many commands run inside the script; that its EVALSHA is all a client sends is asserted here."""
+    """Return how many commands run inside the script; fail if the client sends more than one EVALSHA."""
     with monitored(engine.admin) as watch:
         engine.admin.config_resetstat()
         engine.send("customer-1", message_id, rules=rules)
@@ -33,7 +33,7 @@ def redis_calls(engine: Engine, message_id: str, *, rules: Rules | None = None) 
 
 
 def with_a_processor(engine: Engine) -> None:
-    """It has looked, and knows when it will look again."""
+    """Let a processor look once, so that it knows when it will look again."""
     engine.send("customer-1", "teaches the server its scripts")
     engine.store.cancel_buffer("customer-1")
     assert engine.claim() == []

@@ -37,7 +37,7 @@ STATES = [
 
 
 def leave_cancelled_batch_behind(engine: Engine, newer: Rules) -> None:
-    """A cancel came during the emission, then a newer message; then the conversation processor died."""
+    """Cancel during the emission, send a newer message, then let the conversation processor die."""
     left_by_a_dead_conversation_processor(engine)
     engine.clock.advance(-1)
     assert engine.cancel("c").leaving

@@ -42,7 +42,7 @@ def test_one_message_of_a_host_an_hour_ahead_does_not_delay_the_next_ones(engine
 @pytest.mark.case(13)
 @pytest.mark.parametrize("ahead_ms", [-60_000, -1001, -1, 1, 999, 60_000])
 def test_hosts_whose_clocks_run_apart_keep_order_and_bounds(engine: Engine, ahead_ms: int) -> None:
-    """The second host's clock is off. Time inside a conversation goes by the later of the two."""
+    """Send by a second host whose clock is off. Time inside a conversation goes by the later of the two clocks."""
     other = ManualClock()
     store = engine.another_store(clock=other)
     first_at_ms = engine.clock.now_ms

@@ -31,7 +31,7 @@ BRISK = Rules(silence_ms=200, typing_inference_ms=0, max_wait_ms=2000, max_messa
 
 
 class Town:
-    """Some conversations, processors and conversation processors that die at any moment, and a watchdog."""
+    """Some conversations, a watchdog, and processors and conversation processors that die at any moment."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine, self.bus, self.chance = engine, Bus(), random.Random(seed)
@@ -114,7 +114,7 @@ def test_a_crash_between_take_and_the_answer_brings_the_same_batch_again(engine:
     assert bus.ids("c") == ["m1", "m2"]
 
 
-# Where the machinery dies, as the number of steps it still took: none, claim, take, emit.
+# The number of steps before the processor or its conversation processor dies: none, claim, take, emit.
 DEATHS = range(4)
 
 
@@ -181,7 +181,7 @@ def test_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pas
 @pytest.mark.case(12)
 @pytest.mark.parametrize("calls", range(1, 13))
 def test_there_is_no_moment_in_which_a_message_has_no_schedule(engine: Engine, calls: int) -> None:
-    """A whole life, cut off after each of its calls: the keys hold, and the rest of the machine finishes."""
+    """Cut a whole life off after each of its calls: the keys hold, and the watchdog and new processors finish."""
     bus = Bus()
     life: list[Callable[[], object]] = [
         lambda: engine.send("c", "m1"),

@@ -20,7 +20,7 @@ SETTINGS = StoreSettings()
 
 @pytest.mark.case(29)
 def test_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
-    """Times to live are the server's own, so this store asks for the shortest there is."""
+    """Ask for the shortest time to live there is, since the server's own clock counts it."""
     engine = strict
     engine.store = engine.another_store(SETTINGS._replace(seen_ms=1))
     engine.send("c", "m0", rules=Rules(adaptive=True))

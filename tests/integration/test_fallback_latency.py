@@ -1,4 +1,4 @@
-"""Valkey swallows what it is sent: a webhook is answered by the DynamoDB lane before its platform gives up."""
+"""If Valkey swallows requests, the DynamoDB lane answers a webhook before its platform gives up."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Ids and payloads nobody should send: a clear error or correct behaviour, no wrong slot, no loss."""
+"""Ids and payloads that no platform should send: a clear error or correct behaviour, no wrong slot, no loss."""
 
 import pytest
 from redis.crc import key_slot

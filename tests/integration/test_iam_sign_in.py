@@ -1,6 +1,6 @@
 """Signing in as in AWS: over TLS, with tokens that live 15 minutes, as a user with the cache's own access string.
 
-The server knows as passwords the tokens that are valid at the moment; time is the test's.
+The server accepts as passwords the tokens that are valid at the moment; the test moves the time.
 """
 
 import re
@@ -37,7 +37,7 @@ VALID_MS = 900_000
 
 
 class Issuer:
-    """IAM and the cache together: signs tokens, and has the server take those that are valid now."""
+    """IAM and the cache together: signs tokens, and makes the server accept those that are valid now."""
 
     def __init__(self, admin: Any, clock: ManualClock) -> None:
         self._admin = admin
@@ -78,7 +78,7 @@ class Issuer:
 
 
 class Cache:
-    """The cache as a function sees it, and what stands behind it."""
+    """A function's view of the cache, and the server behind it."""
 
     def __init__(self, engine: Engine, proxy: Proxy, ca_file: Path | None) -> None:
         self.admin, self.proxy, self.clock = engine.admin, proxy, ManualClock()

@@ -1,4 +1,4 @@
-"""Reading a list and deleting it are one step, or what came between is lost."""
+"""Reading a list and deleting it are one step: otherwise a message that arrives in between is lost."""
 
 import random
 
@@ -35,7 +35,7 @@ class Author:
         self.token = ""
 
     def step(self) -> bool:
-        """Does one thing; false when there is nothing left to do."""
+        """Do one thing; return False if nothing is left to do."""
         store = self.engine.store
         if self.token and (not self.to_send or self.chance.random() < 0.5):
             if self.chance.random() < 0.15:

@@ -1,6 +1,6 @@
 """Random histories of a stage with a fallback: every message comes out in one batch, whichever lanes it was in.
 
-Each bug below, planted into the protocol between the lanes, is found by the same judgement.
+The same judgement finds each bug below, planted into the protocol between the lanes.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ interruptions = st.builds(
 )
 disturbed = st.builds(lambda step, what: step._replace(interruption=what), by_services | by_people, interruptions)
 anything = st.lists(undisturbed | disturbed, min_size=6, max_size=16)
-# Both lanes at work on one message, at the same time: what is rare by chance.
+# Histories in which both lanes work on one message at the same time, which is rare by chance.
 past, ends, execute = Step("deliver_past_valkey", (0, "swallowed", 0)), Step("let_windows_end"), Step("execute")
 collisions = st.builds(
     lambda before, service, at, when, meanwhile: [

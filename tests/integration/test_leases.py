@@ -163,7 +163,7 @@ def test_leaving_is_allowed_when_the_next_due_time_lies_beyond_the_horizon(engin
 
 
 def test_leaving_while_batches_are_in_flight_loses_nothing(engine: Engine) -> None:
-    """What is in flight has its conversation processor; if that one dies, the watchdog has it."""
+    """Leave although a batch is in flight: its conversation processor completes it, or the watchdog puts it back."""
     bus = Bus()
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")

@@ -1,4 +1,4 @@
-"""An operator's list of what a shard holds: complete over many pages, while everything moves."""
+"""An operator's list of a shard's conversations: complete over many pages, while everything moves."""
 
 import random
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_a_long_list_comes_in_pages_and_misses_none(unwatched: Engine, state: st
 
 
 def test_a_buffer_that_stays_open_is_listed_though_everything_moves(unwatched: Engine) -> None:
-    """It is flushed, claimed, put back and retimed, the hash grows and shrinks around it, and still it is found."""
+    """Flush, claim, put back and retime it, while the hash grows and shrinks around it: the list still has it."""
     engine, chance, bus = unwatched, random.Random(1), Bus()
     stays = [f"stays {n}" for n in range(700)]
     for name in stays:

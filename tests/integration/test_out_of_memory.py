@@ -1,4 +1,4 @@
-"""At its storage limit the cache takes no new message, lets all it holds go out, and loses none of it."""
+"""At its storage limit the cache takes no new message, lets all its messages go out, and loses none of them."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ ROOM = 3_000_000
 
 @pytest.fixture
 def tight(valkey: ValkeyServer) -> Iterator[Engine]:
-    """As in production: scripts go as they are, and what has a time to live may be evicted."""
+    """Yield an engine as in production: scripts as they are, and keys with a time to live may be evicted."""
     admin = valkey.admin()
     admin.flushall()
     client = connect(ConnectionSettings(valkey.url))
@@ -48,7 +48,7 @@ def limit_memory(engine: Engine, room: int) -> None:
 
 
 def fill(engine: Engine, *, rules: Rules = NOW) -> list[str]:
-    """Sends until no message is taken any more; answers the conversations whose message was."""
+    """Send until no message is accepted any more; return the conversations whose message was accepted."""
     taken: list[str] = []
     big = b"x" * 50_000
     for n in range(1000):
@@ -61,7 +61,7 @@ def fill(engine: Engine, *, rules: Rules = NOW) -> list[str]:
 
 
 def exhaust(engine: Engine) -> None:
-    """Not one byte more: whatever a script wants to grow is refused."""
+    """Use up the last byte: the server refuses whatever a script wants to grow."""
     engine.admin.config_set("maxmemory", 1)
 
 

@@ -88,7 +88,7 @@ def test_a_start_that_led_to_nothing_is_tried_again_after_the_reservation(engine
 
 
 def test_a_duplicate_may_be_the_one_that_starts_it(engine: Engine) -> None:
-    """The first sender may have died between buffering and starting."""
+    """Send it again: the first sender may have died between buffering and starting."""
     assert engine.send("c", "m1").start_processor
     engine.clock.advance(SETTINGS.start_ms)
     assert engine.send("c", "m1").start_processor

@@ -1,4 +1,4 @@
-"""The watchdog's look at a shard: what is overdue, and whether a processor must be started."""
+"""The watchdog's look at a shard: which conversations are overdue, and whether a processor must be started."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Any call may be made twice: its answer got lost, or the service that invoked the caller did so twice."""
+"""Any call may be made twice: because its answer got lost, or because the caller was invoked twice."""
 
 from itertools import count
 from typing import Any
@@ -21,19 +21,19 @@ every_scene = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.n
 
 
 def repeatable(engine: Engine, connection: Connection | None = None) -> Store:
-    """Makes every call under the same call id."""
+    """Give every call the same call id."""
     return engine.another_store(new_call_id=lambda: "this call", connection=connection)
 
 
 def bring_about(scene: Scene, engine: Engine) -> None:
-    """The scene's state, down to the ids of the calls that led to it."""
+    """Bring the engine into the scene's state, down to the ids of the calls that lead to it."""
     numbers = count(1)
     engine.store = engine.another_store(new_call_id=lambda: f"call {next(numbers)}")
     scene.state(engine)
 
 
 def content(engine: Engine, scene: Scene) -> Content:
-    """All keys, without what the scene's script may change again."""
+    """Return all keys, without what the scene's script may change again."""
     found = engine.settle()
     for name, key in engine.keys().items():
         if key.kind == "hash" and scene.may_change:

@@ -27,7 +27,7 @@ from tests.support.states import waiting_for_retry
 def test_new_rules_time_an_open_buffer_as_if_it_had_begun_under_them(
     engine: Engine, later: Rules, sent: list[int]
 ) -> None:
-    """Its gaps are all alike: the mean gap, which stands for the last, is the last."""
+    """Send with equal gaps, since retiming uses the mean gap in place of the last one."""
     began_ms = engine.clock.now_ms
     *_, (after_ms, reason) = send_at(engine, later, *sent)
     engine.admin.flushall()

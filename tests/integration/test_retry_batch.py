@@ -45,7 +45,7 @@ def test_a_publish_that_fails_then_succeeds_keeps_id_content_and_order(engine: E
 
 @pytest.mark.case(30)
 def test_a_poison_batch_is_given_up_after_n_and_its_lane_goes_on(engine: Engine) -> None:
-    """The conversation processor sends it to the dead letters, then completes it."""
+    """Complete the batch after the last attempt, as the conversation processor does when it has dead-lettered it."""
     bus, give_up_after = Bus(), 3
     engine.send("c", "poison")
     engine.send("d", "m1")

@@ -1,4 +1,4 @@
-"""Which tests the make targets choose, and which tests start a server."""
+"""The tests that the make targets choose, and the tests that start a server."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Where fakeredis and the real server part. tests/README.md lists these, by the names of the tests."""
+"""The differences between fakeredis and the real server. tests/README.md lists them by the names of the tests."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ def real(valkey: ValkeyServer) -> Iterator[Any]:
 
 @pytest.fixture
 def imitation() -> Iterator[Any]:
-    """One of its own each: a script may break it for those that follow."""
+    """Yield a fakeredis for each test: a script may break it for those that follow."""
     client = FakeStrictRedis(server=FakeServer())
     yield client
     client.close()

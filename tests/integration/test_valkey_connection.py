@@ -1,4 +1,4 @@
-"""What callers get when Valkey is away, slow, forgetful, or somebody else's."""
+"""Errors and retries if Valkey is away, slow, forgetful, or refuses the sign-in."""
 
 import time
 import traceback

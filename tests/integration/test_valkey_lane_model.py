@@ -28,7 +28,7 @@ def machine_on(server: ValkeyServer, scripts: Path = LUA_DIRECTORY) -> type[Engi
 
 
 def replay(machine: EngineMachine, history: Iterable[Callable[[EngineMachine], object]]) -> None:
-    """Make these steps, judged as Hypothesis has them judged: after each one, and in the end."""
+    """Make these steps and judge after each one and in the end, as Hypothesis does."""
     machine.begin()
     machine.everything_holds()
     for step in history:

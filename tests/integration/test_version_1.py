@@ -1,7 +1,7 @@
-"""What version 1 wrote, today's code reads: buffers, batches, events and letters outlive a deploy.
+"""Today's code reads the data of version 1: buffers, batches, events and dead letters outlive a deploy.
 
-The files under tests/fixtures/v1 are never edited, only added to: they stand for what lies in somebody's cache, queue
-or bucket. A change that needs another file there to pass cannot be deployed over running conversations.
+The files under tests/fixtures/v1 are never edited, only added to: they stand for data in the caches, queues and buckets
+of stages in use. A change that needs another file there to pass cannot be deployed over running conversations.
 """
 
 import json
@@ -50,7 +50,7 @@ def read(name: str) -> Any:
 
 @pytest.fixture
 def shard(engine: Engine) -> Engine:
-    """A shard as version 1 left it, at that moment: its processor sleeps, one conversation processor is at work."""
+    """Return a shard as version 1 left it: its processor sleeps, one conversation processor is at work."""
     state = read("shard.json")
     for name, key in state["keys"].items():
         value = key["value"]
@@ -164,7 +164,7 @@ def taken_of(event: Any) -> Taken:
 
 
 def grown_from(old: Any, new: Any) -> bool:
-    """Everything that was there is there as it was; objects may have more fields."""
+    """Return whether everything of the old value is unchanged in the new one; objects may have more fields."""
     if isinstance(old, dict) and isinstance(new, dict):
         return all(name in new and grown_from(value, new[name]) for name, value in old.items())
     if isinstance(old, list) and isinstance(new, list):

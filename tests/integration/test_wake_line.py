@@ -1,4 +1,4 @@
-"""The processor's sleep on a real server: woken at once, on time otherwise, quiet, and nobody's wake is lost."""
+"""The processor's sleep on a real server: woken at once, on time otherwise, quiet, and no wake is lost."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def test_without_a_wake_the_sleep_ends_on_time(wake: Wake) -> None:
         assert not woken
         late_ms.append(took_ms - (1 + n % 7))
     assert min(late_ms) > -1
-    # The machine may be busy with other tests: the median shows whose timer it is.
+    # The machine may be busy with other tests; the median shows which timer ended the sleep.
     assert quantiles(late_ms, n=2)[0] < 5
 
 

@@ -14,7 +14,7 @@ WRITTEN = ["START", "processor started", "buffered", "buffered", "END", "REPORT"
 
 
 class Logs:
-    """A logs API with one run, whose lines all carry one time; a line is added with each look."""
+    """A logs API with one run, whose lines all have the same time; each look finds one line more."""
 
     def __init__(self) -> None:
         self.events = [{"timestamp": 1_000, "logStreamName": "s", "message": text} for text in WRITTEN]
@@ -33,7 +33,7 @@ def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(logs, "POLL_SECONDS", 0)
     following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0)
     assert [next(following).split(maxsplit=2)[2] for _ in WRITTEN] == WRITTEN
-    # One more of the same text and time is one more line; an earlier one that came late is shown, too.
+    # A second line of the same text and time is shown, and so is an earlier line that came late.
     api.events += [{"timestamp": 1_000, "logStreamName": "s", "message": "buffered"}]
     api.events.insert(0, {"timestamp": 900, "logStreamName": "s", "message": "late"})
     assert [next(following).split(maxsplit=2)[2] for _ in range(2)] == ["late", "buffered"]

@@ -7,14 +7,14 @@ from typing import Any
 from message_buffer.errors import SendFailed
 from tests.support.window import Killed, Wire
 
-# What may happen to a request: it is made; it is made and the answer is lost; it is refused; its maker dies.
+# A request is made; or it is made and its answer is lost; or it is refused; or its maker dies.
 GO, LOSE, REFUSE, KILL = "go", "lose", "refuse", "kill"
 FATES = (GO, LOSE, REFUSE, KILL)
 PATIENCE_SECONDS = 30
 
 
 class Actor:
-    """Runs until its next request, and waits there for what becomes of it."""
+    """Runs until its next request, and waits there until the test says what happens to that request."""
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name, self._work = name, work
@@ -28,7 +28,7 @@ class Actor:
         self._wait()
 
     def step(self, fate: str = GO) -> None:
-        """To its next request, or to its end."""
+        """Run to the next request, or to the end."""
         self._fate = fate
         self._has_stopped.clear()
         self._may_go.set()
@@ -65,7 +65,7 @@ class Actor:
 
 
 def take_turns(wire: Wire) -> None:
-    """From now on every request of an actor waits for its turn."""
+    """Make every request of an actor wait for its turn from now on."""
     lost: set[int] = set()
 
     def before(request: str) -> None:

@@ -40,7 +40,7 @@ class Call:
 
     @property
     def function(self) -> str | None:
-        """Whom an Invoke is for."""
+        """Return the function that an Invoke is for."""
         parts = self.path.split("/")
         return parts[3] if self.operation == INVOKE else None
 
@@ -51,10 +51,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a call that a trap was set for."""
+    """The fate of a call for which a trap was set."""
 
     forward: bool = True
-    answer: Response | None = None  # instead of the emulator's
+    answer: Response | None = None  # replaces the emulator's answer
     hang_up: bool = False
 
 
@@ -65,13 +65,13 @@ LOSE_CALL = Verdict(forward=False, hang_up=True)
 
 
 def refuse(status: int, code: str) -> Verdict:
-    """The whole call fails, as a service does that throttles or is down."""
+    """Make the whole call fail, as a service does that throttles or is down."""
     body = json.dumps({"__type": code, "message": "made to fail"}).encode()
     return Verdict(False, (status, {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": code}, body))
 
 
 def refuse_entries(call: Call) -> Verdict:
-    """PutEvents answers 200 and says in the body that no entry was taken: the failure that is easily overlooked."""
+    """Make PutEvents answer 200 and say in the body that no entry was taken: the failure that is easily overlooked."""
     entries = [{"ErrorCode": "ThrottlingException", "ErrorMessage": "made to fail"} for _ in call.json["Entries"]]
     body = json.dumps({"FailedEntryCount": len(entries), "Entries": entries}).encode()
     return Verdict(False, (200, {"Content-Type": "application/x-amz-json-1.1"}, body))
@@ -147,7 +147,7 @@ class AwsProxy:
         function: str | None = None,
         about: str = "",
     ) -> Trap:
-        """Do this to calls of one kind, to a function, with these words in them; everything else passes."""
+        """Do this to calls of one kind, to a function, whose bodies contain these words. Every other call passes."""
         return self._set(self._traps, operation, judge, times=times, function=function, about=about)
 
     def hold(self, operation: str, *, function: str | None = None, then: Verdict = LOSE_CALL) -> Hold:
@@ -159,7 +159,7 @@ class AwsProxy:
         return self._hold(self._after, operation, function=function, then=then)
 
     def longest_chain(self, function: str) -> int:
-        """How many invocations deep a function was started: each hop is counted by the emulator, for its loop guard."""
+        """Return how many invocations deep a function was started; the emulator counts each hop for its loop guard."""
         with self._lock:
             depths = [call.headers.get(DEPTH_HEADER, "0") for call in self.calls if call.function == function]
         return max(map(int, depths), default=0)
@@ -192,7 +192,7 @@ class AwsProxy:
         return trap
 
     def serve(self, call: Call, connection: http.client.HTTPConnection) -> Response | None:
-        """The answer to a call, or None: hang up."""
+        """Return the answer to a call, or None if the connection is to be closed without one."""
         with self._lock:
             self.calls.append(call)
             trap = next((each for each in self._traps if each.take(call)), None)

@@ -39,7 +39,7 @@ class BadServer:
 
 @contextlib.contextmanager
 def black_hole() -> Iterator[BadServer]:
-    """Takes connections and requests, and never answers."""
+    """Take connections and requests, and never answer."""
     server = BadServer(hangs_up=False)
     yield server
     server.close()

@@ -19,7 +19,7 @@ from message_buffer.rules.layers import Rules
 START_OF_TIME_MS = 1_700_000_000_000
 
 _DUMP_KEY = "{b0}:looked-at-by-the-test"
-# Everything a server holds, in one round trip.
+# Returns everything that a server stores, in one round trip.
 _DUMP = """
 local all = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -83,7 +83,7 @@ class Engine:
         new_call_id: Callable[[], str] | None = None,
         connection: Connection | None = None,
     ) -> Store:
-        """A second user of the same server: another host, with its own clock or its own settings."""
+        """Return a store of a second user of the same server: another host, with its own clock or its own settings."""
         client = self.client
         return Store(
             connection or Connection(lambda: client),
@@ -107,11 +107,11 @@ class Engine:
         return outcome
 
     def work(self) -> None:
-        """Become the processor, so that claims are allowed."""
+        """Acquire the lease, so that claims are allowed."""
         self.store.acquire_lease(0, self.processor)
 
     def claim(self) -> list[str]:
-        """What is due now, as the live processor of shard 0."""
+        """Claim what is due now as the live processor of shard 0; return the conversations."""
         self.work()
         claimed = self.store.claim_due(0, self.processor)
         return [due.conversation for due in claimed.conversations]  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ class Engine:
         return {key.decode(): Key(kind.decode(), ttl, value) for key, kind, ttl, value in found}
 
     def settle(self) -> dict[str, tuple[str, list[bytes]]]:
-        """The content of every key, comparable between two moments."""
+        """Return the content of every key, comparable between two moments."""
         return {
             name: (key.kind, key.value if key.kind == "list" else sorted(map(bytes, key.value)))
             for name, key in self.keys().items()
@@ -152,7 +152,7 @@ _ONE_KEY = {
 
 
 class Watch:
-    """What MONITOR saw: for each script call its declared keys, and each command run inside it."""
+    """The output of MONITOR: for each script call its declared keys, and each command run inside it."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, set[bytes], list[list[bytes]]]] = []
@@ -193,7 +193,7 @@ def _keys_of(command: list[bytes]) -> list[bytes]:
 
 @contextmanager
 def monitored(admin: Any) -> Iterator[Watch]:
-    """Reads MONITOR while the block runs; everything it saw is there when the block has ended."""
+    """Read MONITOR while the block runs. The watch is complete when the block has ended."""
     connection = admin.connection_pool.get_connection()
     watch = Watch()
     connection.send_command("MONITOR")

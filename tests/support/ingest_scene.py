@@ -46,7 +46,7 @@ def gateway(
     as_base64: bool = True,
     route: str = "webhook",
 ) -> Json:
-    """What the HTTP API hands over, in payload format 2.0."""
+    """Return the event that the HTTP API passes on, in payload format 2.0."""
     return {
         "version": "2.0",
         "routeKey": f"{method} /{route}/{{platform}}",
@@ -70,7 +70,7 @@ def rest_gateway(
     query: dict[str, str] | None = None,
     stage: str = "live",
 ) -> Json:
-    """What the REST API hands over: format 1.0, all media types binary, null for what there is none of."""
+    """Return the event that the REST API passes on: format 1.0, all media types binary, null for each empty field."""
     return {
         "resource": "/webhook/{platform}",
         "path": f"/webhook/{platform}",

@@ -1,4 +1,4 @@
-"""What must hold between any two calls, read from the keys themselves: by themselves, and as the model has them."""
+"""The rules that hold between any two calls, checked on the keys alone and against the model."""
 
 from collections.abc import Mapping
 
@@ -45,7 +45,7 @@ def open_buffers(keys: Keys) -> set[bytes]:
 def assert_nothing_expires(keys: Keys, conversation: str) -> None:
     for kind in ("conv", "msgs", "batch", "taken", "seen"):
         key = keys.get(f"{{b0}}:{kind}:{conversation}", _NOTHING)
-        # Of an open buffer's conversation, what conv keeps may be lost; a frozen batch may not.
+        # While a buffer is open, conv may be lost; a frozen batch in it may not.
         if kind != "conv" or b"frozen" in key.pairs:
             assert key.ttl_ms < 0, f"{kind} of {conversation} expires while messages wait"
 
@@ -81,7 +81,7 @@ def assert_agrees_with(model: Mapping[str, ConversationModel], keys: Keys) -> No
 
 
 def _schedule_agrees(name: str, model: ConversationModel, keys: Keys, buffer: bytes | None) -> None:
-    """I1 and its converse: a conversation is scheduled once, at its time, if and only if it has messages."""
+    """Check I1 and its converse: a conversation is scheduled once, at its time, if and only if it has messages."""
     member = name.encode()
     pending = keys.get("{b0}:pending", _NOTHING).pairs
     inflight = keys.get("{b0}:inflight", _NOTHING).pairs
@@ -111,10 +111,10 @@ def _frozen_batch_agrees(model: ConversationModel, taken: Key) -> None:
 
 
 def _memories_agree(model: ConversationModel, conv: Key, seen: Key, emitted: Key | None) -> None:
-    """Of an idle conversation everything expires; the ids of one that is not idle never do."""
+    """Check that everything of an idle conversation expires, and that the ids of any other conversation do not."""
     assert seen is _NOTHING or (seen.ttl_ms > 0) == model.is_idle
     if conv is not _NOTHING and (model.is_idle or model.frozen):
-        # Of an author with nothing but an open buffer, conv may go: the buffer has its own copy of the generation.
+        # If an author has nothing but an open buffer, conv may be lost: the buffer has its own copy of the generation.
         assert (conv.ttl_ms > 0) == model.is_idle
     assert emitted is None or emitted.ttl_ms > 0
     remembered = {batch_id.decode(): int(at) for batch_id, at in emitted.pairs.items()} if emitted else {}

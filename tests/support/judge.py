@@ -1,4 +1,4 @@
-"""What a test sent, and the one judge of what came out: each message once, in order, in time."""
+"""The messages that a test sends, and the judge of what comes out: each message once, in order, in time."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
-# Every text begins with it, so that it can be looked for where no text belongs.
+# Every text begins with it, so that tests can search for it in places where no text belongs.
 TEXT_MARK = "text of"
 
 
@@ -27,7 +27,7 @@ TEXT_MARK = "text of"
 class Accepted:
     message_id: str
     due_at_ms: int
-    """If a repeat finds its batch taken already: when that was answered, which is no earlier than it was due."""
+    """The time of the answer, if a repeat found its batch taken already. It is no earlier than the due time."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Talk:
     name: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex[:12]}")
     accepted: list[Accepted] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)
-    """Sent, and neither accepted nor refused: these may come out, or not."""
+    """Messages that were sent, and neither accepted nor refused: they may come out, or not."""
     conversation_id: str = ""
 
     def body(self, message_id: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Talk:
         } | fields
 
     def say(self, message_id: str | None = None, **fields: Any) -> Answer:
-        """Send a message; it counts as accepted if the answer says so."""
+        """Send a message and count it as accepted if the answer says so."""
         body = self.body(message_id, **fields)
         self.unanswered.add(body["id"])
         answer = self.stage.webhooks.post("generic", body)
@@ -72,7 +72,7 @@ class Talk:
         return answer
 
     def note(self, answer: Answer, *message_ids: str) -> None:
-        """These messages were accepted by this answer."""
+        """Record that this answer accepted these messages."""
         self.note_state(answer.json["conversations"], *message_ids)
 
     def note_state(self, conversations: Mapping[str, Any], *message_ids: str) -> None:
@@ -90,20 +90,20 @@ class Talk:
         return [arrival for arrival in self.stage.inbox.arrivals if ids & set(ids_of(arrival))]
 
     def batches(self) -> list[list[str]]:
-        """The messages of each batch; a batch that came twice counts once."""
+        """Return the messages of each batch; a batch that came twice counts once."""
         return list({arrival.batch["batchId"]: ids_of(arrival) for arrival in self.arrivals()}.values())
 
     def wait_all(self, *, timeout_seconds: float = 20.0) -> list[list[str]]:
-        """The batches, once all that was accepted came out."""
+        """Wait until all accepted messages came out; return the batches."""
         _wait([self], timeout_seconds)
         return self.batches()
 
 
 def if_quick_enough(attempt: Callable[[], bool], *, attempts: int = 4) -> None:
-    """For a test that is only about something if the machine keeps a pace: `attempt` answers whether it did.
+    """Repeat a test that means something only if the machine keeps a pace, until `attempt` returns that it did.
 
-    The emulator starts a process for each request that finds none free: for dozens at once, an answer may take too
-    long. Those processes stay, so that the next attempt is quicker.
+    The emulator starts a process for each request that finds none free, so for dozens of requests at once an answer may
+    take too long. Those processes stay, so the next attempt is quicker.
     """
     for _ in range(attempts):
         with suppress(urllib3.exceptions.TimeoutError):
@@ -119,9 +119,9 @@ def ids_of(arrival: Arrival) -> list[str]:
 def judge(
     talks: Sequence[Talk], *, within_ms: int, timeout_seconds: float = 20.0, quiet_seconds: float = 1.0
 ) -> list[Arrival]:
-    """Every accepted message comes out under exactly one batch id, in order, and not later than allowed.
+    """Fail unless every accepted message came out under exactly one batch id, in order, and in time.
 
-    `within_ms` is the time from when a batch was due until it was on the bus.
+    `within_ms` is the longest time allowed from when a batch was due until it was on the bus.
     """
     _wait(talks, timeout_seconds)
     time.sleep(quiet_seconds)

@@ -25,7 +25,7 @@ from local.stage import ROOT, Stage
 from local.webhooks import Webhooks
 from tests.support.aws_proxy import Call
 
-# Short, but not so short that a machine which runs other tests beside these cannot keep the pace.
+# The times are short, but a machine that runs other tests beside these can still keep the pace.
 SILENCE_MS = 600
 TYPING_MS = 1_200
 MAX_WAIT_MS = 4_000
@@ -64,7 +64,7 @@ OVERRIDES: dict[str, Any] = {
 
 
 def share_emulator(home: Path) -> None:
-    """The emulator is installed once for all stages, also when several workers begin at the same time."""
+    """Install the emulator once for all stages, also if several workers begin at the same time."""
     installed = ROOT / ".local" / "emulator"
     installed.parent.mkdir(exist_ok=True)
     with (installed.parent / "installing.lock").open("w") as lock:
@@ -91,7 +91,7 @@ class LocalStage:
         return redis.Redis(host=host, port=int(port), decode_responses=True)
 
     def warm_up(self) -> None:
-        """Some processes for what comes, so that tests measure the product and not the emulator's cold starts."""
+        """Start some processes of each function: tests measure the product, not the emulator's cold starts."""
         known = len(self.inbox.arrivals)
         names = [f"warm-up-{number}" for number in range(WARM_PROCESSES)]
         with ThreadPoolExecutor(WARM_PROCESSES) as pool:
@@ -100,7 +100,7 @@ class LocalStage:
             ]
             list(pool.map(lambda body: self.webhooks.post("generic", body), bodies))
         is_warm = self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=60)
-        # What is still on its way would be taken for the next test's.
+        # Batches that are still on their way would be taken for the next test's.
         assert is_warm, "the warm-up's batches did not come out"
         if "watchdog" in self.outputs.Functions:
             self.invoke("watchdog", wait=True)
@@ -115,12 +115,12 @@ class LocalStage:
         )
 
     def workers(self, role: str) -> list[psutil.Process]:
-        """The processes in which a function runs, or waits for its next invocation."""
+        """Return the processes in which a function runs, or waits for its next invocation."""
         name = self.outputs.Functions[role]
         return [each for each in psutil.process_iter() if _runs(each, name, self.outputs.AwsEndpointUrl)]
 
     def kill(self, *roles: str) -> int:
-        """kill -9; says how many processes that ended."""
+        """Kill a function's processes with kill -9; return how many."""
         found = [worker for role in roles for worker in self.workers(role)]
         for worker in found:
             with suppress(psutil.NoSuchProcess):
@@ -129,14 +129,14 @@ class LocalStage:
         return len(found)
 
     def kill_caller(self, role: str, call: Call) -> None:
-        """kill -9 the one process that made this call."""
+        """Kill the one process that made this call, with kill -9."""
         (worker,) = [each for each in self.workers(role) if _talks_from(each, call.caller_port)]
         worker.kill()
         psutil.wait_procs([worker], timeout=5)
 
     @contextmanager
     def configured(self, role: str, *, timeout_seconds: int | None = None, **variables: str) -> Iterator[None]:
-        """Another configuration of a function inside; its processes start afresh on both edges."""
+        """Change a function's configuration inside the block; its processes start afresh on both edges."""
         client, name = self.outputs.client("lambda"), self.outputs.Functions[role]
         before = client.get_function_configuration(FunctionName=name)
         kept = before["Environment"]["Variables"]
@@ -153,7 +153,7 @@ class LocalStage:
 
     @contextmanager
     def watched(self, *, every_seconds: float) -> Iterator[None]:
-        """The watchdog passes more often than its schedule, so that a test need not wait half a minute."""
+        """Make the watchdog pass more often than its schedule, so that a test need not wait half a minute."""
         done = threading.Event()
 
         def patrol() -> None:
@@ -169,7 +169,7 @@ class LocalStage:
             patrolling.join()
 
     def log(self, role: str, *, since_ms: int) -> list[str]:
-        """What a function wrote; it appears when the invocation is over."""
+        """Return the log of a function; its lines appear when the invocation is over."""
         pages = self.outputs.client("logs").get_paginator("filter_log_events")
         arguments = {"logGroupName": self.outputs.LogGroups[role], "startTime": since_ms}
         return [event["message"] for page in pages.paginate(**arguments) for event in page["events"]]
@@ -177,7 +177,7 @@ class LocalStage:
     # -- Valkey ------------------------------------------------------------------------------------------------
 
     def processor_is_there(self) -> bool:
-        """Somebody holds the shard, dead or alive, until the lease runs out."""
+        """Return whether a processor, dead or alive, has the shard's lease."""
         alive_until = self.valkey.hget("{b0}:open", "")
         return isinstance(alive_until, str) and int(alive_until[:13]) > time.time() * 1_000
 
@@ -185,7 +185,7 @@ class LocalStage:
         return [str(key) for key in self.valkey.scan_iter(pattern)]
 
     def wait_until_busy(self, *, timeout_seconds: float = 30.0) -> float:
-        """Until a processor is there; when that was."""
+        """Wait until a processor is there; return when that was."""
         deadline = time.monotonic() + timeout_seconds
         while not self.processor_is_there():
             assert time.monotonic() < deadline, "no processor came"
@@ -193,7 +193,7 @@ class LocalStage:
         return time.time()
 
     def wait_until_idle(self, *, timeout_seconds: float = 30.0) -> None:
-        """Until no processor is there, so that a test knows where it begins."""
+        """Wait until no processor is there, so that a test knows where it begins."""
         deadline = time.monotonic() + timeout_seconds
         while self.processor_is_there():
             assert time.monotonic() < deadline, "the processor did not leave"
@@ -210,7 +210,7 @@ def local_stage(home: Path, *, lane: str = "valkey", responder: dict[str, Any] |
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)
             if responder is None:
-                # Whoever warms a stage up that answers is answered, in the midst of its tests.
+                # A stage with a responder would answer the warm-up's messages in the midst of its tests.
                 running.warm_up()
             yield running
     finally:
@@ -220,7 +220,7 @@ def local_stage(home: Path, *, lane: str = "valkey", responder: dict[str, Any] |
 def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
     try:
         environment = process.environ()
-        # The mark keeps this to processes of local stages, the port to those of this one.
+        # The mark limits this to processes of local stages, the port to those of this one.
         return (
             MARK in environment
             and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function

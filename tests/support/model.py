@@ -1,7 +1,7 @@
-"""A small model of one conversation: what the scripts must have made of it, written without looking at them.
+"""A small model of one conversation: the state that the scripts must have made, written without looking at them.
 
-Times are the caller's. The model knows nothing of keys, laziness or words; it says what is waiting, what is frozen,
-when the conversation is due and who may act on it.
+All times are passed in. The model knows nothing of keys, laziness or words; it says which messages wait, which are
+frozen, when the conversation is due and which run may act on it.
 """
 
 import math
@@ -79,7 +79,7 @@ class ConversationModel:
                 self.scheduled_at = max(self.not_before, self.due_at)
 
     def _learn(self, gap: int | None, timing: Timing) -> tuple[float | None, float]:
-        """The rhythm, not yet rounded."""
+        """Update the author's rhythm, which is not rounded yet."""
         if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
             return self.gap_mean, self.gap_dev
         if self.gap_mean is None:
@@ -143,7 +143,7 @@ class ConversationModel:
     def came_out_in(self, message_id: str, remembered: int) -> str | None:
         batches = sorted(self.emitted, key=self._when_emitted)
         later = [batch_id for batch_id in batches if self.emitted[batch_id] >= self.seen.get(message_id, math.inf)]
-        # Beyond a full memory there may have been another, which fits better.
+        # If the memory is full, an older batch that fits better may have been forgotten.
         return None if not later or len(later) == remembered else later[0]
 
     def flush(self, now: int) -> None:

@@ -1,4 +1,4 @@
-"""A TCP proxy before a server: it can lose answers, and it can speak TLS for a server that cannot."""
+"""A TCP proxy in front of a server: it can lose answers, and it can speak TLS for a server that cannot."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards bytes. Once told to lose n answers, the next n script calls reach the server unanswered."""
+    """Forwards bytes. Once asked to lose n answers, it forwards the next n script calls and drops their answers."""
 
     def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
         self._server_port = server_port
@@ -29,7 +29,7 @@ class Proxy:
             self._to_lose, self.lost = count, 0
 
     def fall_silent(self) -> None:
-        """From now on nothing reaches the server, on old connections and on new ones."""
+        """Let nothing reach the server from now on, on old connections and on new ones."""
         self._silent.set()
 
     def drop_connections(self) -> None:
@@ -37,7 +37,7 @@ class Proxy:
             _close(sock)
 
     def close(self) -> None:
-        # Only a shutdown wakes the thread that waits in accept.
+        # The thread that waits in accept wakes up only on a shutdown.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -100,7 +100,7 @@ def _close(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def behind_proxy(server_port: int, admin: Any, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
-    """A proxy before a cluster node, which tells its clients to come back by the same way."""
+    """Yield a proxy in front of a cluster node that directs its clients back through the proxy."""
     proxy = Proxy(server_port, tls)
     admin.config_set("cluster-announce-port", proxy.port)
     try:

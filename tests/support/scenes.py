@@ -15,7 +15,7 @@ NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
 
 Answer = object
-# What a repeat answers, given the first answer.
+# Returns the expected answer of a repeat, given the first answer.
 Again = Callable[[Answer], Answer]
 
 

@@ -1,4 +1,4 @@
-"""Where a message with the id `old` may be when something is done to its conversation."""
+"""The states in which a message with the id `old` may be when something happens to its conversation."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
 """DynamoDB in the tests' own process: moto's tables, called without the HTTP request that moto would have to read.
 
-Signing a request, writing it and parsing it again takes four times as long as what the table does with it. The window
+Signing a request, writing it and parsing it again takes four times as long as what the table does with it. The DynamoDB
 lane's tests make some fifty thousand requests, so they call the table itself.
 """
 

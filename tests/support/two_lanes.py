@@ -1,8 +1,8 @@
-"""Both lanes of a stage with a fallback, and everything that may go wrong between them, on a clock the test owns.
+"""Both lanes of a stage with a fallback, and everything that may go wrong between them, on a clock of the test.
 
-DynamoDB is moto's, the scripts run on fakeredis, the services are the real ones. Every request to the table, the
-queue, the bus and Valkey passes by one wire. In front of a request or behind it its maker can be killed, be told that
-it failed, or be stopped while somebody else does something.
+DynamoDB is moto's, the scripts run on fakeredis, the services are the real ones. Every request to the table, the queue,
+the bus and Valkey passes through one wire. Before or after a request its maker can be killed, be answered with an
+error, or be stopped while another actor does something.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
 SETTINGS = StoreSettings(executor_ms=20_000, claim_ms=20_000)
-# However long a history is, its batches are tried again to the end.
+# Retries go on until every batch is out, however long a history is.
 MAX_ATTEMPTS = 1_000
 MOST_WAITS = 3
 INGESTERS = 2
@@ -43,7 +43,7 @@ Do = Literal["kill", "fail"]
 
 
 class Interruption(NamedTuple):
-    """At the nth request of a step."""
+    """A fault at the nth request of a step."""
 
     at: int
     when: Literal["before", "after"]
@@ -57,14 +57,14 @@ class Step(NamedTuple):
 
 
 class OnItsWay(NamedTuple):
-    """A request to Valkey whose sender gave up. It takes effect when it arrives."""
+    """A request to Valkey that its sender gave up. It takes effect when it arrives."""
 
     send: Callable[[], Any]
     is_stop: bool
 
 
 class Line:
-    """A role's connection to Valkey, and what becomes of a request on it."""
+    """A role's connection to Valkey, and the fate of each request on it."""
 
     def __init__(self, world: "TwoLanes", role: Role) -> None:
         self._world, self._role = world, role
@@ -87,13 +87,13 @@ class Line:
 class _Frame:
     interruption: Interruption | None
     made: list[str] = field(default_factory=list)
-    """Requests of this step alone, not of those that interrupt it."""
+    """Requests of this step alone; requests of an interrupting step do not count."""
     is_stop: bool = False
 
 
 @dataclass
 class Accepted:
-    """By whom a message was first taken, and between which of all events."""
+    """A message's first acceptance: which ingester took it, and between which events."""
 
     lane: str
     ingester: int
@@ -168,7 +168,7 @@ class TwoLanes:
     # -- steps -------------------------------------------------------------------------------------------------
 
     def do(self, step: Step) -> None:
-        """As far as it gets."""
+        """Make a step as far as it gets."""
         self._frames.append(_Frame(step.interruption))
         try:
             getattr(self, step.name)(*step.args)
@@ -203,7 +203,7 @@ class TwoLanes:
             self._deliver(ingester, self.sent[pick % len(self.sent)])
 
     def deliver_past_valkey(self, ingester: int, how: Cut, pick: int | None = None) -> None:
-        """As it was away for this one alone."""
+        """Deliver as if Valkey could not be reached for this delivery alone."""
         before = self.cuts.get("ingest")
         self.cuts["ingest"] = how
         try:
@@ -245,16 +245,18 @@ class TwoLanes:
         return self._frames[-1].is_stop
 
     def _may_have_stopped(self) -> None:
-        """Call this after the last moment at which a stop can take effect: all that was sent before it may be gone."""
+        """Record which messages a stop may have dropped: all that were sent before this moment, the last at which the
+        stop can take effect.
+        """
         self.withdrawn |= set(self.sent)
 
     def execute(self) -> None:
-        """The processor and its conversation processors."""
+        """Run the processor and its conversation processors."""
         for conversation in self.engine.claim():
             self.conversation_processor.process(conversation, AMPLE)
 
     def recover(self) -> None:
-        """The watchdog, of conversation processors that died."""
+        """Let the watchdog put back the claims of conversation processors that died."""
         self.engine.store.recover_expired(0)
 
     def empty_windows(self) -> None:
@@ -265,7 +267,7 @@ class TwoLanes:
         self.empty_windows()
 
     def take_over(self) -> None:
-        """Others take whoever works for dead, and do it all again."""
+        """Let other instances do the work again of an instance that they believe dead."""
         self.wait(31_000)
         self.recover()
         self.execute()
@@ -281,7 +283,7 @@ class TwoLanes:
         self.cuts.pop(role, None)
 
     def arrive(self) -> None:
-        """What was on its way to Valkey when its sender gave up."""
+        """Let a request arrive at Valkey that its sender had given up."""
         for request in self.on_their_way:
             request.send()
             if request.is_stop:
@@ -313,7 +315,9 @@ class TwoLanes:
         return idle and not self.unanswered and self.scene.is_at_rest()
 
     def _is_left_over(self) -> bool:
-        """What was put without a window, and then taken by the Valkey lane: the next window finds it."""
+        """Return whether a message was stored without a window and then taken by the Valkey lane; the next window finds
+        it.
+        """
         contents = self.scene.table.read(CONVERSATION)
         return not self.unanswered and bool(contents.stored) and not contents.window.is_open
 
@@ -337,7 +341,7 @@ class TwoLanes:
         return seen
 
     def _judge_order(self, lane: str, out: list[str]) -> None:
-        """Among those that each ingester gave to the lane that emitted them."""
+        """Check the order among the messages that one ingester gave to the lane that emitted them."""
         taken = [self.accepted[each] for each in out if each in self.accepted and self.accepted[each].lane == lane]
         for earlier, later in combinations(taken, 2):
             turned = later.ingester == earlier.ingester and later.answered < earlier.asked

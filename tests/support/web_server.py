@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers by a script, badly if told to, and remembers what it was asked."""
+"""An HTTP server on loopback that answers as a script says, badly if the test wants that, and records the requests."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-# How one answers that does not: never within a test, in drops, or by hanging up.
+# Three ways not to answer: never within a test, drop by drop, or by hanging up.
 SLOW, DRIPPING, RESET = "slow", "dripping", "reset"
 PATIENCE_SECONDS = 20.0
 DROP_SECONDS = 0.1
@@ -25,7 +25,7 @@ class Request:
     headers: dict[str, str]
     body: bytes
     port: int
-    """Of who asks: another one is another connection."""
+    """The client's port: another port means another connection."""
 
     @property
     def json(self) -> Any:
@@ -40,7 +40,7 @@ class _Quiet(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up, and so does this server: that is what it is for."""
+        """Ignore the error: clients hang up on purpose, and so does this server."""
 
 
 class WebServer:
@@ -98,7 +98,7 @@ class WebServer:
                 self.wfile.write(body)
 
             def _drip(self) -> None:
-                """Each drop is in time, the whole is not."""
+                """Send drops: each comes in time, the whole does not."""
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()

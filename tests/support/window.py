@@ -1,9 +1,9 @@
-"""The DynamoDB lane on a DynamoDB in the tests' own process, a queue the test delivers from, and hands on every
-request.
+"""The DynamoDB lane on a DynamoDB in the tests' own process, with a queue that the test delivers from and a hook at
+every request.
 
-DynamoDB is moto's: it judges conditions, reserved words, sizes and pages as the service does, answers in a
-millisecond, and is empty again for the next test. The queue is modelled, because a test has to say when a trigger
-comes, and how often; the local stage has a real one.
+DynamoDB is moto's: it judges conditions, reserved words, sizes and pages as the service does, answers in a millisecond,
+and is empty again for the next test. The queue is modelled, because a test has to say when a trigger comes, and how
+often; the local stage has a real one.
 """
 
 import json
@@ -36,7 +36,7 @@ CONVERSATION = "default/generic/shop/ann"
 WINDOW_MS = 10_000
 RULES = Rules(window_ms=WINDOW_MS)
 MAX_ATTEMPTS = 5
-# How long the queue hides a trigger that was received.
+# The queue hides a trigger for this long after it was received.
 VISIBILITY_MS = 30_000
 # All retries, rests and sweeps end in this time.
 ENOUGH_MS = 300_000
@@ -54,7 +54,7 @@ class Wire:
         self.before: Callable[[str], None] = lambda _request: None
         self.after: Callable[[str], None] = lambda _request: None
         self.made: list[str] = []
-        # A heartbeat makes requests beside the work, and moto takes one at a time.
+        # A heartbeat makes requests beside the work, and moto can handle only one at a time.
         self._making = Lock()
 
     def call(self, request: str, make: Callable[[], Any]) -> Any:
@@ -67,7 +67,7 @@ class Wire:
 
     @contextmanager
     def at(self, request: str, action: Callable[[], object], *, nth: int = 1, after: bool = False) -> Iterator[None]:
-        """Once, around the nth request of this name: `action`, which may raise."""
+        """Do `action`, which may raise, once at the nth request of this name."""
         seen, done = 0, False
 
         def look(name: str) -> None:
@@ -83,7 +83,7 @@ class Wire:
 
     @contextmanager
     def at_step(self, step: int, action: Callable[[], object], *, after: bool = False) -> Iterator[None]:
-        """Once, around the request that is made as this one from now on, counted from 1."""
+        """Do `action` once at a request, counted from 1 from now on."""
         seen = 0
 
         def look(_name: str) -> None:
@@ -125,7 +125,7 @@ class Waiting:
 
 @dataclass
 class Triggers:
-    """A queue: what was sent comes when its delay is over, and again until it was done."""
+    """A queue: a trigger comes when its delay is over, and again until it was processed."""
 
     clock: ManualClock
     wire: Wire
@@ -201,7 +201,7 @@ class WindowScene:
         return self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing)
 
     def run(self, processor: DynamoDbProcessor | None = None) -> int:
-        """What the queue delivers now, to one processor; how many triggers it was given."""
+        """Deliver to one processor what the queue has now; return how many triggers that were."""
         given = 0
         while trigger := self.triggers.receive():
             given += 1
@@ -210,7 +210,7 @@ class WindowScene:
         return given
 
     def pass_time(self, ms: int, *, step_ms: int = 1_000, sweep: bool = False) -> None:
-        """Whatever is delivered meanwhile."""
+        """Advance the clock, and deliver every trigger whose time comes meanwhile."""
         until_ms = self.clock() + ms
         while self.clock() < until_ms:
             self.clock.advance(min(step_ms, until_ms - self.clock()))
@@ -222,7 +222,7 @@ class WindowScene:
         return [json.loads(detail) for _, detail in self.bus.published]
 
     def batches(self, conversation: str = CONVERSATION) -> list[list[str]]:
-        """As a consumer sees them who knows a batch by its id."""
+        """Return the batches as a consumer sees them that knows a batch by its id."""
         seen: dict[str, list[str]] = {}
         for event in self.events():
             if event["conversationId"] != conversation:
@@ -234,14 +234,14 @@ class WindowScene:
         return list(seen.values())
 
     def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
-        """Nothing waits, nobody holds the lock, nothing is on its way."""
+        """Return whether no message waits, no lock is taken and no batch is on its way."""
         contents = self.table.read(conversation)
         return not (contents.stored or contents.window.is_open or contents.window.owner or contents.window.frozen)
 
 
 @contextmanager
 def dynamodb() -> Iterator[Any]:
-    """A DynamoDB of our own in this process: its client."""
+    """Yield a client of a DynamoDB of its own in this process."""
     signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with patch.dict(os.environ, signed), mock_aws():
         aws._made.cache_clear()
@@ -252,7 +252,7 @@ def dynamodb() -> Iterator[Any]:
 
 
 def make_message_table(client: Any) -> None:
-    """Empty, and as `infra/storage.py` makes it."""
+    """Make an empty table as `infra/storage.py` makes it."""
     if TABLE in client.list_tables()["TableNames"]:
         empty(client, TABLE)
         return
@@ -277,7 +277,7 @@ def _keys(partition: str, sort: str) -> list[dict[str, str]]:
 
 
 def failing(code: str = "ThrottlingException") -> Callable[[], None]:
-    """What the service refuses, or answers too late."""
+    """Return an action that fails as the service does if it refuses a request or answers too late."""
 
     def fail() -> None:
         raise SendFailed(code)
@@ -297,7 +297,7 @@ def due(window: WindowScene, *message_ids: str) -> None:
 
 
 def settle(window: WindowScene) -> None:
-    """Let everything that can still happen happen; fail if a window or a trigger is left."""
+    """Let everything happen that is still under way; fail if a window or a trigger is left."""
     window.pass_time(ENOUGH_MS, step_ms=5_000, sweep=True)
     assert window.is_at_rest()
     assert window.triggers.waiting == []

@@ -1,4 +1,4 @@
-"""What operators ask for, on the real engine."""
+"""The operators' requests, on the real engine."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from tests.support.engine import Engine, payload
 from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 
 ME = "arn:aws:iam::111122223333:user/ada"
-# What Lambda hands over at most.
+# The largest payload that Lambda passes on.
 ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
 
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 class FakeLetters:
-    """SQS: what was received is hidden until it is given back."""
+    """SQS: a received message is hidden until it is given back."""
 
     def __init__(self, *bodies: str) -> None:
         self.letters = [Letter(f"receipt-{number}", body) for number, body in enumerate(bodies)]
@@ -59,7 +59,7 @@ class FakeLetters:
 
 
 class FakeConversationProcessor:
-    """The conversation processor: answers what it was told to answer."""
+    """The conversation processor: answers as the test says."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Mapping[str, object]]] = []
@@ -71,7 +71,7 @@ class FakeConversationProcessor:
 
 
 class FakeTable:
-    """DynamoDB, as far as the operators' function sees it."""
+    """DynamoDB, as far as the admin function uses it."""
 
     def __init__(self) -> None:
         self.items: dict[str, StoredRules] = {}
@@ -98,7 +98,7 @@ class FakeTable:
 
 
 class Desk:
-    """The whole function, but for AWS."""
+    """The whole admin function; only AWS is replaced."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -142,7 +142,7 @@ def desk(fake: Engine) -> Desk:
 
 @pytest.fixture
 def behind_it(engine: Engine) -> Desk:
-    """On fakeredis and on the strict cluster."""
+    """Return a scene on fakeredis or on the strict cluster."""
     return Desk(engine)
 
 
@@ -259,7 +259,7 @@ def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
 
 
 def test_the_longest_messages_fit_into_an_answer(desk: Desk) -> None:
-    # JSON that grows the most on its way: each of its signs gets a blank behind it.
+    # This JSON grows the most on its way: a blank is added behind each of its signs.
     grows = {"data": [1] * (MAX_MESSAGE_BYTES // 2 - 100)}
     longest = encode(Message.model_validate({"id": "m", "platform": "generic", "receivedAt": 0} | grows))
     assert len(longest) > MAX_MESSAGE_BYTES - 1_000
@@ -280,7 +280,7 @@ def test_a_payload_that_nobody_can_read_does_not_hide_the_others(desk: Desk) -> 
 def test_a_flush_makes_it_due_now_and_starts_a_processor(behind_it: Desk) -> None:
     desk = behind_it
     desk.engine.send(NAME, "m1")
-    # What the message reserved came to nothing.
+    # The start that the message reserved came to nothing.
     now = desk.engine.clock.advance(desk.engine.store.settings.start_ms)
     desk.engine.send(NAME, "m2")
     now = desk.engine.clock.advance(desk.engine.store.settings.start_ms)

@@ -1,4 +1,4 @@
-"""What an operator sees and does where there is a DynamoDB lane, alone or behind the main one."""
+"""The admin function on a stage with a DynamoDB lane, alone or as the fallback."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What goes over the wire to AWS, and what its refusals become."""
+"""The requests that the functions send to AWS, and the errors that its refusals become."""
 
 import socket
 import threading

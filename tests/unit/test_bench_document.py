@@ -1,4 +1,4 @@
-"""What docs/performance.md says is what bench/results holds."""
+"""docs/performance.md says the same as bench/results."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""When a benchmark may name a figure, and what it says of a promise."""
+"""When a benchmark may print a figure, and how it judges a target."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The load that the benchmarks send, and the checker that says what became of it."""
+"""The load that the benchmarks send, and the checker of what came out of it."""
 
 import random
 from collections import defaultdict
@@ -15,7 +15,7 @@ SENT = workload(conversations=40, bursts=3, seed=7)
 
 
 def bursts_of(sent: list[Sending]) -> dict[tuple[int, int], list[Message]]:
-    """The batches that a perfect buffer would make."""
+    """Return the batches that a perfect buffer would make."""
     found: defaultdict[tuple[int, int], dict[Message, None]] = defaultdict(dict)
     for each in sent:
         found[each.conversation, each.burst][each.conversation, each.number] = None

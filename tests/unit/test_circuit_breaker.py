@@ -1,4 +1,4 @@
-"""Who has failed is left alone for a while, and then asked once."""
+"""The breaker stops calls for a while after a failure, and then lets one through as a probe."""
 
 from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, CircuitBreaker
 from tests.support.engine import ManualClock

@@ -1,4 +1,4 @@
-"""Case 22: an order is a whole message; casing, accents and what stands around it change nothing."""
+"""A control word is a whole message; casing, accents and punctuation around it change nothing."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""The conversation processor: whatever fails around it, a batch comes out under one id, in order, or lies among the
-dead letters.
+"""The conversation processor: whatever fails around it, a batch comes out under one id, in order, or becomes a dead
+letter.
 """
 
 import json
@@ -48,7 +48,7 @@ AMPLE = TimeLeft(lambda: LIFE_MS)
 
 
 class Scene:
-    """A conversation processor on an engine, with everything it may talk to."""
+    """A conversation processor on an engine, with fakes of everything it calls."""
 
     def __init__(self, engine: Engine, *, max_event_bytes: int = 262_144) -> None:
         self.engine = engine
@@ -76,7 +76,7 @@ class Scene:
         self.engine.store.buffer_message(CONVERSATION, message_id, payload=payload, timing=NOW.timing)
 
     def run(self) -> None:
-        """One pass of the processor, and the conversation processors it sends."""
+        """Make one pass of the processor, and run the conversation processors that it starts."""
         for conversation in self.engine.claim():
             self.conversation_processor.process(conversation, AMPLE)
 
@@ -376,7 +376,7 @@ def test_a_dead_letter_that_cannot_be_sent_is_no_reason_to_forget_the_batch(scen
 
 
 class Killed(BaseException):
-    """No conversation processor can catch it."""
+    """The end of the process, which no conversation processor can catch."""
 
 
 class SlowAws:

@@ -1,4 +1,4 @@
-"""The decision records have the form of docs/adr/README.md, and its index tells their titles and states."""
+"""The decision records have the form of docs/adr/README.md, whose index gives their titles and states."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ RECORDS = sorted(FOLDER.glob("[0-9]*.md"))
 INDEX = re.findall(
     r"^\| \[(\d{4})\]\((\S+)\) \| (.+) \| (.+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE
 )
-# Older ones that weigh them in the decision; a record is not edited afterwards.
+# Older records that weigh alternatives in the decision; a record is not edited afterwards.
 WITHOUT_ALTERNATIVES = {"0021", "0024"}
 STATUS = re.compile(r"accepted|superseded (?:in part )?by (\d{4})")
 
@@ -26,7 +26,7 @@ def test_a_record_has_the_form_and_the_index_says_the_same_of_it(record: Path) -
     head = re.match(r"# (\d{4}): (.+)\n\nStatus: (.+)\nDate: \d{4}-\d\d-\d\d\n", text)
     assert head, "title, status and date, in this order"
     number, title, status = head.groups()
-    # After a semicolon: how it belongs to an older one that still holds.
+    # The part after a semicolon says how the record relates to an older one that still holds.
     assert (number, record.name, title, status.partition(";")[0]) in INDEX
     sections = re.findall(r"^## (.+)", text, re.MULTILINE)
     assert [each for each in sections if each != "Alternatives"] == ["Context", "Decision", "Consequences"]

@@ -23,7 +23,7 @@ LONG_ENOUGH_MS = 1_800_000
 
 
 names = st.sampled_from(CONVERSATIONS)
-# Of a processor, all are six; of ingest, three.
+# A processor makes six requests in all, ingest three.
 some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, TO_THE_END, TO_THE_END))
 
 
@@ -42,8 +42,9 @@ class WindowMachine(RuleBasedStateMachine):
         self.lanes = [self.scene.new_lane() for _ in range(2)]
         self.actors: list[Actor] = []
         self.sent = dict.fromkeys(CONVERSATIONS, 0)
-        # What was answered 2xx, in the order of the answers; with when it was first asked, to know what was after what.
-        # A request that was never answered may have taken effect, so a repeat of it does not begin anew.
+        # The messages that were answered 2xx, in the order of the answers, each with the time of its first request,
+        # from which the test knows which came after which. A request that was never answered may have taken effect, so
+        # a repeat of it does not begin anew.
         self.accepted: dict[str, list[tuple[str, int, int]]] = {name: [] for name in CONVERSATIONS}
         self.first_asked: dict[tuple[str, str], int] = {}
         self.may_be_gone: set[tuple[str, str]] = set()
@@ -110,9 +111,9 @@ class WindowMachine(RuleBasedStateMachine):
                     try:
                         lane.cancel_buffer(name)
                     finally:
-                        # It may have begun long ago: it drops what it finds when it gets there.
+                        # The stop may have begun long ago: it drops what it finds when it gets there.
                         self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}
-                    # Whose lock ran out while it emits may still finish that.
+                    # A processor whose lock ran out while it emits may still finish that.
                     if not any(actor.name == "processor" for actor in self.actors):
                         self.must_be_gone |= {(name, each) for each in waiting - set(self._out(name))}
                 case "flush":
@@ -157,7 +158,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.deliver(name=name, lane=0, again=False, steps=steps)
         self._cross(name, meanwhile, fate)
         if meanwhile == "nothing":
-            # Whoever was not answered is sent again.
+            # A message whose request was not answered is sent again.
             self.deliver(name=name, lane=1, again=True, steps=TO_THE_END)
 
     def _cross(self, name: str, meanwhile: str, fate: str) -> None:
@@ -238,7 +239,7 @@ class WindowMachine(RuleBasedStateMachine):
         assert not lost, f"lost: {lost} of {batches}"
         back = [each for each in came if (name, each) in self.must_be_gone]
         assert not back, f"deleted, and came out: {back}"
-        # A message that was answered before another one was even sent comes before it.
+        # If a message was answered before the next was even sent, it comes before it.
         place = {message_id: number for number, message_id in enumerate(came)}
         for first, _, answered in accepted:
             for second, asked, _ in accepted:
@@ -262,7 +263,7 @@ def test_nothing_is_lost_doubled_renamed_or_reordered_whoever_dies_when() -> Non
         run_state_machine_as_test(
             type("Machine", (WindowMachine,), {"client": client}),
             settings=settings(
-                # Every request is a round trip to a service, if only in this process.
+                # Every request goes to a service, if only in this process, so there are fewer examples.
                 max_examples=settings().max_examples // 4,
                 stateful_step_count=40,
                 suppress_health_check=list(HealthCheck),
@@ -277,7 +278,7 @@ def test_a_message_whose_first_request_was_never_answered_may_come_before_an_old
         machine.begin()
         machine.deliver(name=ann, lane=0, again=False, steps=0)
         machine.deliver(name=ann, lane=1, again=False, steps=2)
-        # The second message is held and its trigger sent, but its sender is told otherwise and dies.
+        # The second message is stored and its trigger sent, but its sender gets an error and dies.
         machine.go_on(which=1, steps=0, fate=LOSE)
         machine.go_on(which=1, steps=0, fate=KILL)
         machine.receive(wait_ms=WINDOW_MS, steps=TO_THE_END)
@@ -288,7 +289,7 @@ def test_a_message_whose_first_request_was_never_answered_may_come_before_an_old
 
 
 class Crossing(NamedTuple):
-    """Something that happens after this many requests of a function, and what becomes of the next request."""
+    """An event after this many requests of a function, and the fate of the next request."""
 
     rule: Literal["cross_processor", "cross_ingest"]
     steps: int

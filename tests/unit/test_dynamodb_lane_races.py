@@ -1,6 +1,6 @@
-"""The DynamoDB lane at every step: what comes, fails or dies there, and what its consumers see in the end.
+"""The DynamoDB lane at every step: what arrives, fails or dies there, and what its consumers see in the end.
 
-A processor's run, request by request: lock, read, freeze, emit, bury, close.
+A processor makes these requests: lock, read, freeze, emit, leave tombstones, close.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,8 @@ def test_a_message_that_comes_at_any_step_is_in_exactly_one_batch(window: Window
     settle(window)
     batches = window.batches()
     assert [each for batch in batches for each in batch] == ["m1", "m2", "m3"]
-    # Read before it came: it waits for a window of its own, which somebody has to end.
+    # The batch was read before the message came, so the message waits for a window of its own, which a trigger must
+    # end.
     assert len(batches) == (1 if (step, after) < (2, True) else 2)
 
 
@@ -66,7 +67,7 @@ def test_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene,
     assert window.batches() == [["m1", "m2"]]
     settle(window)
     assert window.batches() == [["m1", "m2"]]
-    # The same event may come twice, if nobody could say that it was out.
+    # The same event may come twice, if the processor died before it could record that it was out.
     assert len(window.events()) == (2 if (step, after) in {(4, True), (5, False)} else 1)
 
 
@@ -99,7 +100,7 @@ def test_a_request_that_fails_or_whose_answer_is_lost_is_tried_again(
 def test_a_processor_that_sleeps_through_its_lock_changes_nothing_any_more(
     window: WindowScene, step: int, after: bool
 ) -> None:
-    """It wakes up when another one has done its work, and a new window is open."""
+    """Let it wake up when another processor has done its work, and a new window is open."""
     due(window, "m1")
 
     def oversleep() -> None:
@@ -174,7 +175,7 @@ def test_a_change_at_any_step_is_made_or_refused_but_never_half(
     def try_to_change() -> None:
         try:
             outcomes.append(changes[change]())
-        except StoreUnavailable as error:  # somebody is at it: the platform sends it again
+        except StoreUnavailable as error:  # a processor is at it: the platform sends it again
             outcomes.append(error)
 
     with window.wire.at_step(step, try_to_change, after=after):
@@ -259,7 +260,7 @@ def test_a_trigger_that_finds_the_table_busy_is_soon_back(window: WindowScene) -
 
 
 def test_a_freeze_whose_first_answer_was_lost_is_known_by_its_second(window: WindowScene) -> None:
-    """The SDK asks again, and is told that there is a batch."""
+    """Freeze twice, as the SDK does if it lost the first answer: the second answer is that there is a batch."""
     due(window, "m1")
     freeze = window.table.freeze
 

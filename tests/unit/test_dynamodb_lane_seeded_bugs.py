@@ -1,4 +1,4 @@
-"""The crossings of the DynamoDB lane must be able to fail: each bug below, planted into its code, is found by it."""
+"""The crossings of the DynamoDB lane must be able to fail: they find each bug below, planted into its code."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
 
 
 def plant(stack: ExitStack, bug: Bug) -> None:
-    """Its module's classes and functions behave as if the source read so."""
+    """Make the module's classes and functions behave as if its source read so."""
     source = Path(str(bug.module.__file__)).read_text("utf-8")
     assert source.count(bug.good) == 1, f"{bug.title}: the code has changed"
     broken: dict[str, object] = {**vars(bug.module)}

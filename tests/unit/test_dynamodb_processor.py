@@ -182,7 +182,9 @@ def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
 
 @pytest.mark.parametrize("fails", ["update_item", "change_message_visibility"])
 def test_work_whose_heartbeat_fails_is_not_called_done(window: WindowScene, fails: str) -> None:
-    """Before the batch is named and emitted it stops; afterwards it does not close what may be another's."""
+    """Fail the heartbeat: before the freeze the work stops; afterwards it does not close a window that may be
+    another's.
+    """
     processor = window.new_processor(beat_seconds=0.005)
     due(window, "m1")
     (waiting,) = window.triggers.waiting

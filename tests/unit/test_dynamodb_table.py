@@ -17,7 +17,7 @@ from tests.support.window import (
 
 
 class Unprocessed:
-    """DynamoDB does one of several writes, and leaves the others to be asked for again."""
+    """DynamoDB makes one of several writes and returns the others as unprocessed."""
 
     def __init__(self, window: WindowScene, monkeypatch: pytest.MonkeyPatch, *, answers: int) -> None:
         self.answers = answers
@@ -59,7 +59,7 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
 
 
 def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
-    """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
+    """Read an expired row that is still there: DynamoDB removes it within days, so only the times in a row count."""
     due(window, "m1")
     window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + LOCK_MS)
     window.clock.advance(LOCK_MS + 1)

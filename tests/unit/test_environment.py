@@ -1,4 +1,4 @@
-"""What a function reads from its environment, and how it refuses what is missing or wrong."""
+"""Settings from a function's environment, and how wrong or missing ones are refused."""
 
 from collections.abc import Callable
 

@@ -38,7 +38,7 @@ def waiting(lanes: TwoLanes) -> int:
 
 
 def go_by(lanes: TwoLanes) -> None:
-    """Until the next call may be a probe."""
+    """Wait until the next call may be a probe."""
     lanes.clock.advance(FIRST_PAUSE_MS)
 
 

@@ -1,4 +1,4 @@
-"""The handlers' own part: what they let out, and that they always report."""
+"""The handlers' own part: which errors they raise, and that they always write their metrics."""
 
 import json
 from types import SimpleNamespace

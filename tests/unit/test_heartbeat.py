@@ -9,7 +9,7 @@ from message_buffer.heartbeat import Heartbeat
 
 
 class Beats:
-    """Waited for one by one, so that no test has to sleep."""
+    """A beat that the test waits for one by one, so that no test has to sleep."""
 
     def __init__(self, *, fail_at: int = 0) -> None:
         self.count, self._fail_at, self._beaten = 0, fail_at, Event()

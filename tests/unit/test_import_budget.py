@@ -1,8 +1,8 @@
-"""A cold start is a feature: what importing a handler may cost, in units of `import boto3`.
+"""A cold start is a feature: the allowed cost of importing each handler, in units of `import boto3`.
 
-Half of what a handler costs is redis, which imports its asyncio half with itself; Powertools is a tenth, without its
-Tracer. Ingest and admin add pydantic for rules, messages and requests; the others read messages with json alone. The
-SDK is imported with the first client, by none of them.
+Half of a handler's cost is redis, which imports its asyncio half with itself; Powertools is a tenth, without its
+Tracer. Ingest and admin add pydantic for rules, messages and requests; the others read messages with json alone. No
+handler imports the SDK: the first client does.
 """
 
 import os
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_grou
 
 
 def cpu_seconds(statement: str) -> float:
-    """Of the processor, not of the clock on the wall: what others do at the same time hardly counts."""
-    # Byte code is written and read as in a warm layer, whatever whoever runs the tests has set.
+    """Return the CPU time of an import: unlike wall time, other work on the machine hardly changes it."""
+    # Byte code is written and read as in a warm layer, whatever the environment of the tests says.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", statement], check=True, cwd=ROOT, env=environment)

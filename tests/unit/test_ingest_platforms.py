@@ -1,4 +1,4 @@
-"""What ingest answers to each platform, and what it signs."""
+"""The answers of ingest to each platform, the signatures it checks, and hostile bodies that are signed."""
 
 import json
 import os
@@ -44,7 +44,7 @@ ANYTHING = st.recursive(
 
 
 def mutated(draw: st.DrawFn, value: Any, odds: int = 8) -> Any:
-    """The value with some of its parts replaced by anything, doubled or left out."""
+    """Return the value with some of its parts replaced by anything, doubled or left out."""
     if draw(st.integers(0, odds)) == 0:
         return draw(ANYTHING)
     if isinstance(value, dict):

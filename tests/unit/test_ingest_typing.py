@@ -1,4 +1,4 @@
-"""The typing route: who may say that somebody types, and how long the buffer then waits."""
+"""The typing route: which requests are accepted, and how long the buffer then waits."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The judge of the local stage's tests: what a platform was not told may have happened all the same."""
+"""The judge of the local stage's tests: a request that was answered with an error may have taken effect."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ CONVERSATION = "default/generic/shop/c1"
 
 
 class StageOfAnswers:
-    """Answers each message with the next of these answers; the bus has delivered these batches."""
+    """Answers each message with the next of these answers; these batches are on the bus."""
 
     def __init__(self, answers: Iterable[Answer], arrivals: Sequence[Arrival]) -> None:
         self.webhooks, self.inbox = self, self

@@ -1,4 +1,4 @@
-"""Whose a message is that both lanes have, at every step at which either of them can be."""
+"""A message that both lanes have is emitted by one of them, at whatever step either of them is."""
 
 import json
 from unittest.mock import patch
@@ -31,7 +31,7 @@ def in_window(lanes: TwoLanes, *message_ids: str) -> None:
 
 
 def batches(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
-    """As a consumer sees them who knows a batch by its id."""
+    """Return the batches as a consumer sees them that knows a batch by its id."""
     lanes.scene.batches()
     seen = {
         event["batchId"]: (event["lane"], [message["id"] for message in event["messages"]])
@@ -151,7 +151,7 @@ def test_a_message_that_the_valkey_lane_took_first_stays_its_own_though_it_is_de
 
 # -- at the same time --------------------------------------------------------------------------------------------------
 
-# Where the DynamoDB lane was, and where it was not yet.
+# With a DynamoDB lane that was used before, and with one that was not used yet.
 CONVERSATION_PROCESSORS_STEPS, FIRST_STEPS = 9, 7
 WINDOWS_STEPS = 6
 
@@ -177,7 +177,7 @@ def test_the_conversation_processor_runs_between_any_two_steps_of_the_window_pro
 ) -> None:
     in_main(lanes, "m1", "m2")
     in_window(lanes, "m1", "m3")
-    # The window is not waited for any longer.
+    # The conversation processor no longer waits for the window.
     for _ in range(MOST_WAITS):
         fall_due(lanes)
         lanes.execute()
@@ -272,7 +272,7 @@ def test_a_batch_that_left_unasked_leaves_whole_again(lanes: TwoLanes) -> None:
         lanes.do(Step("execute"))
     lanes.let_windows_end()
     lanes.take_over()
-    # Nobody asked, so m1 is in both lanes; but what is said under one id is said again.
+    # The table was not asked, so m1 is in both lanes; but a retry under the same id has the same content.
     emitted = [
         [each["id"] for each in event["messages"]] for event in lanes.scene.events() if "w-" not in event["batchId"]
     ]

@@ -19,7 +19,7 @@ from message_buffer.messages.message import (
 )
 from message_buffer.messages.wire_form import id_line
 
-# Version 1 as it was written first. Buffers hold such bytes: they are never edited, only added to.
+# Version 1 as it was written first. Buffers contain such bytes, so these are never edited, only added to.
 SMALLEST_V1 = b'"m1"\n{"v":1,"type":"text","receivedAt":1700000000123,"platform":"whatsapp"}'
 FULL_V1 = (
     b'"wamid.\\n\\u0000{b0}\xf0\x9f\x98\x80\\"\\\\"\n'

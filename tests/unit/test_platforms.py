@@ -1,4 +1,4 @@
-"""Each platform: what it signs, what its webhooks hold, and that nothing it sends is a 5xx."""
+"""Each platform: its signatures, the content of its webhooks, and that no body of it is answered with a 5xx."""
 
 import hmac
 import json
@@ -83,7 +83,7 @@ TWILIO_FIELDS = [
 ]
 TWILIO_SIGNATURE, TWILIO_TOKEN = "0/KCTR6DLpKmkAf8muzZqo1nDgQ=", "12345"
 
-# From the tests of Twilio's own libraries, all of token 12345.
+# From the tests of Twilio's own libraries, all with the token 12345.
 SDK_FIELDS = [(name, value.replace("+12349013030", "+14158675309")) for name, value in TWILIO_FIELDS]
 SDK_PLAIN_URL = TWILIO_URL.replace("https", "http")
 SDK_REPEATED = [("Sid", "CA123"), ("SidAccount", "AC123"), ("Digits", "5678"), ("Digits", "1234"), ("Digits", "1234")]

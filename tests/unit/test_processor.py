@@ -1,4 +1,4 @@
-"""The processor's run, on an engine whose clock stands still until somebody sleeps."""
+"""The processor's run, on an engine whose clock moves only while the processor sleeps."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,7 +22,7 @@ TIMINGS = Timings(idle_ms=10_000, handover_ms=30_000)
 
 
 class AtOnce:
-    """A pool in which everything is done before `submit` returns."""
+    """A pool that has done everything before `submit` returns."""
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -66,7 +66,7 @@ class Scene:
         return self.processor.run(lambda: began_ms + life_ms - self.engine.clock.now_ms)
 
     def once(self, event: Callable[[], object], *, on_wait: int = 1) -> None:
-        """Let this happen while the processor sleeps for the n-th time; it is woken by it."""
+        """Let this happen while the processor sleeps for the n-th time, and wake it."""
 
         def meanwhile() -> bool:
             if len(self.wake.waits) == on_wait:
@@ -194,7 +194,7 @@ def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, mo
 
 
 def steady_traffic(scene: Scene) -> None:
-    """Messages without end, and conversation processors that do their work at once."""
+    """Send messages without end, and let conversation processors do their work at once."""
 
     def execute(_function: str, payload: Mapping[str, object]) -> None:
         if conversation := payload.get("conversation"):

@@ -1,4 +1,4 @@
-"""Which rules are in force: whose, since when, and what happens to those that are wrong."""
+"""The rules in force: for whom, since when, and what happens to rules that are wrong."""
 
 import threading
 from typing import Any

@@ -39,7 +39,7 @@ def layer(name: str, **fields: Any) -> RuleLayer:
 
 
 def refusal(rules: dict[str, Any]) -> list[str]:
-    """The problems for which these rules are refused."""
+    """Return the problems for which these rules are refused."""
     with pytest.raises(InvalidRules) as refused:
         Rules.model_validate(rules)
     return str(refused.value).splitlines()
@@ -616,7 +616,7 @@ PARTS = st.fixed_dictionaries(
 
 
 def accepted(name: str, fields: dict[str, Any], override: dict[str, Any]) -> RuleLayer:
-    """A layer with as much of this as is accepted."""
+    """Return a layer with as much of this as is accepted."""
     for attempt in ({**fields, "platform_overrides": {"sms": override}}, fields):
         try:
             return layer(name, **attempt)
@@ -646,7 +646,7 @@ def test_whatever_the_layers_the_result_is_valid_and_comes_from_those_kept(
         assert resolve_rules([*below, layers[int(name)]], platform).skipped
 
 
-# Words that are orders
+# Control words
 
 
 @pytest.mark.parametrize(
@@ -674,7 +674,7 @@ def test_the_nearest_layers_words_replace_those_beneath() -> None:
     assert resolved.explain()["stopWords"]["layer"] == "tenant:acme"
 
 
-# What one message waits for
+# Extra waits of one message
 
 
 def timing_of(rules: Rules, **kind: bool) -> Timing:

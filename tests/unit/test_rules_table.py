@@ -1,4 +1,4 @@
-"""The table of rules: what goes over the wire, and who wins when two write."""
+"""The rules table: the requests it makes, and which of two writers wins."""
 
 import json
 from typing import Any

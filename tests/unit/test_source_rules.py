@@ -31,7 +31,7 @@ Rule = Callable[[str], list[str]]
 
 
 def imported_names(tree: ast.Module) -> dict[str, str]:
-    """What the names that a module imports stand for: `{"t": "time", "now_ns": "time.time_ns"}`."""
+    """Return what each imported name stands for: `{"t": "time", "now_ns": "time.time_ns"}`."""
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -44,7 +44,7 @@ def imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def names_used(source: str) -> Iterator[tuple[int, str]]:
-    """Each name and attribute that a module reads, with its line, spelled out: `t.time` as `time.time`."""
+    """Yield each name and attribute that a module reads, with its line, spelled out: `t.time` as `time.time`."""
     tree = ast.parse(source)
     imported = imported_names(tree)
 
@@ -101,7 +101,7 @@ def offences(rule: Rule, *, folders: list[str], allowed_in: tuple[str, ...] = ()
 
 
 def pins(requirements: str) -> dict[str, str]:
-    """Package -> pinned version and marker."""
+    """Return the pinned version and marker of each package."""
     lines = (line for line in requirements.splitlines() if line and not line.lstrip().startswith("#"))
     return {name: version for name, _, version in (line.partition("==") for line in lines)}
 

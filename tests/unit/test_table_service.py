@@ -1,4 +1,4 @@
-"""The tables of the tests answer as moto does by HTTP."""
+"""The tests' tables answer as moto does by HTTP."""
 
 from collections.abc import Callable
 from typing import Any

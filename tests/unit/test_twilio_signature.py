@@ -14,7 +14,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 FORMS = st.lists(st.tuples(TEXTS.filter(bool), TEXTS), max_size=8)
 HOSTS = st.sampled_from(["hooks.example.com", "hooks.example.com:443", "hooks.example.com:8443", "abc.execute-api.aws"])
 QUERIES = st.sampled_from(["", "?shop=1", "?a=b%20c&a=d", "?bodySHA256=ab"])
-# What was sent is what was signed, or nearly.
+# The form that was sent is the form that was signed, or nearly.
 PAIRS = st.one_of(
     st.tuples(FORMS, FORMS),
     FORMS.map(lambda form: (form, form)),
@@ -26,7 +26,7 @@ URLS = st.builds(lambda host, query: f"https://{host}/webhook/twilio{query}", HO
 
 
 class Fields(dict[str, str]):
-    """A form as web frameworks hand it to the library."""
+    """A form as web frameworks pass it to the library."""
 
     def __init__(self, form: list[tuple[str, str]]) -> None:
         super().__init__(form)

@@ -1,4 +1,4 @@
-"""Whatever the client library raises, callers get one of four errors, and know whether to come again."""
+"""Whatever the client library raises, callers get one of four errors, and know whether to try again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ KEYS = [b"{b0}:processor"]
 
 
 class Client:
-    """Does what it is told to, one thing a call."""
+    """Does what the test says, one thing for each call."""
 
     def __init__(self, *does: Any) -> None:
         self.does = list(does)

@@ -43,7 +43,7 @@ valid_conversations = conversations.filter(lambda text: not any("\ud800" <= char
 def test_a_conversation_stays_on_its_shard_for_ever(
     conversation: str, of_2: int, of_3: int, of_16: int, of_64: int
 ) -> None:
-    """Literal values: if they ever change, a deploy would look for open buffers on other shards."""
+    """Compare with literal values: if they ever change, a deploy would look for open buffers on other shards."""
     assert [shard_of(conversation, shards) for shards in (1, 2, 3, 16, 64)] == [0, of_2, of_3, of_16, of_64]
 
 
@@ -90,7 +90,7 @@ def test_braces_in_a_conversation_id_do_not_move_its_keys(conversation: str) -> 
 
 @given(one=valid_conversations, other=valid_conversations)
 def test_two_conversations_share_no_key(one: str, other: str) -> None:
-    """Not even `a` with `batch:a`: each kind of key ends with its first colon, and no kind holds one."""
+    """Compare even `a` with `batch:a`: each kind of key ends with its first colon, and no kind contains one."""
     kinds = tuple(sorted({kind for script in SCRIPTS for kind in script.keys}))
     assert all(":" not in kind.removesuffix(":<id>") for kind in kinds)
     of_one = set(script_keys(tuple(kind for kind in kinds if "<id>" in kind), 0, encode_conversation(one)))
@@ -122,7 +122,7 @@ def test_a_lone_surrogate_is_refused(text: str) -> None:
 
 
 def test_ids_that_look_alike_stay_apart() -> None:
-    """No normalisation: what the platform tells apart, we do."""
+    """Keep them apart without normalisation, since the platform does."""
     composed, decomposed = "é", "e\u0301"
     assert encode_conversation(composed) != encode_conversation(decomposed)
     assert batch_prefix(composed) != batch_prefix(decomposed)

@@ -19,14 +19,14 @@ class FormerOwner:
 
 
 class ClusterWithAMovedSlot(RedisCluster):
-    """Believes in an owner that has given the slot away; asked itself, it finds the new one."""
+    """Names an owner that has given the slot away; asked again, it finds the new one."""
 
     def __init__(self, former_owner: FormerOwner) -> None:
         self.former_owner = former_owner
         self.asked = 0
 
     def __del__(self) -> None:
-        """There is nothing to close."""
+        """Close nothing: there is no connection."""
 
     def get_node_from_key(self, key: Any, replica: bool = False) -> Any:
         return None

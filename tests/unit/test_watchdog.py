@@ -38,7 +38,7 @@ def test_where_nothing_is_it_does_nothing(scene: Scene) -> None:
 
 
 def test_a_missing_processor_is_started_once(scene: Scene) -> None:
-    scene.engine.send("c", "m1", rules=NOW)  # whoever buffered it died before it could start one
+    scene.engine.send("c", "m1", rules=NOW)  # ingest buffered it and died before it could start one
     scene.engine.clock.advance(scene.store.settings.start_ms)
     scene.sweep()
     scene.sweep()
@@ -83,7 +83,7 @@ def test_every_shard_is_swept(fake: Engine) -> None:
 
 @pytest.fixture
 def three(fake: Engine) -> Scene:
-    """Three shards, and a pass that begins with the first."""
+    """Return three shards, and a pass that begins with the first."""
     scene = Scene(fake, shards=3)
     fake.clock.advance(-fake.clock.now_ms % (3 * EVERY_MS))
     return scene

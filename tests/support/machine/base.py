@@ -1,4 +1,4 @@
-"""What all actors of the machine share: the engine, the model, the clock, and how a call is made."""
+"""The base of all actors: the engine, the model, the clock, and how a call is made."""
 
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Random interleavings of everybody who touches the engine, judged after every step against a model.
+"""Random interleavings of all actors of the engine, judged after every step against a model.
 
 Actors: authors, two processors, conversation processors (invoked at least once, some twice, some never), a watchdog,
 operators. Any of them may stop between two steps for good, be slow for minutes, have a clock a minute off, or make a
@@ -25,7 +25,7 @@ class EngineMachine(Courses):
         assert_agrees_with(self.model, keys)
 
     def drain(self) -> None:
-        """Let everybody die; then a watchdog, a fresh processor and healthy conversation processors bring out all
+        """Kill all actors; then let a watchdog, a fresh processor and healthy conversation processors bring out all
         that is left.
         """
         self.invocations, self.runs = [], []
