@@ -23,7 +23,7 @@ TWIML = b'<?xml version="1.0" encoding="UTF-8"?><Response></Response>'
 _numbers = count(int(time.time()))
 
 
-class Door(NamedTuple):
+class Webhook(NamedTuple):
     platform: str
     body: Callable[[str, str, str], object]
     """Returns the webhook's body for a user, a message id and a text."""
@@ -31,8 +31,8 @@ class Door(NamedTuple):
     kind: str = ACCEPTED
 
 
-def _meta(platform: str) -> Door:
-    return Door(
+def _meta(platform: str) -> Webhook:
+    return Webhook(
         platform,
         lambda user, mid, text: meta(platform, {"message": {"mid": mid, "text": text}}, account=PAGE, user=user),
         PAGE,
@@ -42,18 +42,18 @@ def _meta(platform: str) -> Door:
 ROUTES = {
     "messenger": _meta("messenger"),
     "instagram": _meta("instagram"),
-    "telegram": Door("telegram", lambda user, mid, text: telegram_message(int(mid), text, user=int(user)), BOT),
-    "sms": Door("twilio", lambda user, mid, text: twilio_message(mid, text, sender=f"+{user}"), NUMBER, "text/xml"),
-    "whatsapp by twilio": Door(
+    "telegram": Webhook("telegram", lambda user, mid, text: telegram_message(int(mid), text, user=int(user)), BOT),
+    "sms": Webhook("twilio", lambda user, mid, text: twilio_message(mid, text, sender=f"+{user}"), NUMBER, "text/xml"),
+    "whatsapp by twilio": Webhook(
         "twilio",
         lambda user, mid, text: twilio_message(mid, text, sender=f"whatsapp:+{user}", to=f"whatsapp:+{NUMBER}"),
         f"whatsapp:{NUMBER}",
         "text/xml",
     ),
-    "whatsapp": Door(
+    "whatsapp": Webhook(
         "whatsapp", lambda user, mid, text: whatsapp(whatsapp_text(mid, text, sender=user)), "106540352242922"
     ),
-    "generic": Door(
+    "generic": Webhook(
         "generic",
         lambda user, mid, text: {"account": "shop", "conversation": user, "id": mid, "text": text},
         "shop",

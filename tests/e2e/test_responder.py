@@ -77,7 +77,7 @@ class Customer:
         return [str(each["text"]) for each in mine]
 
     def hears(self, count: int, *, timeout_seconds: float = REPLY_SECONDS) -> bool:
-        """Wait for this many replies, and fail if one more comes."""
+        """Return whether this many replies come, and no further one."""
         self._replies.wait_until(lambda _: len(self.heard()) >= count, timeout_seconds=timeout_seconds)
         self._replies.wait_until(lambda _: len(self.heard()) > count, timeout_seconds=QUIET_SECONDS)
         return len(self.heard()) == count
@@ -89,7 +89,7 @@ def customer(running: LocalStage, replies: Inbox) -> Customer:
 
 
 def asked(request: Request) -> str:
-    """Return the messages that an AI was asked to answer."""
+    """Return the message that an AI was asked to answer."""
     return str(request.json["input"][-1]["content"])
 
 
@@ -112,7 +112,7 @@ def test_five_fragments_are_answered_by_one_reply(ai: WebServer, customer: Custo
 
 
 def second_burst(customer: Customer) -> Callable[[Request], Answer]:
-    """Write while the first burst is being answered."""
+    """Return an AI's answers; during the first, the customer writes a second burst."""
     bursts = [["The blue one!", "With stripes."]]
 
     def answer(request: Request) -> Answer:

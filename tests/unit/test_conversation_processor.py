@@ -384,8 +384,8 @@ class SlowAws:
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.used_ms = scene, 0
-        for outlet, method in ((scene.bus, "publish"), (scene.objects, "put"), (scene.queue, "put")):
-            setattr(outlet, method, self._slow(getattr(outlet, method)))
+        for destination, method in ((scene.bus, "publish"), (scene.objects, "put"), (scene.queue, "put")):
+            setattr(destination, method, self._slow(getattr(destination, method)))
 
     def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
         def slow(*args: Any) -> None:
@@ -441,7 +441,7 @@ def test_a_letter_by_reference_gets_out_however_slow_aws_is(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("take_ms", [1_000, 3_000, 9_000, 11_000, 17_000])
-@pytest.mark.parametrize("refused", [False, True], ids=["emitted", "buried"])
+@pytest.mark.parametrize("refused", [False, True], ids=["emitted", "dead-lettered"])
 def test_a_conversation_processor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
     fake: Engine, refused: bool, take_ms: int
 ) -> None:

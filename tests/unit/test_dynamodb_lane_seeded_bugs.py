@@ -37,7 +37,7 @@ BUGS = (
         Crossing("cross_processor", 2, "edit", GO),
     ),
     Bug(
-        "a batch that was half buried is emitted again, by half", service,
+        "a batch of which half is marked as emitted is emitted again, by half", service,
         "if any(name not in bodies for name in frozen.names):", "if not bodies:",
         Crossing("cross_processor", 5, "deliver", KILL),
     ),

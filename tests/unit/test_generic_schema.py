@@ -83,7 +83,7 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
         attached(duration=3, url=None),
     ],
 )
-def test_both_accept_a_body_of_the_door(body: object) -> None:
+def test_both_accept_a_body_of_the_generic_webhook(body: object) -> None:
     assert (VALIDATOR.is_valid(body), is_read(body)) == (True, True)
 
 

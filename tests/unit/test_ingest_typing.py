@@ -90,7 +90,7 @@ def test_typing_waits_by_the_rules(fake: Engine, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("platform", [name for name in PLATFORMS if name != "generic"])
-def test_who_tells_of_no_typing_has_no_such_door(scene: Scene, platform: str) -> None:
+def test_a_platform_that_tells_of_no_typing_has_no_typing_route(scene: Scene, platform: str) -> None:
     raw = b"{}"
     assert scene.call(gateway(platform, raw, headers=signed(platform, raw, SECRET), route="typing"))[0] == 404
 
