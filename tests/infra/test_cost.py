@@ -95,7 +95,7 @@ def test_a_processor_that_never_sleeps_is_a_quarter_gb_day_and_night() -> None:
 
 
 def test_rare_conversations_each_keep_a_processor_for_their_wait_and_the_idle_time() -> None:
-    # Ten a day, 9 s + 10 s each: so far apart that two hardly ever share a processor.
+    # Ten a day, 9 s + 10 s each: so far apart that they hardly ever share one.
     run = processors(Traffic(messages_per_day=40), shards=1, timings=Timings())
     assert run.seconds == pytest.approx(10 * DAYS * 19, rel=0.01)
     assert run.starts == pytest.approx(10 * DAYS, rel=0.01)
@@ -205,7 +205,7 @@ def test_every_retention_of_a_stage_is_known() -> None:
 def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
     traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
     lane = lines(changed(lane="dynamodb"), traffic)
-    # Stored, counted and replaced by its tombstone; a batch: locked, frozen, closed, into the index and out of it.
+    # Put, noted and buried; a batch: locked, frozen, closed, into the index and out of it.
     assert lane["DynamoDB: messages, written"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, written"].monthly == pytest.approx(5 * 250 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, read"].monthly == pytest.approx(250 * DAYS / 1e6 * 0.125)
@@ -217,7 +217,7 @@ def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network
 
 
 def test_a_large_message_is_written_by_the_kilobyte() -> None:
-    # 5 KB and the fields beside it: six units, stored and replaced by its tombstone; and counted.
+    # 5 KB and what is beside it: six, put and buried; and noted.
     traffic = Traffic(messages_per_day=1_000, text_bytes=5_000)
     lane = lines(changed(lane="dynamodb"), traffic)
     assert lane["DynamoDB: messages, written"].quantity == pytest.approx(13_000 * DAYS / 1e6)
@@ -294,7 +294,7 @@ def test_every_price_is_used_in_some_bill() -> None:
         for kind, warmth, egress in [("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints")]
     ]  # fmt: skip
     paid = {line.price for config in configs for line in bill(config, crowd)}
-    # Not our product: the document compares with it.
+    # Not ours: the document compares with it.
     assert paid | {"redis_storage"} == set(prices())
 
 
@@ -304,7 +304,7 @@ def test_no_usage_is_listed_that_nothing_reckons_with() -> None:
 
 
 def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
-    """Compare as closely as another run, or another machine, comes to it."""
+    """As near as another run, or another machine, comes to it."""
 
     def results(name: str) -> Any:
         return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())

@@ -1,4 +1,4 @@
-"""The contract between infrastructure and functions: each stage sets exactly the variables that its functions read."""
+"""Where infrastructure and functions meet: what each stage tells its functions is what they read."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from responder.channels import fake
 
 pytestmark = pytest.mark.xdist_group("synth")
 
-# Every stage, and a variant for each choice that changes functions or their environment and that no stage makes.
+# Every stage, and of each choice that changes functions or their environment the one that no stage makes.
 VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "local": ("local", {}),
     "dev": ("dev", {}),
@@ -40,7 +40,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "responder": ("dev", {"responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]}}),
 }
-# The variants with the DynamoDB lane alone.
+# Where the DynamoDB lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
     "DynamoDB lane": ("prod", {"lane": "dynamodb"}),
     "local DynamoDB lane": ("local", {"lane": "dynamodb"}),
@@ -54,16 +54,16 @@ READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "dynamodb_processor": config.read_dynamodb_processor,
 }
 RESPONDERS = ["local", "responder"]
-# Variables that all functions get, whether they need them or not.
+# What all functions are told, whether they need it or not.
 COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
 # Each variant with each function of the Valkey lane, and of the lane without it.
 TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "dynamodb_processor"]
 ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
-# The function is the same everywhere: it knows no Valkey.
+# The same function everywhere: it knows no Valkey.
 WINDOW_PROCESSORS = [
     (variant, "dynamodb_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
 ]
-# Variables that Lambda itself adds.
+# What Lambda itself adds.
 RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1"}
 
 
@@ -78,7 +78,7 @@ def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Callable[[st
 
 
 def environment(function: dict[str, Any]) -> dict[str, str]:
-    """Return the environment as CloudFormation will fill it in: references become words, joins are joined."""
+    """As CloudFormation will fill it in: references become words, joins are joined."""
     return RESERVED | {name: _filled_in(value) for name, value in function["Environment"]["Variables"].items()}
 
 

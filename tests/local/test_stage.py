@@ -1,4 +1,4 @@
-"""A running stage keeps its lane; an operator must ask explicitly to change it."""
+"""A running stage keeps its lane, and nobody loses it without having been asked."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from tests.local.test_webhooks import OUTPUTS
 
 
 class Deployed(Stage):
-    """A stage that only claims its processes run, and that remembers what it was deployed with."""
+    """A stage whose processes are only said to run, and which keeps what it was deployed with."""
 
     def __init__(self, home: Path, running: Instance | None) -> None:
         super().__init__(home)
@@ -89,7 +89,7 @@ class Operators:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployed:
-    """Return a running stage of the Valkey lane in which seven conversations wait."""
+    """A running stage of the Valkey lane in which seven conversations wait."""
 
     def find_stage(name: str, **given: Any) -> Any:
         assert (name, given["outputs"]) == ("local", tmp_path / "outputs.json")

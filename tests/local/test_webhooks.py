@@ -1,4 +1,4 @@
-"""The demo and the tests sign webhooks as the platforms do."""
+"""Whoever plays a platform on the local stage signs as that platform does."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ BODIES: dict[str, Any] = {
 
 
 class Recorded(Webhooks):
-    """Sends nothing, and keeps the event that the function would receive."""
+    """Sends nothing, and keeps what the function would see."""
 
     def __init__(self) -> None:
         super().__init__(OUTPUTS)

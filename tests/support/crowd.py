@@ -1,6 +1,6 @@
 """Many real processes on one Valkey: writers, processors, conversation processors that fail and die, and a watchdog.
 
-Each role is a function that runs in a process of its own until `stop` is set, and puts what it did into `record`.
+Each role is a function. It runs in a process of its own until `stop` is set, and puts a report into `record`.
 """
 
 import random
@@ -50,7 +50,7 @@ def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
 
 
 def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
-    """Get the lease and claim. Now and then die silently and return as another processor."""
+    """Acquire the lease and claim what is due. Now and then the processor dies silently, and its successor begins."""
     store, chance = place.store(), random.Random(place.seed)
     lives = 0
     while not stop.is_set():
@@ -67,16 +67,16 @@ def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
                 break
             for due in outcome.conversations:
                 for _ in range(2 if chance.random() < 0.05 else 1):  # an invocation is delivered at least once
-                    if chance.random() > 0.02:  # some invocations get lost
+                    if chance.random() > 0.02:  # two in a hundred invocations are lost
                         claims.put(due.conversation)
             time.sleep(0.005)
-    # Once the test has stopped reading the claims, the process would otherwise wait for a reader before it ends.
+    # No process reads the claims any more, and without this call the process would wait until one does.
     claims.cancel_join_thread()
     record.put(("lives", lives))
 
 
 def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
-    """Take, emit and complete; sometimes fail, stall, or die before or after emitting."""
+    """Take, emit and complete batches. A run sometimes fails, stalls, or dies before or after it emits."""
     store, chance, runs = place.store(), random.Random(place.seed), 0
     emitted: list[tuple[int, str, str, list[bytes]]] = []
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""Fakes of AWS and of time for the tests of the services."""
+"""Replacements for AWS and for time in the tests of the services."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ CONVERSATION_PROCESSOR = "the-conversation_processor"
 
 
 class RecordedTelemetry(Telemetry):
-    """Records log lines and metrics, so that tests can look at them."""
+    """Keeps log lines and counts, for tests to read."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
@@ -48,7 +48,7 @@ class RecordedTelemetry(Telemetry):
 
 
 class FakeFunctions:
-    """Lambda: records which functions it was asked to start, and refuses as often as the test says."""
+    """Lambda: records which functions were started, and refuses `refusals` times."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, Mapping[str, object]]] = []
@@ -76,7 +76,7 @@ class FakeFunctions:
 
 
 class FakeBus:
-    """EventBridge: records the details of the events, and fails as often as the test says."""
+    """EventBridge: records the details, and raises each of `failures` once."""
 
     def __init__(self) -> None:
         self.published: list[tuple[str, str]] = []
@@ -135,7 +135,7 @@ class FakeSecrets:
 
 
 class FakeWake:
-    """A sleep that takes no time: it moves the clock, unless the test lets something happen meanwhile."""
+    """A sleep that takes no time: it advances the clock, unless `meanwhile` returns True."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -147,7 +147,7 @@ class FakeWake:
         self.waits.append(seconds)
         if self.meanwhile():
             return True
-        # Without this, a test that never ends would loop without a sleep.
+        # Advance at least a little: a loop that never sleeps would never end the test.
         self._clock.advance(max(round(seconds * 1_000), 1))
         return False
 
@@ -156,7 +156,7 @@ class FakeWake:
 
 
 class FakeRules:
-    """The rules table, as far as functions read it; each write counts as a change of its version."""
+    """The rules table, as far as it is read. Each write raises its version."""
 
     def __init__(self) -> None:
         self.items: dict[str, StoredRules] = {}

@@ -1,4 +1,4 @@
-"""The messages that a test sends, and the judge of what comes out: each message once, in order, in time."""
+"""Records what a test sent, and judges what came out: each message once, in order, in time."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
-# Every text begins with it, so that tests can search for it in places where no text belongs.
+# Every text begins with this mark, so that a test can look for texts in places where none belongs.
 TEXT_MARK = "text of"
 
 
@@ -27,18 +27,18 @@ TEXT_MARK = "text of"
 class Accepted:
     message_id: str
     due_at_ms: int
-    """The time of the answer, if a repeat found its batch taken already. It is no earlier than the due time."""
+    """If a repeat finds its batch taken already: when that was answered, which is no earlier than it was due."""
 
 
 @dataclass
 class Talk:
-    """A conversation that a test leads: what it sent and was accepted, in order."""
+    """A conversation that a test leads, with its accepted messages in order."""
 
     stage: LocalStage
     name: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex[:12]}")
     accepted: list[Accepted] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)
-    """Messages that were sent, and neither accepted nor refused: they may come out, or not."""
+    """Sent, and neither accepted nor refused: these may come out, or not."""
     conversation_id: str = ""
 
     def body(self, message_id: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Talk:
         } | fields
 
     def say(self, message_id: str | None = None, **fields: Any) -> Answer:
-        """Send a message and count it as accepted if the answer says so."""
+        """Send a message, and note it if it was accepted."""
         body = self.body(message_id, **fields)
         self.unanswered.add(body["id"])
         answer = self.stage.webhooks.post("generic", body)
@@ -72,7 +72,7 @@ class Talk:
         return answer
 
     def note(self, answer: Answer, *message_ids: str) -> None:
-        """Record that this answer accepted these messages."""
+        """Note that this answer accepted these messages."""
         self.note_state(answer.json["conversations"], *message_ids)
 
     def note_state(self, conversations: Mapping[str, Any], *message_ids: str) -> None:
@@ -94,16 +94,16 @@ class Talk:
         return list({arrival.batch["batchId"]: ids_of(arrival) for arrival in self.arrivals()}.values())
 
     def wait_all(self, *, timeout_seconds: float = 20.0) -> list[list[str]]:
-        """Wait until all accepted messages came out; return the batches."""
+        """Wait until all accepted messages have come out, and return their batches."""
         _wait([self], timeout_seconds)
         return self.batches()
 
 
 def if_quick_enough(attempt: Callable[[], bool], *, attempts: int = 4) -> None:
-    """Repeat a test that means something only if the machine keeps a pace, until `attempt` returns that it did.
+    """Repeat `attempt` until it returns True: only then was the machine quick enough for the test to mean anything.
 
-    The emulator starts a process for each request that finds none free, so for dozens of requests at once an answer may
-    take too long. Those processes stay, so the next attempt is quicker.
+    The emulator starts a process for each request that finds none free. With dozens at once an answer may take too
+    long, but the processes stay, so the next attempt is quicker.
     """
     for _ in range(attempts):
         with suppress(urllib3.exceptions.TimeoutError):
@@ -119,9 +119,9 @@ def ids_of(arrival: Arrival) -> list[str]:
 def judge(
     talks: Sequence[Talk], *, within_ms: int, timeout_seconds: float = 20.0, quiet_seconds: float = 1.0
 ) -> list[Arrival]:
-    """Fail unless every accepted message came out under exactly one batch id, in order, and in time.
+    """Assert that every accepted message comes out under exactly one batch id, in order, and in time.
 
-    `within_ms` is the longest time allowed from when a batch was due until it was on the bus.
+    A batch is in time if it is on the bus at most `within_ms` after it was due.
     """
     _wait(talks, timeout_seconds)
     time.sleep(quiet_seconds)

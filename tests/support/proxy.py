@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server: it can lose answers, and it can speak TLS for a server that cannot."""
+"""A TCP proxy before a server. It can lose answers, and speak TLS for a server that cannot."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards bytes. Once asked to lose n answers, it forwards the next n script calls and drops their answers."""
+    """Forwards bytes. After `lose_answers(n)` the answers of the next n script calls do not reach the client."""
 
     def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
         self._server_port = server_port
@@ -37,7 +37,7 @@ class Proxy:
             _close(sock)
 
     def close(self) -> None:
-        # The thread that waits in accept wakes up only on a shutdown.
+        # Only a shutdown wakes the thread that waits in accept.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -100,7 +100,7 @@ def _close(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def behind_proxy(server_port: int, admin: Any, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
-    """Yield a proxy in front of a cluster node that directs its clients back through the proxy."""
+    """Yield a proxy before a cluster node, which announces the proxy's port to its clients."""
     proxy = Proxy(server_port, tls)
     admin.config_set("cluster-announce-port", proxy.port)
     try:

@@ -26,9 +26,9 @@ Tables = Callable[[], ConversationsTable]
 
 NAME = "default/whatsapp/106540352242922/491701234567"
 LOCK_MS = 65_000
-# After this time a crashed run's work is delivered again.
+# What a crash leaves behind comes back after so long.
 HIDDEN_MS = 30_000
-# The reply has two parts, since the channel takes no more characters at once.
+# Two parts, since the channel takes no more characters at once.
 ANSWER = "It left today.\nIt comes tomorrow."
 LONGEST = 20
 PARTS = ["It left today.", "It comes tomorrow."]
@@ -59,7 +59,7 @@ OPTIONS = ResponderOptions(
 
 
 class Killed(BaseException):
-    """kill -9: no statement after it is run."""
+    """kill -9: nothing that follows is run."""
 
 
 class Steps:
@@ -207,7 +207,7 @@ class World:
         return f"owner-{self._owners}"
 
     def emit(self, batch_id: str, generation: int, text: str = "Where is it?", lane: str = "debounce") -> None:
-        """Emit a batch from the buffer into the responder's queue."""
+        """A batch comes out of the buffer, and into the responder's queue."""
         if lane == "debounce":
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
@@ -215,7 +215,7 @@ class World:
         self.queue.append(Waiting(self.now_ms, event(batch_id, generation, text, lane), 1))
 
     def deliver(self) -> None:
-        """Make the next delivery, at its time; what was not processed goes back."""
+        """The next delivery, at its time; what is not done with goes back."""
         self.queue.sort(key=lambda each: each.at_ms)
         waiting = self.queue.pop(0)
         self.now_ms = max(self.now_ms, waiting.at_ms)
@@ -229,7 +229,7 @@ class World:
             self.queue.append(Waiting(self.now_ms + wait_ms, waiting.body, waiting.receives + 1))
 
     def run(self, *, at_most: int = 60) -> None:
-        """Deliver until the queue is empty."""
+        """Until the queue is empty."""
         for _ in range(at_most):
             if not self.queue:
                 return
@@ -239,7 +239,7 @@ class World:
     # -- what came of it ---------------------------------------------------------------------------
 
     def item(self, part: str = "!", conversation: str = NAME) -> Json | None:
-        """Return the item's attributes as text."""
+        """Its attributes as text."""
         key = {"id": {"S": conversation}, "part": {"S": part}}
         found = aws.client("dynamodb").get_item(TableName=self.table.name, Key=key).get("Item")
         return found and {name: next(iter(value.values())) for name, value in found.items()}
@@ -282,7 +282,7 @@ def event(batch_id: str, generation: int, text: str, lane: str = "debounce") -> 
 
 @contextmanager
 def tables() -> Iterator[Tables]:
-    """Yield tables in this process, as many as a test wants."""
+    """Tables in this process, as many as one likes."""
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         for name, value in {
             "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",

@@ -1,4 +1,4 @@
-"""The states in which a message with the id `old` may be when something happens to its conversation."""
+"""States of a conversation, by where its message `old` is."""
 
 from collections.abc import Callable
 

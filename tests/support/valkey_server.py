@@ -1,7 +1,7 @@
 """A real Valkey in cluster mode, as strict as ElastiCache Serverless, started from a wheel.
 
-Two things make it strict. Every script begins with `#!lua`: without that line a plain Valkey lets a script touch
-undeclared keys of another slot. The application's user is denied every command that the service lacks.
+Two things make it strict. Every script begins with `#!lua`: without that shebang, a plain Valkey lets a script touch
+undeclared keys of another slot. And the application's user is denied every command that the service lacks.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as LostConnection
 STRICT_SHEBANG = "#!lua"
 APP_USER, APP_PASSWORD = "app", "app-password"
 
-# Commands that do not exist on ElastiCache Serverless; of CLIENT, everything except naming is denied.
+# Commands that ElastiCache Serverless lacks. CLIENT is denied except for SETNAME and GETNAME.
 DENIED_COMMANDS = (
     "keys", "config", "object", "wait", "waitaof", "function", "fcall", "fcall_ro", "monitor", "memory",
     "slowlog", "latency", "client", "psubscribe", "move", "swapdb", "lastsave", "script|kill", "debug",
@@ -45,7 +45,7 @@ def binary_path() -> Path:
 
 
 def free_port() -> int:
-    # The cluster bus listens 10,000 ports above; both ports must be free and below 65536.
+    # The cluster bus listens 10,000 above; both must be free and below 65536.
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ class ValkeyServer:
         return self._process.pid
 
     def admin(self) -> "Redis":
-        """Return a client of the default user, which production code never has, to look at the server from outside."""
+        """Return a client of the default user, with which a test looks at the server. No deployed code does this."""
         return Redis(host="127.0.0.1", port=self.port, protocol=2)
 
     def kill(self) -> None:

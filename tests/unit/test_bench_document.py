@@ -1,4 +1,4 @@
-"""docs/performance.md says the same as bench/results."""
+"""What docs/performance.md says is what bench/results holds."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The command line: the requests it makes, its output for people and for programs, and its exit codes."""
+"""The command line: what it asks, what people and programs see, and how it ends."""
 
 import argparse
 import io
@@ -375,7 +375,7 @@ def test_help_needs_no_sdk() -> None:
 
 @pytest.fixture
 def webhook(aws: FakeAws) -> Iterator[list[tuple[str, str, Json]]]:
-    """Record (path, signature, body) of each request; refuse a text that asks for it."""
+    """Keeps (path, signature, body) of what is posted; refuses a text that says so."""
     posted: list[tuple[str, str, Json]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The schema of the generic webhook's body: it accepts exactly the bodies that the reader accepts."""
+"""The schema of the generic door's body: it accepts exactly the bodies that the door's reader accepts."""
 
 import json
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
         attached(duration=3, url=None),
     ],
 )
-def test_both_accept_a_body_of_the_generic_webhook(body: object) -> None:
+def test_both_accept_a_body_of_the_door(body: object) -> None:
     assert (VALIDATOR.is_valid(body), is_read(body)) == (True, True)
 
 
@@ -113,7 +113,7 @@ def test_both_refuse_a_body_that_is_wrong(body: object) -> None:
     assert (VALIDATOR.is_valid(body), is_read(body)) == (False, False)
 
 
-# A schema counts characters, so it cannot judge lone surrogates, or ids of few characters with many bytes.
+# A schema counts characters: surrogates alone, and ids of few characters with many bytes, are beyond it.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 2**48), st.floats(allow_nan=False), TEXTS,
