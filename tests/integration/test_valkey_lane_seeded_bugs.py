@@ -72,6 +72,10 @@ def goes_out(machine: EngineMachine) -> None:
     machine.batches_go_out("p1", 0, 0, 0, 0)
 
 
+def retried(machine: EngineMachine) -> None:
+    machine.emitting_fails(0, 5_000, 0, False)
+
+
 def given_away(machine: EngineMachine) -> None:
     """Let the conversation processor's time run out, and give its batch to another."""
     machine.engine.clock.advance(SETTINGS.executor_ms + 1)
@@ -254,6 +258,7 @@ BUGS = (
         "claims are put back before their deadline", "recover_expired",
         "redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE'",
         "redis.call('ZRANGE', inflight_key, '-inf', now_ms + 20000, 'BYSCORE'",
+        (vip, claimed, lambda m: m.time_passes(20_000), lambda m: m.watchdog(0, False)),
     ),
     Bug(
         "a cancelled batch is tried again", "cancel_buffer",
@@ -297,6 +302,7 @@ BUGS = (
     Bug(
         "new rules move a frozen batch's retry", "retime_buffer",
         "if mode ~= 'f' and due_at < old_due_at then", "if due_at < old_due_at then",
+        (vip, taken, retried, lambda m: m.rules_change_behind_a_retry(RULES[1], 0)),
     ),
     Bug(
         "new rules schedule what is in flight", "retime_buffer",
@@ -306,6 +312,10 @@ BUGS = (
     Bug(
         "new rules that end the wait do not wake the sleeping processor", "retime_buffer",
         "if due_at - string.sub(alive, 14) < 0 then", "if false then",
+        (
+            lambda m: m.burst("ann", RULES[2], 1, 0, False), lambda m: m.acquire("p1", 0, False),
+            lambda m: m.claim("p1", 100, 0, False, False), lambda m: m.rules_change("ann", RULES[4], 0, False),
+        ),
     ),
     Bug(
         "a frozen batch with nothing behind it is not listed", "list_conversations",
@@ -314,10 +324,12 @@ BUGS = (
     Bug(
         "a retry is not listed", "list_conversations",
         "inflight = 'pending:0'", "inflight = ''",
+        (vip, taken, retried, lambda m: m.listing()),
     ),
     Bug(
         "a retry is listed under the time of what is behind it", "list_conversations",
         "elseif buffer and string.sub(buffer, 40, 40) ~= 'f' then", "elseif buffer then",
+        (vip, taken, retried, lambda m: m.burst("ann", RULES[2], 1, 0, False), lambda m: m.listing()),
     ),
     Bug(
         "a moved timer is listed unmoved", "list_conversations",
@@ -365,7 +377,8 @@ def test_the_model_finds(bug: Bug, valkey: ValkeyServer, tmp_path: Path) -> None
         run_state_machine_as_test(
             machine_on(valkey, scripts),
             settings=settings(
-                max_examples=100,
+                # Hypothesis draws other examples when other test modules are loaded, so a rare bug needs many.
+                max_examples=500,
                 stateful_step_count=60,
                 database=None,
                 derandomize=True,
