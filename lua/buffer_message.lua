@@ -107,22 +107,6 @@ else
 end
 
 if due_at then
-  -- begin wanted (the same lines in every script that schedules; a test compares them)
-  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-    if due_at - string.sub(alive, 14) < 0 then
-      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-      redis.call('LPUSH', wake_key, 1)
-      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-    end
-  elseif due_at <= now_ms + horizon_ms then
-    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-      redis.call('HDEL', processor_key, 'starting_by')
-      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-      start = 1
-    end
-  end
-  -- end wanted
+  -- include start_or_wake
 end
 return {word, due_at or -1, count, start}

@@ -23,24 +23,7 @@ local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KE
 local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
 local limit, seen_ms, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- begin find (the same lines in edit_message, delete_message and find_message; a test compares them)
-local function find(list_key)
-  local payloads = redis.call('LRANGE', list_key, -limit, -1)
-  local before = math.max(0, redis.call('LLEN', list_key) - limit)
-  for i = #payloads, 1, -1 do
-    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
-  end
-end
-local function absent()
-  local arrived_at = redis.call('ZSCORE', seen_key, message_id)
-  if not arrived_at then return {'ABSENT', 0, ''} end
-  -- It came out in the earliest batch that ends no earlier than it arrived.
-  local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
-  -- When older batches may have been forgotten, it may as well have been in one of those.
-  if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return {'ABSENT', 1, ''} end
-  return {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
-end
--- end find
+-- include find
 local position, payload = find(msgs_key)
 if not position then
   if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end

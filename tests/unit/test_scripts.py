@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from message_buffer.errors import ScriptInvariantBroken
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, InvalidHeader, Script, load_script, parse_script
+from message_buffer.lanes.valkey.scripts import (
+    LUA_DIRECTORY,
+    InvalidHeader,
+    InvalidInclude,
+    Script,
+    expand_includes,
+    load_script,
+    on_one_line,
+    parse_script,
+)
 from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
@@ -20,48 +29,45 @@ NOW_MS = 1_700_000_000_000
 RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
-MOST_LINES = 60
-MOST_LINES_OF = {"buffer_message": 105}
+MAX_LINES = 60
+MAX_LINES_OF = {"buffer_message": 105}
 
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {
     "claim_due": "the processor itself, which is told the next due time",
     "return_claim": "the processor itself; it wakes itself if it planned to sleep longer",
-    "hold_buffer": "what is held is due later, never sooner, and the watchdog passes before",
 }
 
 every_script = pytest.mark.parametrize("name", NAMES)
 
 
 class Source:
+    """A script as its file has it, and its code with the includes in their places."""
+
     def __init__(self, name: str) -> None:
         self.script = load_script(name)
-        lines = self.script.source.decode().splitlines()
-        end = next(n for n, line in enumerate(lines) if not line.startswith("--"))
-        self.header, body = lines[:end], lines[end:]
-        while not body[0]:
-            body = body[1:]
-        naming = 0
-        while body[naming].startswith(("local ", "  ", "--")):
-            naming += 1
-        self.naming, self.code = body[:naming], body[naming:]
-        self.body = body
+        self.lines = (LUA_DIRECTORY / f"{name}.lua").read_text("utf-8").splitlines()
+        self.expanded = self.script.source.decode().splitlines()
+        begin = next(n for n, line in enumerate(self.lines) if not line.startswith("--"))
+        self.header = self.lines[:begin]
+        while not self.lines[begin]:
+            begin += 1
+        end = begin
+        while self.lines[end].startswith(("local ", "  ", "--")):
+            end += 1
+        self.body, self.naming, self.code = self.lines[begin:], self.lines[begin:end], self.expanded[end:]
+
+    @property
+    def includes(self) -> dict[str, int]:
+        """Each include's name with the index of the line that names it."""
+        found = ((re.fullmatch(r" *-- include (\w+)", line), n) for n, line in enumerate(self.lines))
+        return {match[1]: n for match, n in found if match}
 
     @property
     def code_text(self) -> str:
         """Without comments, and with each call written out: some scripts keep redis.call in a local."""
         lines = [line.partition(" -- ")[0] for line in self.code if not line.lstrip().startswith("--")]
         return re.sub(r"(?<![\w.])call\(", "redis.call(", "\n".join(lines))
-
-    def block(self, name: str) -> list[str] | None:
-        """The lines between `begin name` and `end name`, without the indentation they share."""
-        marks = [n for n, line in enumerate(self.body) if re.match(rf"\s*-- (begin|end) {name}\b", line)]
-        if not marks:
-            return None
-        begin, end = marks
-        indent = len(self.body[begin]) - len(self.body[begin].lstrip())
-        assert all(line.startswith(" " * indent) for line in self.body[begin : end + 1])
-        return [line[indent:] for line in self.body[begin : end + 1]]
 
     def calls(self) -> list[str]:
         """The text of each redis.call(…), nested parentheses included."""
@@ -154,7 +160,7 @@ def test_the_words_of_the_header_are_the_words_the_code_answers(name: str) -> No
 
 @every_script
 def test_a_script_is_short_enough_to_be_read_at_once(name: str) -> None:
-    assert len(Source(name).body) <= MOST_LINES_OF.get(name, MOST_LINES)
+    assert len(Source(name).body) <= MAX_LINES_OF.get(name, MAX_LINES)
 
 
 @every_script
@@ -184,14 +190,102 @@ def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
             assert re.match(r"redis\.call\('PEXPIRE', (conv|seen|emitted)_key, .*seen_ms\)", call), call
 
 
-# -- blocks that several scripts share -------------------------------------------------------------
+# -- what several scripts include ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("block", "least"), [("wanted", 6), ("find", 2)])
-def test_a_shared_block_is_the_same_in_every_script_letter_for_letter(block: str, least: int) -> None:
-    copies = {name: lines for name in NAMES if (lines := Source(name).block(block))}
-    assert len(copies) >= least
-    assert len({tuple(lines) for lines in copies.values()}) == 1, sorted(copies)
+INCLUDES = sorted(path.stem for path in (LUA_DIRECTORY / "include").glob("*.lua"))
+LUA_WORDS = {
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not", "or",
+    "return", "then", "true",
+}  # fmt: skip
+LIBRARY = {"redis", "string", "math", "ipairs", "tonumber", "unpack"}
+
+every_include = pytest.mark.parametrize("include", INCLUDES)
+
+
+class IncludeSource:
+    def __init__(self, name: str) -> None:
+        text = (LUA_DIRECTORY / "include" / f"{name}.lua").read_text("utf-8")
+        self.lines = text.splitlines()
+        self.code = on_one_line(name, text)
+        self.reads = self._named("Reads")
+        self.sets = self._named("Sets")
+        self.defines = self._named("Defines")
+
+    def _named(self, part: str) -> set[str]:
+        """The names that a line of the header lists; in `Sets` and `Defines` each is followed by what it is."""
+        found = [line.removeprefix(f"-- {part}") for line in self.lines if line.startswith(f"-- {part} ")]
+        if part == "Reads":
+            return set(re.findall(r"\w+", " ".join(found)))
+        return set(re.findall(r"(\w+)(?:\([\w, ]*\))?:", " ".join(found)))
+
+    @property
+    def free(self) -> set[str]:
+        """The names in its code that are neither its own nor Lua's."""
+        code = re.sub(r"'[^']*'", "", self.code)
+        named = set(re.findall(r"(?<![\w.])[a-z_]\w*", code))
+        own = re.findall(r"local function (\w+)", code)
+        for names in re.findall(r"(?:local(?! function)|for|function \w+\() ?([a-z_][\w, ]*)", code):
+            own += [name for name in re.findall(r"\w+", names.partition(" in ")[0]) if name not in LUA_WORDS]
+        return named - LUA_WORDS - LIBRARY - set(own)
+
+
+@every_include
+def test_an_include_names_what_it_takes_from_the_script_around_it(include: str) -> None:
+    source = IncludeSource(include)
+    assert source.free == source.reads | source.sets
+    assert set(re.findall(r"local function (\w+)", source.code)) == source.defines
+    assert source.sets or source.defines
+
+
+@every_script
+def test_a_script_knows_what_its_includes_read_before_they_read_it(name: str) -> None:
+    source = Source(name)
+    for include, at in source.includes.items():
+        before = "\n".join(source.lines[:at])
+        known = set(re.findall(r"\w+", " ".join(re.findall(r"\blocal ([\w, ]+)", before))))
+        assert IncludeSource(include).reads | IncludeSource(include).sets <= known
+
+
+@every_include
+def test_what_is_included_is_shared(include: str) -> None:
+    assert len([name for name in NAMES if include in Source(name).includes]) > 1
+
+
+@every_include
+def test_a_line_of_an_include_fits_the_screen(include: str) -> None:
+    assert [line for line in IncludeSource(include).lines if len(line) > 140] == []
+
+
+@every_script
+def test_an_include_leaves_every_line_where_the_file_has_it(name: str) -> None:
+    source = Source(name)
+    assert len(source.expanded) == len(source.lines)
+    included = set(source.includes.values())
+    for n, (line, expanded) in enumerate(zip(source.lines, source.expanded, strict=True)):
+        assert n in included or line == expanded
+
+
+def test_only_the_loader_reads_the_files_of_scripts() -> None:
+    """A second reader would run another text: without the includes."""
+    repository = LUA_DIRECTORY.parent
+    rooms = [path.parent for path in repository.glob("*/__init__.py")]
+    assert repository / "bench" in rooms
+    reading = {
+        path.relative_to(repository).as_posix()
+        for room in rooms
+        for path in room.rglob("*.py")
+        if ".lua" in path.read_text("utf-8").replace('glob("*.lua")', "")
+    }
+    # The loader; and tests of it, of its headers, of the asset, and those that plant an error into a copy.
+    assert reading == {
+        "message_buffer/lanes/valkey/scripts.py",
+        "tests/infra/test_code_asset.py",
+        "tests/infra/test_stacks.py",
+        "tests/integration/test_includes.py",
+        "tests/integration/test_seeded_bugs.py",
+        "tests/unit/test_scripts.py",
+    }
 
 
 @every_script
@@ -201,7 +295,7 @@ def test_whoever_schedules_asks_for_a_processor(name: str) -> None:
     if name in SCHEDULES_FOR_ITSELF:
         assert schedules, "no reason needed any more"
     elif schedules:
-        assert source.block("wanted")
+        assert "start_or_wake" in source.includes
 
 
 @every_script
@@ -376,3 +470,55 @@ def test_a_shebang_goes_before_the_script_and_makes_it_another() -> None:
 def test_an_unknown_script_is_no_file() -> None:
     with pytest.raises(FileNotFoundError):
         load_script("no_such_script")
+
+
+# -- includes --------------------------------------------------------------------------------------
+
+
+def write_include(directory: Path, text: str) -> None:
+    (directory / "include").mkdir()
+    (directory / "include" / "shared.lua").write_text(text, "utf-8")
+
+
+def test_an_include_takes_one_line_without_its_comments(tmp_path: Path) -> None:
+    write_include(tmp_path, "-- shared: adds.\n\nlocal a = '-- \\' stays' -- goes\n  -- goes\n  b = a .. \"'\"\n")
+    text = expand_includes("s", "first\n  -- include shared\nlast\n", tmp_path)
+    assert text == "first\nlocal a = '-- \\' stays' b = a .. \"'\"\nlast\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--include shared",
+        "-- include: shared",
+        "-- include shared.lua",
+        "x = 1 -- include shared",
+        "-- include shared ",
+    ],
+)
+def test_a_line_that_only_looks_like_an_include_is_refused(tmp_path: Path, line: str) -> None:
+    write_include(tmp_path, "-- shared: adds.\nx = 1\n")
+    with pytest.raises(InvalidInclude, match=r"s\.lua: line 2 must read '-- include name'"):
+        expand_includes("s", f"first\n{line}\n", tmp_path)
+
+
+def test_an_include_that_is_missing_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInclude, match=r"s\.lua: line 1: there is no include/shared\.lua"):
+        expand_includes("s", "-- include shared\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("-- another: adds.", "the first line must read '-- shared: what it does'"),
+        ("-- shared: adds.\n-- include other", "an include includes nothing"),
+        ("-- shared: adds.\nx = 1 --[[ long\n]]", "a comment must end with its line"),
+        ("-- shared: adds.\nx = [[long]]", "a string must end on its line"),
+        ("-- shared: adds.\nx = [==[long]==]", "a string must end on its line"),
+        ("-- shared: adds.\nx = 'long\\\n'", "a string must end on its line"),
+        ("-- shared: adds.\nx = f\n(g or h)()", "no line may begin with a parenthesis"),
+    ],
+)
+def test_an_include_that_one_line_would_change_is_refused(code: str, complaint: str) -> None:
+    with pytest.raises(InvalidInclude, match=f"include/shared.lua: {complaint}"):
+        on_one_line("shared", code)
