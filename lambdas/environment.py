@@ -153,7 +153,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(executor_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        valkey=env.valkey(token_ms=env.whole("EXECUTOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
         processor_function=env.text("PROCESSOR_FUNCTION"),
         holding=env.fallback(),
         emission=env.emission(),

@@ -1,21 +1,21 @@
--- retry_batch: the batch could not be emitted; keep it frozen and try again later.
+-- retry_batch: keep a batch that could not be emitted frozen, and schedule another try.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
+-- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  token                  str   the one that took the batch
+-- ARGV[3]  token                  str   the token that took the batch
 -- ARGV[4]  retry_at_ms            int
--- ARGV[5]  start_id               str   this call, the same again on a retry of it
--- ARGV[6]  start_ms               int   how long a start reservation stands
--- ARGV[7]  horizon_ms             int   work due later than this is left to the watchdog
+-- ARGV[5]  start_id               str   names this call; a retry sends the same
+-- ARGV[6]  start_ms               int   lifetime of a start reservation
+-- ARGV[7]  horizon_ms             int   work due further ahead is left to the watchdog
 -- Returns  {"RETRIED", due_at_ms, start} | {"STALE"}
--- Repeat   RETRIED again, with the same start reservation, until somebody else has taken the batch
--- Keeps    batch id and content; new messages do not move the retry
+-- Repeat   RETRIED again, with the same start reservation, until another conversation processor has taken the batch
+-- Keeps    the batch's id and content; new messages do not move the retry
 
 local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local wake_key, taken_key = KEYS[5], KEYS[6]

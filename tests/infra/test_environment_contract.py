@@ -145,7 +145,7 @@ def test_an_executors_token_outlasts_its_lambda_and_not_its_claim(
     executor = config.read_conversation_processor(environment(found["conversation_processor"]))
     processor = config.read_processor(environment(found["processor"]))
     lambda_ms = found["conversation_processor"]["Timeout"] * 1_000
-    assert lambda_ms < executor.valkey.store.executor_ms <= processor.valkey.store.claim_ms
+    assert lambda_ms < executor.valkey.store.token_ms <= processor.valkey.store.claim_ms
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -58,14 +58,14 @@ BUGS = (
     ),
     Bug(
         "a moved timer is forgotten by the claim", "claim_due",
-        "if buffer and string.sub(buffer, 40, 40) ~= 'f' then", "if false then",
+        "if buffer and mode_of(buffer) ~= 'f' then", "if false then",
     ),
     Bug(
         "what came meanwhile is not scheduled again", "complete_batch",
         "redis.call('ZADD', pending_key, due_at, conversation)", "",
     ),
     Bug(
-        "an old executor's completion removes the newer batch", "complete_batch",
+        "an old conversation processor's completion removes the newer batch", "complete_batch",
         "local first_call = taken[1] == token", "local first_call = taken[2] ~= false",
     ),
     Bug(
@@ -93,7 +93,7 @@ BUGS = (
         "if earlier == 0 and", "if false and",
     ),
     Bug(
-        "a second executor takes a batch that is held", "take_batch",
+        "a second conversation processor takes a batch that another holds", "take_batch",
         "if owner ~= token and token_until > now_ms then", "if false then",
     ),
     Bug(
@@ -134,7 +134,7 @@ BUGS = (
     ),
     Bug(
         "a hold is forgotten when a batch is completed", "complete_batch",
-        "redis.call('ZSCORE', held_key, conversation) and 'h' or '-'", "'-'",
+        "redis.call('ZSCORE', holds_key, conversation) and 'h' or '-'", "'-'",
     ),
     Bug(
         "a hold that stands is swept", "recover_expired",
@@ -142,12 +142,12 @@ BUGS = (
     ),
     Bug(
         "holds are kept for ever", "recover_expired",
-        "redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)", "",
+        "redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)", "",
     ),
     Bug(
         "a hold can expire", "hold_buffer",
-        "redis.call('ZADD', held_key, held_until, conversation)",
-        "redis.call('ZADD', held_key, held_until, conversation) redis.call('PEXPIRE', held_key, 86400000)",
+        "redis.call('ZADD', holds_key, held_until, conversation)",
+        "redis.call('ZADD', holds_key, held_until, conversation) redis.call('PEXPIRE', holds_key, 86400000)",
     ),
     Bug(
         "waiting messages can expire", "buffer_message",
@@ -249,26 +249,26 @@ BUGS = (
     ),
     Bug(
         "a retry is listed under the time of what is behind it", "list_conversations",
-        "elseif buffer and string.sub(buffer, 40, 40) ~= 'f' then", "elseif buffer then",
+        "elseif buffer and mode_of(buffer) ~= 'f' then", "elseif buffer then",
     ),
     Bug(
         "a moved timer is listed unmoved", "list_conversations",
-        "scheduled_at = math.max(scheduled_at, tonumber(string.sub(buffer, 27, 39)))", "",
+        "scheduled_at = math.max(scheduled_at, due_at_of(buffer))", "",
     ),
     Bug(
         "deleting the last message leaves an empty buffer scheduled", "delete_message",
         "redis.call('ZREM', pending_key, conversation)", "",
     ),
     Bug(
-        "what was settled is decided anew", "settle_batch",
-        "if taken[2] then return {'SETTLED'} end", "",
+        "what was excluded is decided anew", "exclude_messages",
+        "if taken[2] then return {'EXCLUDED'} end", "",
     ),
     Bug(
-        "an executor that lost the batch settles it", "settle_batch",
+        "a conversation processor that lost the batch excludes messages", "exclude_messages",
         "if taken[1] ~= token then return {'STALE'} end", "",
     ),
     Bug(
-        "a returned claim takes the batch from a living executor", "return_claim",
+        "a returned claim takes the batch from a living conversation processor", "return_claim",
         "if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then return {'BUSY'} end", "",
     ),
 )  # fmt: skip

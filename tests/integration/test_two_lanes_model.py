@@ -16,7 +16,7 @@ from lambdas.conversation_processor.lane_agreement import OtherLane, WindowUnask
 from message_buffer.lanes.dynamodb import table as holding_table
 from message_buffer.lanes.dynamodb.table import HoldingTable, Window
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered, Settled, Taken
+from message_buffer.lanes.outcomes import Buffered, Excluded, Taken
 from message_buffer.lanes.valkey.store import Store
 from tests.support.two_lanes import INGESTERS, MAX_ATTEMPTS, Interruption, Step, TwoLanes
 from tests.support.window import make_holding_table
@@ -171,7 +171,7 @@ def no_patience() -> Any:
 
 @bug("what is left out is decided anew at each attempt")
 def nothing_is_settled() -> Any:
-    return patch.object(Store, "settle_batch", lambda *_, **__: Settled())
+    return patch.object(Store, "exclude_messages", lambda *_, **__: Excluded())
 
 
 @bug("what is known is held again")

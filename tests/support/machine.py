@@ -24,9 +24,10 @@ from message_buffer.lanes.outcomes import (
     Duplicate,
     Edited,
     Empty,
+    Excluded,
     Extended,
     Frozen,
-    Held,
+    LeaseTaken,
     Lost,
     OnHold,
     Released,
@@ -35,7 +36,6 @@ from message_buffer.lanes.outcomes import (
     Retimed,
     Retried,
     Returned,
-    Settled,
     Stale,
     Taken,
     Unmoved,
@@ -55,7 +55,7 @@ SETTINGS = StoreSettings(
     start_ms=10_000,
     horizon_ms=90_000,
     claim_ms=30_000,
-    executor_ms=60_000,
+    token_ms=60_000,
     max_batch=4,
     max_emitted=2,
 )
@@ -211,7 +211,7 @@ class EngineMachine(RuleBasedStateMachine):
     def acquire(self, processor: str, skew: int, twice: bool) -> None:
         outcome, now = self.call(skew, twice, "acquire_lease", 0, processor), self.now(skew)
         if self.lease and self.lease[0] != processor and self.lease[1] > now:
-            assert outcome == Held(self.lease[1])
+            assert outcome == LeaseTaken(self.lease[1])
         else:
             assert outcome == Acquired(now + SETTINGS.lease_ms)
             self.lease = (processor, now + SETTINGS.lease_ms)
@@ -328,7 +328,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert model.frozen is not None
         batch = model.frozen
         batch.attempt += 1
-        batch.token, batch.token_until = token, now + SETTINGS.executor_ms
+        batch.token, batch.token_until = token, now + SETTINGS.token_ms
         model.scheduled_at = batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
@@ -357,13 +357,13 @@ class EngineMachine(RuleBasedStateMachine):
     def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
         executor = self.executors[which % len(self.executors)]
         batch = self.model[executor.conversation].frozen
-        outcome = self.call(skew, twice, "settle_batch", executor.conversation, executor.token, left_out=left_out)
+        outcome = self.call(skew, twice, "exclude_messages", executor.conversation, executor.token, left_out=left_out)
         if batch is None or batch.token != executor.token:
             assert outcome == Stale()
             return
         if batch.left_out is None:
             batch.left_out = left_out
-        assert outcome == Settled()
+        assert outcome == Excluded()
 
     @precondition(lambda self: any(executor.done for executor in self.executors))
     @rule(which=pick, skew=skews, twice=seldom)
@@ -413,7 +413,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.executors:
             return
         executor = self.executors[which % len(self.executors)]
-        self.engine.clock.advance(SETTINGS.executor_ms + 1)
+        self.engine.clock.advance(SETTINGS.token_ms + 1)
         self.watchdog(0, False)
         self._take_all(processor)
         if then == "completes":

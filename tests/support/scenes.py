@@ -44,7 +44,7 @@ def nothing_more_dropped(first: Answer) -> Answer:
 
 def not_held_any_more(first: Answer) -> Answer:
     assert isinstance(first, o.Resumed)
-    return o.NotHeld(**parts(first))
+    return o.NotOnHold(**parts(first))
 
 
 def unmoved(first: Answer) -> Answer:
@@ -119,12 +119,12 @@ def taken_and_more(engine: Engine) -> None:
 def taken_and_abandoned(engine: Engine) -> None:
     taken_and_more(engine)
     engine.store.hand_over(0, engine.processor)
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
 
 
 def taken_and_settled(engine: Engine) -> None:
     taken(engine)
-    engine.store.settle_batch("c", "t1", left_out=[1])
+    engine.store.exclude_messages("c", "t1", left_out=[1])
 
 
 def completed(engine: Engine) -> None:
@@ -228,7 +228,7 @@ SCENES = [
     ),
     Scene("take_batch", taken_and_more, lambda store, engine: store.take_batch("c", "t1")),
     *(
-        Scene("settle_batch", state, lambda store, engine: store.settle_batch("c", "t1", left_out=[0]))
+        Scene("exclude_messages", state, lambda store, engine: store.exclude_messages("c", "t1", left_out=[0]))
         for state in (taken, taken_and_more, taken_and_abandoned, taken_and_settled, waiting_for_retry, completed, idle)
     ),
     Scene("take_batch", taken_and_settled, take),

@@ -37,7 +37,7 @@ from message_buffer.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from message_buffer.lanes.valkey.scripts import Script
+from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 
 # RedisClusterException does not descend from RedisError.
@@ -55,7 +55,6 @@ _TRANSIENT = (
 # ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
 SIGN_IN_LIFE_MS = 11 * 3_600_000
 
-Argument = str | bytes | int | float
 # Told of each error that no caller will see.
 Swallowed = Callable[[Exception], None]
 

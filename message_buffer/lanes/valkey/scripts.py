@@ -1,27 +1,41 @@
 """Loads the Lua scripts and the contract each one states in its header.
 
-A header names every key, every argument and every word the script can answer. The store builds a call's keys from it
-and refuses a call or an answer that does not fit, so script and caller cannot drift apart unnoticed.
+A header names every key, every argument and every form of the answer. The store builds a call from it, by the names of
+the arguments, and reads an answer by the names of its fields. It refuses a call or an answer that does not fit, so
+script and caller cannot drift apart unnoticed.
 
 A line `-- include name` in a script stands for include/name.lua. The loader puts that file there as one line, so the
 line numbers in the server's error messages are those of the script's file.
 """
 
 import re
+from collections import namedtuple
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha1
+from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LUA_DIRECTORY = Path(__file__).parents[3] / "lua"
 
 _KEY = re.compile(r"^-- KEYS\[(\d+)\]\s+\{b<shard>\}:(\S+)\s+\S+")
 _ARG = re.compile(r"^-- ARGV\[(\d+)\]\s+([a-z_]+)\s+\S+")
 _WORD = re.compile(r"\"([A-Z_]+)\"")
+_RETURNS_LINES = re.compile(r"^-- Returns +(.+(?:\n--  +.+)*)", re.MULTILINE)
+_RETURNS = re.compile(r"\{[^{}]+\}( \| \{[^{}]+\})*")
+_FIRST_ITEM = re.compile(r"\"[A-Z_]+\"( \| \"[A-Z_]+\")*")
+# A field, perhaps with the value that stands for none, or with its alternatives.
+_FIELD = re.compile(r"([a-z][a-z_]*)( \| (-1|\"\"|nil)| = \"[A-Z]+\"( \| \"[A-Z]+\")*)?")
 
 _MEANS_INCLUDE = re.compile(r"--\W*include\b")
 _INCLUDE = re.compile(r"\s*-- include ([a-z_]+)")
 _STRING_OR_COMMENT = re.compile(r"""'(?:[^'\\\n]|\\[^\n])*'|"(?:[^"\\\n]|\\[^\n])*"|--[^\n]*""")
+
+
+Argument = str | bytes | int | float
+ReadReply = Callable[[list[Any]], Any]
 
 
 class Script(NamedTuple):
@@ -31,6 +45,12 @@ class Script(NamedTuple):
     keys: tuple[str, ...]
     args: tuple[str, ...]
     words: frozenset[bytes]
+    takes_conversation: bool
+    """The conversation's id is among the arguments, not only in the names of the keys."""
+    pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
+    """Take the arguments out of a mapping, in the header's order."""
+    read: Mapping[bytes, ReadReply]
+    """By the word of an answer: read it into a tuple with the header's names."""
 
 
 class InvalidHeader(Exception):
@@ -45,25 +65,82 @@ def parse_script(name: str, source: str) -> Script:
     """Return the script with the contract that its header states. `source` has no includes left."""
     keys: list[str] = []
     args: list[str] = []
-    words: frozenset[bytes] = frozenset()
     lines = source.split("\n")
     if not lines[0].startswith(f"-- {name}: "):
         raise InvalidHeader(f"{name}.lua: the first line must read '-- {name}: what it does'")
-    for line in lines:
-        if not line.startswith("--"):
-            break
+    header = list(takewhile(lambda line: line.startswith("--"), lines))
+    for line in header:
         for pattern, names in ((_KEY, keys), (_ARG, args)):
             if found := pattern.match(line):
                 names.append(found[2])
                 if int(found[1]) != len(names):
                     raise InvalidHeader(f"{name}.lua: out of order: {line}")
-        if line.startswith("-- Returns "):
-            words = frozenset(word.encode() for word in _WORD.findall(line))
-    if not keys or not args or not words:
+    returns = _RETURNS_LINES.search("\n".join(header))
+    if not keys or not args or not returns:
         raise InvalidHeader(f"{name}.lua: the header must name KEYS, ARGV and what the script Returns")
+    read = _replies(name, re.sub(r"\n-- +", " ", returns[1]))
     body = source.encode()
     # The protocol identifies a script by its SHA-1; nothing is protected by it.
-    return Script(name, body, sha1(body, usedforsecurity=False).hexdigest(), tuple(keys), tuple(args), words)
+    sha = sha1(body, usedforsecurity=False).hexdigest()
+    return Script(
+        name, body, sha, tuple(keys), tuple(args), frozenset(read), "conversation" in args, _picker(args), read
+    )
+
+
+def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argument, ...]]:
+    if len(args) == 1:
+        return lambda arguments: (arguments[args[0]],)
+    return itemgetter(*args)
+
+
+def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
+    """Return how to read each form of the answer, by its word."""
+    if not _RETURNS.fullmatch(returns):
+        raise InvalidHeader(f"{name}.lua: what it Returns must read {{...}} | {{...}}")
+    read: dict[bytes, ReadReply] = {}
+    for form in re.findall(r"\{([^{}]+)\}", returns):
+        first, *items = re.split(r", (?![^(]*\))", form)
+        if not _FIRST_ITEM.fullmatch(first):
+            raise InvalidHeader(f"{name}.lua: an answer must begin with a word: {{{form}}}")
+        reader = _reader(name, items)
+        read |= {word.encode(): reader for word in _WORD.findall(first)}
+    return read
+
+
+def _reader(name: str, items: list[str]) -> ReadReply:
+    """Return the function that gives an answer's values the names of these items; it raises ValueError or TypeError.
+
+    The last item may be repeated: `payloads...` makes a list of that name, `(conversation, due_at_ms)...` a list of
+    tuples, which is called `rows`.
+    """
+    repeated = items[-1] if items and items[-1].endswith("...") else ""
+    single = items[:-1] if repeated else items
+    if not repeated:
+        return _form(_fields(name, single))
+    row = re.fullmatch(r"\((.+)\)\.\.\.", repeated)
+    width = len(_fields(name, row[1].split(", "))) if row else 1
+    form = _form(_fields(name, [*single, "rows" if row else repeated[:-3]]))
+    count = 1 + len(single)
+
+    def read(values: list[Any]) -> Any:
+        rest = values[count:]
+        return form([*values[:count], list(zip(*[iter(rest)] * width, strict=True)) if row else rest])
+
+    return read
+
+
+def _form(fields: list[str]) -> ReadReply:
+    """Return what makes a tuple with these names of that many values; it raises TypeError for another number."""
+    reply: Any = namedtuple("Reply", ["word", *fields])  # type: ignore[misc] # the header has the names
+    make: ReadReply = reply._make
+    return make
+
+
+def _fields(name: str, items: list[str]) -> list[str]:
+    found = [_FIELD.fullmatch(item) for item in items]
+    if None in found:
+        raise InvalidHeader(f"{name}.lua: a part of the answer has no name: {items[found.index(None)]}")
+    return [match[1] for match in found if match]
 
 
 def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> str:

@@ -23,7 +23,7 @@ class StoreSettings(NamedTuple):
     horizon_ms: int = 90_000
     look_ms: int = 500  # the processor looks at least this often
     claim_ms: int = 30_000  # from claim to take
-    executor_ms: int = 60_000  # from take to complete; above the executor's own time-out
+    token_ms: int = 60_000  # from take to complete; above the executor's own time-out
     seen_ms: int = A_DAY_MS  # message ids and statistics of an idle conversation
     max_batch: int = 1000  # messages in one batch; the rest makes the next one
     max_batch_bytes: int = 4_194_304  # of its payloads: what an executor's memory takes several times over
