@@ -1,7 +1,7 @@
-"""Key names: which shard a conversation lives on, and what its keys are called.
+"""The shard of a conversation, and the names of its keys.
 
-Every key of a shard carries the shard's hash tag, so that a script's keys share one cluster slot. A tag ends at
-the first `}` of the key, therefore a conversation id may hold braces itself.
+Every key of a shard begins with the shard's hash tag, so all keys of a script are in one cluster slot. A tag ends at
+the first `}` of the key, so a conversation id may contain braces.
 """
 
 from functools import cache
@@ -36,15 +36,19 @@ def encode_conversation(conversation: str) -> bytes:
 
 def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -> list[bytes]:
     """Return the keys of a script in the header's order; `kinds` are the header's: `pending`, `conv:<id>`, …"""
-    return [
-        prefix + conversation if per_conversation else prefix for prefix, per_conversation in _prefixes(kinds, shard)
-    ]
+    prefixes, of_conversation = _prefixes(kinds, shard)
+    keys = prefixes.copy()
+    for at in of_conversation:
+        keys[at] += conversation
+    return keys
 
 
 @cache
-def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[tuple[bytes, bool], ...]:
+def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[list[bytes], list[int]]:
+    """Return the keys without the conversation's id, and the positions of those that end with it."""
     tag = f"{{b{shard}}}:"
-    return tuple(((tag + kind.removesuffix("<id>")).encode(), kind.endswith("<id>")) for kind in kinds)
+    prefixes = [(tag + kind.removesuffix("<id>")).encode() for kind in kinds]
+    return prefixes, [at for at, kind in enumerate(kinds) if kind.endswith("<id>")]
 
 
 def wake_key(shard: int) -> bytes:

@@ -88,6 +88,7 @@ def parse_script(name: str, source: str) -> Script:
 
 
 def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argument, ...]]:
+    """Return the function that takes these arguments out of a mapping; it raises KeyError if one is missing."""
     if len(args) == 1:
         return lambda arguments: (arguments[args[0]],)
     return itemgetter(*args)
@@ -129,18 +130,20 @@ def _reader(name: str, items: list[str]) -> ReadReply:
     return read
 
 
-def _form(fields: list[str]) -> ReadReply:
+@cache
+def _form(fields: tuple[str, ...]) -> ReadReply:
     """Return what makes a tuple with these names of that many values; it raises TypeError for another number."""
     reply: Any = namedtuple("Reply", ["word", *fields])  # type: ignore[misc] # the header has the names
     make: ReadReply = reply._make
     return make
 
 
-def _fields(name: str, items: list[str]) -> list[str]:
+def _fields(name: str, items: list[str]) -> tuple[str, ...]:
+    """Return the names of an answer's items."""
     found = [_FIELD.fullmatch(item) for item in items]
     if None in found:
         raise InvalidHeader(f"{name}.lua: a part of the answer has no name: {items[found.index(None)]}")
-    return [match[1] for match in found if match]
+    return tuple(match[1] for match in found if match)
 
 
 def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> str:
@@ -171,7 +174,7 @@ def on_one_line(name: str, text: str) -> str:
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
     lines = [line.strip() for line in code.split("\n") if line.strip()]
-    # After a line break Lua refuses such a line as ambiguous; after a space it would call what stands before it.
+    # Lua refuses such a line as ambiguous. Joined with the line before, it would be a call of that line's value.
     if any(line.startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
     return " ".join(lines)
