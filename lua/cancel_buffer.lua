@@ -20,7 +20,7 @@ local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3],
 local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now_ms, conversation, cancel_id, seen_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
--- include open_buffer
+-- include open_buffer: last_at_of, base_of
 
 local buffer = redis.call('HGET', open_key, conversation)
 if redis.call('ZSCORE', seen_key, cancel_id) then

@@ -21,7 +21,7 @@ local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], math.min(tonumber(ARGV[3]), 1000)
 local claim_ms, look_ms, call_id = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
--- include open_buffer
+-- include open_buffer: due_at_of, mode_of
 
 local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')
 local alive = redis.call('HGET', open_key, '')

@@ -30,8 +30,8 @@ local seen_key, emitted_key, holds_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_emitted, start_id, start_ms, horizon_ms = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
--- include open_buffer
--- include changed_buffer
+-- include open_buffer: first_at_of, due_at_of
+-- include changed_buffer: with_mode
 
 local taken = redis.call('HMGET', taken_key, 'token', 'batch_id', 'last_at')
 local first_call = taken[1] == token

@@ -23,9 +23,9 @@ local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KE
 local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
 local limit, seen_ms, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- include open_buffer
--- include changed_buffer
--- include find
+-- include open_buffer: last_at_of, base_of
+-- include changed_buffer: with_base
+-- include find: find, absent
 
 local position, payload = find(msgs_key)
 if not position then

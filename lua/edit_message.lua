@@ -17,7 +17,7 @@
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local message_id, id_line, payload, limit, max_emitted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- include find
+-- include find: find, absent
 
 local position = find(msgs_key)
 if position then

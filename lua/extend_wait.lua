@@ -12,8 +12,8 @@
 local open_key = KEYS[1]
 local now_ms, conversation, extend_ms, max_wait_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
--- include open_buffer
--- include changed_buffer
+-- include open_buffer: first_at_of, due_at_of
+-- include changed_buffer: with_due_at
 
 local buffer = redis.call('HGET', open_key, conversation)
 if not buffer then return {'EMPTY'} end

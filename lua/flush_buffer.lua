@@ -19,8 +19,8 @@ local pending_key, open_key, processor_key, wake_key, conv_key, msgs_key = KEYS[
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- include open_buffer
--- include changed_buffer
+-- include open_buffer: due_at_of
+-- include changed_buffer: with_due_at
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0

@@ -22,8 +22,8 @@ local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], 
 local now, now_ms, conversation, held_until = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- include open_buffer
--- include changed_buffer
+-- include open_buffer: due_at_of, reason_of
+-- include changed_buffer: with_due_at, with_mode
 
 held_until = math.max(held_until, tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0)
 redis.call('ZADD', holds_key, held_until, conversation)

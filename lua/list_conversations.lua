@@ -12,7 +12,7 @@
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local cursor, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
 
--- include open_buffer
+-- include open_buffer: due_at_of, mode_of
 
 -- Open buffers first: a buffer remains in open wherever it is scheduled. The others have only a frozen batch.
 local source, position = string.match(cursor, '^(%l+):(%d+)$')

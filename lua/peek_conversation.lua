@@ -19,7 +19,7 @@ local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3],
 local msgs_key, batch_key, taken_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
 
--- include open_buffer
+-- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 
 local word, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
 if not scheduled_at then

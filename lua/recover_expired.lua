@@ -20,7 +20,7 @@ local processor_key, wake_key, holds_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- include open_buffer
+-- include open_buffer: due_at_of, mode_of
 
 local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
 if #expired > 0 then

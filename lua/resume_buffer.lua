@@ -18,8 +18,8 @@ local pending_key, open_key, processor_key, wake_key, holds_key = KEYS[1], KEYS[
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- include open_buffer
--- include changed_buffer
+-- include open_buffer: due_at_of, mode_of, reason_of
+-- include changed_buffer: with_due_at, with_mode
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'

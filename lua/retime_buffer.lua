@@ -30,8 +30,8 @@ local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]),
 local max_messages, min_messages, flush_reason, adaptive = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local start_id, start_ms, horizon_ms = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
 
--- include open_buffer
--- include changed_buffer
+-- include open_buffer: first_at_of, last_at_of, due_at_of, mode_of, reason_of
+-- include changed_buffer: with_due_at
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0

@@ -22,7 +22,7 @@ local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1]
 local now_ms, conversation, token, token_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000), tonumber(ARGV[7])
 
--- include open_buffer
+-- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key,

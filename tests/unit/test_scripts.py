@@ -64,8 +64,12 @@ class Source:
     @property
     def includes(self) -> dict[str, int]:
         """Each include's name with the index of the line that names it."""
-        found = ((re.fullmatch(r" *-- include (\w+)", line), n) for n, line in enumerate(self.lines))
+        found = ((re.fullmatch(r" *-- include (\w+)(: .+)?", line), n) for n, line in enumerate(self.lines))
         return {match[1]: n for match, n in found if match}
+
+    def wanted(self, include: str) -> set[str]:
+        """The functions that it includes by name."""
+        return set(re.findall(r"\w+", self.lines[self.includes[include]].partition(": ")[2]))
 
     @property
     def code_text(self) -> str:
@@ -257,6 +261,25 @@ def test_a_script_knows_what_its_includes_read_before_they_read_it(name: str) ->
         before = "\n".join(source.lines[:at])
         known = set(re.findall(r"\w+", " ".join(re.findall(r"\blocal ([\w, ]+)", before))))
         assert IncludeSource(include).reads | IncludeSource(include).sets <= known
+
+
+@every_include
+def test_a_function_of_an_include_stands_alone(include: str) -> None:
+    source = IncludeSource(include)
+    text = (LUA_DIRECTORY / "include" / f"{include}.lua").read_text("utf-8")
+    for function in source.defines:
+        alone = on_one_line(include, text, [function])
+        assert alone in source.code
+        assert set(re.findall(r"\w+", alone)) & source.defines == {function}
+
+
+@every_script
+def test_a_script_includes_the_functions_that_it_calls_and_no_other(name: str) -> None:
+    source = Source(name)
+    code = "\n".join(line for n, line in enumerate(source.lines) if n not in source.includes.values())
+    for include in INCLUDES:
+        called = {function for function in IncludeSource(include).defines if re.search(rf"\b{function}\(", code)}
+        assert called == (source.wanted(include) if include in source.includes else set())
 
 
 @every_include
@@ -562,12 +585,26 @@ def test_an_include_takes_one_line_without_its_comments(tmp_path: Path) -> None:
         "-- include shared.lua",
         "x = 1 -- include shared",
         "-- include shared ",
+        "-- include shared:",
+        "-- include shared: f,g",
+        "-- include shared f",
     ],
 )
 def test_a_line_that_only_looks_like_an_include_is_refused(tmp_path: Path, line: str) -> None:
     write_include(tmp_path, "-- shared: adds.\nx = 1\n")
     with pytest.raises(InvalidInclude, match=r"s\.lua: line 2 must read '-- include name'"):
         expand_includes("s", f"first\n{line}\n", tmp_path)
+
+
+def test_an_include_gives_the_functions_that_are_wanted_of_it(tmp_path: Path) -> None:
+    shared = "-- shared: adds.\n\nlocal function f(a)\n  return a -- itself\nend\n\nlocal function g() return 1 end\n"
+    write_include(tmp_path, shared)
+    g = expand_includes("s", "-- include shared: g\nlast\n", tmp_path)
+    assert g == "local function g() return 1 end\nlast\n"
+    both = expand_includes("s", "-- include shared: g, f\nlast\n", tmp_path)
+    assert both == "local function g() return 1 end local function f(a) return a end\nlast\n"
+    with pytest.raises(InvalidInclude, match=r"include/shared\.lua: there is no function h, i$"):
+        expand_includes("s", "-- include shared: i, g, h\n", tmp_path)
 
 
 def test_an_include_that_is_missing_is_named_with_its_line(tmp_path: Path) -> None:
@@ -585,6 +622,7 @@ def test_an_include_that_is_missing_is_named_with_its_line(tmp_path: Path) -> No
         ("-- shared: adds.\nx = [==[long]==]", "a string must end on its line"),
         ("-- shared: adds.\nx = 'long\\\n'", "a string must end on its line"),
         ("-- shared: adds.\nx = f\n(g or h)()", "no line may begin with a parenthesis"),
+        ("-- shared: adds.\nx = f\n  (g or h)()", "no line may begin with a parenthesis"),
     ],
 )
 def test_an_include_that_one_line_would_change_is_refused(code: str, complaint: str) -> None:

@@ -4,13 +4,14 @@ A header names every key, every argument and every form of the answer. The store
 the arguments, and reads an answer by the names of its fields. It refuses a call or an answer that does not fit, so
 script and caller cannot drift apart unnoticed.
 
-A line `-- include name` in a script stands for include/name.lua. The loader puts that file there as one line, so the
-line numbers in the server's error messages are those of the script's file.
+A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for these
+functions of it. The loader puts them there as one line, so the line numbers in the server's error messages are those of
+the script's file.
 """
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from itertools import takewhile
@@ -30,7 +31,8 @@ _FIRST_ITEM = re.compile(r"\"[A-Z_]+\"( \| \"[A-Z_]+\")*")
 _FIELD = re.compile(r"([a-z][a-z_]*)( \| (-1|\"\"|nil)| = \"[A-Z]+\"( \| \"[A-Z]+\")*)?")
 
 _MEANS_INCLUDE = re.compile(r"--\W*include\b")
-_INCLUDE = re.compile(r"\s*-- include ([a-z_]+)")
+_INCLUDE = re.compile(r"\s*-- include ([a-z_]+)(?:: ([a-z_]+(?:, [a-z_]+)*))?")
+_FUNCTION = re.compile(r"local function ([a-z_]+)\(")
 _STRING_OR_COMMENT = re.compile(r"""'(?:[^'\\\n]|\\[^\n])*'|"(?:[^"\\\n]|\\[^\n])*"|--[^\n]*""")
 
 
@@ -153,16 +155,22 @@ def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> st
         if _MEANS_INCLUDE.search(line):
             found = _INCLUDE.fullmatch(line)
             if not found:
-                raise InvalidInclude(f"{name}.lua: line {at + 1} must read '-- include name'")
+                raise InvalidInclude(
+                    f"{name}.lua: line {at + 1} must read '-- include name' or '-- include name: f, g'"
+                )
             path = directory / "include" / f"{found[1]}.lua"
             if not path.is_file():
                 raise InvalidInclude(f"{name}.lua: line {at + 1}: there is no include/{found[1]}.lua")
-            lines[at] = on_one_line(found[1], path.read_text("utf-8"))
+            wanted = found[2].split(", ") if found[2] else []
+            lines[at] = on_one_line(found[1], path.read_text("utf-8"), wanted)
     return "\n".join(lines)
 
 
-def on_one_line(name: str, text: str) -> str:
-    """Return an include's code without its comments on one line; raise InvalidInclude if that could change it."""
+def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
+    """Return an include's code, or the functions that are wanted of it, without comments on one line.
+
+    Raise InvalidInclude if the line could mean something else than the file.
+    """
     where = f"include/{name}.lua"
     if not text.startswith(f"-- {name}: "):
         raise InvalidInclude(f"{where}: the first line must read '-- {name}: what it does'")
@@ -173,11 +181,26 @@ def on_one_line(name: str, text: str) -> str:
     code = _STRING_OR_COMMENT.sub(lambda token: "" if token[0].startswith("--") else token[0], text)
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
-    lines = [line.strip() for line in code.split("\n") if line.strip()]
+    lines = [line.rstrip() for line in code.split("\n") if line.strip()]
     # Lua refuses such a line as ambiguous. Joined with the line before, it would be a call of that line's value.
-    if any(line.startswith("(") for line in lines):
+    if any(line.lstrip().startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
-    return " ".join(lines)
+    if wanted:
+        functions = _functions(lines)
+        if unknown := set(wanted) - functions.keys():
+            raise InvalidInclude(f"{where}: there is no function {', '.join(sorted(unknown))}")
+        lines = [line for function in wanted for line in functions[function]]
+    return " ".join(line.strip() for line in lines)
+
+
+def _functions(lines: list[str]) -> dict[str, list[str]]:
+    """Return the lines of each function, which begins at the margin."""
+    functions: dict[str, list[str]] = {"": []}
+    for line in lines:
+        if found := _FUNCTION.match(line):
+            functions[found[1]] = []
+        functions[next(reversed(functions))].append(line)
+    return functions
 
 
 @cache
