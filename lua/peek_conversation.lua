@@ -30,7 +30,7 @@ local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LL
 local conv = redis.call('HMGET', conv_key, 'last_at', 'generation', 'frozen')
 local first_at, last_at, due_at, generation, reason = -1, tonumber(conv[1]) or -1, -1, tonumber(conv[2]) or 0, ''
 if buffer then
-  first_at, last_at = first_at_of(buffer), last_at_of(buffer)
+  first_at, last_at = tonumber(first_at_of(buffer)), tonumber(last_at_of(buffer))
   due_at, generation, reason = due_at_of(buffer), base_of(buffer) + count, reason_of(buffer)
   if word == 'PENDING' and not conv[3] then scheduled_at = math.max(scheduled_at, due_at) end
 end
