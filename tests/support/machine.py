@@ -354,7 +354,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.executors)
     @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
-    def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
+    def exclude(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
         executor = self.executors[which % len(self.executors)]
         batch = self.model[executor.conversation].frozen
         outcome = self.call(skew, twice, "exclude_messages", executor.conversation, executor.token, left_out=left_out)
@@ -703,8 +703,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert (taken is None) == (model.frozen is None)
         if taken and model.frozen:
             assert taken.pairs[b"batch_id"].decode() == model.frozen.batch_id
-            settled = taken.pairs.get(b"left_out")
-            assert (None if settled is None else set(map(int, settled.split()))) == model.frozen.left_out
+            excluded = taken.pairs.get(b"left_out")
+            assert (None if excluded is None else set(map(int, excluded.split()))) == model.frozen.left_out
         # Nothing that belongs to a waiting message may expire; what is idle does.
         for found in (msgs, batch, taken):
             assert found is None or found.ttl_ms == -1
