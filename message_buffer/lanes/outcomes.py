@@ -1,4 +1,4 @@
-"""What the scripts' answers mean to a caller. `start_processor`: the call reserved the start, so make it now."""
+"""The outcomes of the store, for its callers. `start_processor`: the call reserved the start, so make it now."""
 
 from dataclasses import dataclass
 from typing import Literal

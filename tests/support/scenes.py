@@ -229,7 +229,9 @@ SCENES = [
     Scene("take_batch", taken_and_more, lambda store, engine: store.take_batch("c", "t1")),
     *(
         Scene("exclude_messages", state, lambda store, engine: store.exclude_messages("c", "t1", left_out=[0]))
-        for state in (taken, taken_and_more, taken_and_abandoned, taken_and_excluded, waiting_for_retry, completed, idle)
+        for state in (
+            taken, taken_and_more, taken_and_abandoned, taken_and_excluded, waiting_for_retry, completed, idle,
+        )
     ),
     Scene("take_batch", taken_and_excluded, take),
     *(
