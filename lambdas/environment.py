@@ -154,7 +154,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(executor_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        valkey=env.valkey(token_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
         processor_function=env.text("PROCESSOR_FUNCTION_NAME"),
         dynamodb_lane=env.fallback(),
         emission=env.emission(),

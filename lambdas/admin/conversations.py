@@ -152,7 +152,7 @@ class Conversations:
         current = lane.peek_conversation(_name(request)).generation
         return {"current": current, "newer": current > request.generation}
 
-    def _start_if(self, outcome: o.Flushed | o.OnHold | o.Resumed | o.NotHeld, name: str) -> None:
+    def _start_if(self, outcome: o.Flushed | o.OnHold | o.Resumed | o.NotOnHold, name: str) -> None:
         if outcome.start_processor and self._valkey_lane:
             self._starter.start(self._valkey_lane.shard_of(name))
 

@@ -74,7 +74,7 @@ class ConversationProcessor:
         if left_out is None and self._agreement is not None:
             left_out = self._agreement.left_out(conversation, taken)
             # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
-            if isinstance(self._store.settle_batch(conversation, token, left_out=left_out), Stale):
+            if isinstance(self._store.exclude_messages(conversation, token, left_out=left_out), Stale):
                 raise SendFailed("somebody else has taken the batch")
         if left_out:
             rest = [payload for position, payload in enumerate(taken.payloads) if position not in left_out]

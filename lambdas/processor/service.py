@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.lanes.outcomes import Claimed, Held, Lost, Released, WorkIsNear
+from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
@@ -170,7 +170,7 @@ class Processor:
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
-        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), Held):
+        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), LeaseTaken):
             return Exit.HELD
         self._renewed_at = self._busy_at = self._monotonic_ms()
         self._conversation_processors.prepare()

@@ -1,4 +1,4 @@
-"""What the scripts' answers mean to a caller. `start_processor` says: you reserved the start, now do it."""
+"""The outcomes of the store, for its callers. `start_processor`: the call reserved the start, so make it now."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -28,7 +28,7 @@ class Acquired:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeaseTaken:
     """Another processor owns the shard: leave."""
 
     expires_at_ms: int
@@ -65,7 +65,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A conversation processor must be sent for each. `next_due_at_ms` may be early, never late."""
+    """Start a conversation processor for each. `next_due_at_ms` may be early, never late."""
 
     next_due_at_ms: int | None
     conversations: list[Due]
@@ -95,8 +95,9 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Emit it, then complete it; or retry it. A second conversation processor is given the same batch with a higher
-    attempt.
+    """Emit it, then complete it; or retry it.
+
+    A second conversation processor gets the same batch with a higher attempt.
     """
 
     batch_id: str
@@ -109,7 +110,7 @@ class Taken:
     payloads: list[bytes]
     lane: Lane = "debounce"
     left_out: frozenset[int] | None = None
-    """Positions of messages that another lane emits; None: nothing was settled."""
+    """Positions of messages that another lane emits; None: nothing was excluded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,8 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What is left out of the batch is the same at every attempt from now on."""
+class Excluded:
+    """From now on every attempt leaves the same messages out of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotOnHold:
     due_at_ms: int | None
     start_processor: bool
 
@@ -225,7 +226,7 @@ class Unmoved:
 class Edited:
     position: int
     behind: int
-    """So many messages came after it, and wait too."""
+    """Number of messages that came after it, and wait too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ WAIT_LIMIT_MS = 86_400_000
 
 
 class Timing(NamedTuple):
-    """When a message's batch is due. All but the last are what the scripts take, in their order: `for_scripts`."""
+    """When a message's batch is due."""
 
     silence_ms: int
     typing_ms: int
@@ -22,5 +22,14 @@ class Timing(NamedTuple):
     """How long the DynamoDB lane waits, be it silent or not."""
 
     @property
-    def for_scripts(self) -> tuple[str | int, ...]:
-        return self[:-1]
+    def for_scripts(self) -> dict[str, str | int]:
+        """Return what the scripts take, by the names in their headers: all but the window lane's wait."""
+        return {
+            "silence_ms": self.silence_ms,
+            "typing_ms": self.typing_ms,
+            "max_wait_ms": self.max_wait_ms,
+            "max_messages": self.max_messages,
+            "min_messages": self.min_messages,
+            "flush_reason": self.flush_reason,
+            "adaptive": self.adaptive,
+        }

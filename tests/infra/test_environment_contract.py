@@ -145,7 +145,7 @@ def test_a_conversation_processors_token_outlasts_its_lambda_and_not_its_claim(
     conversation_processor = config.read_conversation_processor(environment(found["conversation_processor"]))
     processor = config.read_processor(environment(found["processor"]))
     lambda_ms = found["conversation_processor"]["Timeout"] * 1_000
-    assert lambda_ms < conversation_processor.valkey.store.executor_ms <= processor.valkey.store.claim_ms
+    assert lambda_ms < conversation_processor.valkey.store.token_ms <= processor.valkey.store.claim_ms
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

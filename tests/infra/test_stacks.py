@@ -491,6 +491,7 @@ def test_the_code_asset_is_two_folders_of_source(
         "lambdas/ingest/__pycache__/handler.pyc",
         "lambdas/requirements.txt",
         "lua/buffer_message.lua",
+        "lua/include/find.lua",
         "lua/README.md",
         "infra/config.py",
         "tests/lambdas/test_ingest.py",
@@ -505,7 +506,7 @@ def test_the_code_asset_is_two_folders_of_source(
     app.synth()
     (asset,) = [path for path in Path(app.outdir).glob("asset.*") if (path / "lambdas").exists()]
     files = {str(path.relative_to(asset)) for path in asset.rglob("*") if path.is_file()}
-    assert files == {"lambdas/ingest/handler.py", "lua/buffer_message.lua"}
+    assert files == {"lambdas/ingest/handler.py", "lua/buffer_message.lua", "lua/include/find.lua"}
 
 
 def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> None:

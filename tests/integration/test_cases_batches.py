@@ -56,7 +56,7 @@ def test_case_02_a_late_conversation_processor_is_refused_and_the_frozen_batch_i
     engine.clock.advance(1000)
     slow = claim_and_take(engine, "c", "slow")
     engine.send("c", "m2")
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
     assert engine.store.recover_expired(0).conversations == ["c"]
     fast = claim_and_take(engine, "c", "fast")
     assert (fast.batch_id, fast.payloads, fast.attempt) == (slow.batch_id, slow.payloads, 2)
@@ -75,7 +75,7 @@ def test_case_02_a_conversation_processor_that_is_only_slow_may_finish_until_ano
     engine.send("c", "m1")
     engine.clock.advance(1000)
     claim_and_take(engine, "c", "slow")
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
     engine.store.recover_expired(0)
     assert isinstance(engine.store.complete_batch("c", "slow"), Completed)
     assert engine.claim() == []

@@ -30,7 +30,7 @@ SETTINGS = StoreSettings()
 RULES = Rules()
 
 
-LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.executor_ms
+LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.token_ms
 
 
 FAILURES_BEFORE_SUCCESS = 4

@@ -9,7 +9,7 @@ from message_buffer.lanes.outcomes import (
     Empty,
     Extended,
     Flushed,
-    NotHeld,
+    NotOnHold,
     Resumed,
     Stale,
     Taken,
@@ -170,7 +170,7 @@ def test_a_flush_word_does_not_break_a_hold(engine: Engine) -> None:
 def test_resuming_what_is_not_held_changes_nothing(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     before = engine.settle()
-    assert same(engine.store.resume_buffer("c"), NotHeld(due_at_ms, start_processor=False))
+    assert same(engine.store.resume_buffer("c"), NotOnHold(due_at_ms, start_processor=False))
     assert engine.settle() == before
 
 

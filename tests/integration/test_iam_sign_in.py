@@ -20,7 +20,7 @@ from message_buffer.errors import SendFailed, StoreSignInRefused, StoreUnavailab
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 from message_buffer.lanes.valkey.sign_in import TOKEN_REUSE_MS, Opener
 from message_buffer.lanes.valkey.store import Store
@@ -187,7 +187,7 @@ def test_the_access_string_allows_what_the_scripts_and_the_client_use_and_nothin
     called = {
         name.lower()
         for path in LUA_DIRECTORY.glob("*.lua")
-        for command in re.findall(r"call\(([^,]+),", path.read_text())
+        for command in re.findall(r"call\(([^,]+),", load_script(path.stem).source.decode())
         for name in re.findall(r"'([A-Z]+)'", command)
     }
     allowed = set(re.findall(r"\+(\S+)", ACCESS))

@@ -16,7 +16,7 @@ from lambdas.conversation_processor.lane_agreement import DynamoDbLaneUnasked, L
 from message_buffer.lanes.dynamodb import table as message_table
 from message_buffer.lanes.dynamodb.table import MessageTable, Window
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered, Settled, Taken
+from message_buffer.lanes.outcomes import Buffered, Excluded, Taken
 from message_buffer.lanes.valkey.store import Store
 from tests.support.two_lanes import INGESTERS, MAX_ATTEMPTS, Do, Interruption, Step, TwoLanes
 from tests.support.window import make_message_table
@@ -272,7 +272,7 @@ def no_patience() -> Any:
     max_attempts_of_agreement=0,
 )
 def nothing_is_settled() -> Any:
-    return patch.object(Store, "settle_batch", lambda *_, **__: Settled())
+    return patch.object(Store, "exclude_messages", lambda *_, **__: Excluded())
 
 
 @bug(

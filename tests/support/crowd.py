@@ -21,7 +21,7 @@ from tests.support.engine import payload
 
 CONVERSATIONS = 1000
 RULES = Rules(silence_ms=100, typing_inference_ms=200, max_wait_ms=1000, max_messages=8)
-SETTINGS = StoreSettings(lease_ms=600, start_ms=300, claim_ms=600, executor_ms=600)
+SETTINGS = StoreSettings(lease_ms=600, start_ms=300, claim_ms=600, token_ms=600)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
             store.retry_batch(name, token, retry_at_ms=system_clock() + 50)
             continue
         if fate < 0.06:
-            time.sleep(SETTINGS.executor_ms / 1000 * 1.5)
+            time.sleep(SETTINGS.token_ms / 1000 * 1.5)
         emitted.append((time.monotonic_ns(), name, taken.batch_id, taken.payloads))
         if fate < 0.08:
             continue

@@ -25,9 +25,10 @@ from message_buffer.lanes.outcomes import (
     Duplicate,
     Edited,
     Empty,
+    Excluded,
     Extended,
     Frozen,
-    Held,
+    LeaseTaken,
     Lost,
     OnHold,
     Released,
@@ -36,7 +37,6 @@ from message_buffer.lanes.outcomes import (
     Retimed,
     Retried,
     Returned,
-    Settled,
     Stale,
     Taken,
     Unmoved,
@@ -56,7 +56,7 @@ SETTINGS = StoreSettings(
     start_ms=10_000,
     horizon_ms=90_000,
     claim_ms=30_000,
-    executor_ms=60_000,
+    token_ms=60_000,
     max_batch=4,
     max_emitted=2,
 )
@@ -212,7 +212,7 @@ class EngineMachine(RuleBasedStateMachine):
     def acquire(self, processor: str, skew: int, twice: bool) -> None:
         outcome, now = self.call(skew, twice, "acquire_lease", 0, processor), self.now(skew)
         if self.lease and self.lease[0] != processor and self.lease[1] > now:
-            assert outcome == Held(self.lease[1])
+            assert outcome == LeaseTaken(self.lease[1])
         else:
             assert outcome == Acquired(now + SETTINGS.lease_ms)
             self.lease = (processor, now + SETTINGS.lease_ms)
@@ -332,7 +332,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert model.frozen is not None
         batch = model.frozen
         batch.attempt += 1
-        batch.token, batch.token_until = token, now + SETTINGS.executor_ms
+        batch.token, batch.token_until = token, now + SETTINGS.token_ms
         model.scheduled_at = batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
@@ -366,13 +366,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.conversation_processors)
     @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
-    def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
+    def exclude(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
         conversation_processor = self.conversation_processors[which % len(self.conversation_processors)]
         batch = self.model[conversation_processor.conversation].frozen
         outcome = self.call(
             skew,
             twice,
-            "settle_batch",
+            "exclude_messages",
             conversation_processor.conversation,
             conversation_processor.token,
             left_out=left_out,
@@ -382,7 +382,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         if batch.left_out is None:
             batch.left_out = left_out
-        assert outcome == Settled()
+        assert outcome == Excluded()
 
     @precondition(
         lambda self: any(conversation_processor.done for conversation_processor in self.conversation_processors)
@@ -447,7 +447,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.conversation_processors:
             return
         conversation_processor = self.conversation_processors[which % len(self.conversation_processors)]
-        self.engine.clock.advance(SETTINGS.executor_ms + 1)
+        self.engine.clock.advance(SETTINGS.token_ms + 1)
         self.watchdog(0, False)
         self._take_all(processor)
         if then == "completes":
@@ -739,8 +739,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert (taken is None) == (model.frozen is None)
         if taken and model.frozen:
             assert taken.pairs[b"batch_id"].decode() == model.frozen.batch_id
-            settled = taken.pairs.get(b"left_out")
-            assert (None if settled is None else set(map(int, settled.split()))) == model.frozen.left_out
+            excluded = taken.pairs.get(b"left_out")
+            assert (None if excluded is None else set(map(int, excluded.split()))) == model.frozen.left_out
         # Nothing that belongs to a waiting message may expire; what is idle does.
         for found in (msgs, batch, taken):
             assert found is None or found.ttl_ms == -1

@@ -31,7 +31,7 @@ from tests.support.fakes import PROCESSOR, FakeFunctions
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
-SETTINGS = StoreSettings(executor_ms=20_000, claim_ms=20_000)
+SETTINGS = StoreSettings(token_ms=20_000, claim_ms=20_000)
 # However long a history is, its batches are tried again to the end.
 MAX_ATTEMPTS = 1_000
 MOST_WAITS = 3

@@ -201,7 +201,7 @@ def test_case_05_a_crash_after_the_take_gives_the_same_batch_to_the_next_convers
         scene.run()
     batch_id = scene.engine.store.peek_conversation(CONVERSATION).batch_id
     scene.send("m2")
-    scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
     scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     assert scene.events()[0]["batchId"] == batch_id
@@ -219,7 +219,7 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
         patched.setattr(scene.engine.store, "complete_batch", fail)
         with pytest.raises(StoreUnavailable):
             scene.run()
-    scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
     scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     first, second = scene.events()
@@ -242,7 +242,7 @@ def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> 
 
     def take_over() -> None:
         scene.bus.on_publish = lambda: None
-        scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
         scene.engine.store.recover_expired(0)
         scene.engine.claim()
         scene.engine.store.take_batch(CONVERSATION, "somebody-else")
@@ -328,7 +328,7 @@ def test_a_batch_whose_conversation_processors_all_died_is_put_aside(scene: Scen
     for n in range(MAX_ATTEMPTS):
         assert scene.engine.claim() == [CONVERSATION]
         assert isinstance(scene.engine.store.take_batch(CONVERSATION, f"dies-{n}"), Taken)
-        scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
         scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     assert scene.events() == []

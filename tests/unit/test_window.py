@@ -419,7 +419,7 @@ def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_resumed_or_over(wind
     assert isinstance(window.lane.resume_buffer(CONVERSATION), o.Resumed)
     window.run()
     assert window.batches() == [["m1", "m2"]]
-    assert isinstance(window.lane.resume_buffer(CONVERSATION), o.NotHeld)
+    assert isinstance(window.lane.resume_buffer(CONVERSATION), o.NotOnHold)
     window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
     window.send("m3")
     window.pass_time(59_000)

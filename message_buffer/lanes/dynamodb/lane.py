@@ -157,13 +157,13 @@ class DynamoDbLane:
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
         return o.OnHold(until_ms, start_processor=False)
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotHeld:
+    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
         now_ms = self._clock()
         was_held = self._table.end_hold(conversation, now_ms=now_ms)
         if was_held:
             self._hurry(conversation, now_ms, "hold")
         window = self._table.window(conversation)
-        outcome = o.Resumed if was_held else o.NotHeld
+        outcome = o.Resumed if was_held else o.NotOnHold
         return outcome(window.due_at_ms if window.is_open else None, start_processor=False)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
