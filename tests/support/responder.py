@@ -12,13 +12,17 @@ from moto import mock_aws
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.telemetry import Telemetry
 from responder.assistants.base import Prompt, Reply
+from responder.batch import Batch
 from responder.channels.base import Channel
+from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
+from responder.deliveries import Delivery
 from responder.environment import ResponderOptions
 from responder.errors import Busy, Unconfirmed
-from responder.event import Batch
-from responder.service import Delivery, ReplyDestinations, Responder
+from responder.gate import ParkedBatch
+from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 
 Json = dict[str, Any]
@@ -30,7 +34,7 @@ LOCK_MS = 65_000
 HIDDEN_MS = 30_000
 # Two parts, since the channel takes no more characters at once.
 ANSWER = "It left today.\nIt comes tomorrow."
-LONGEST = 20
+MAX_PART_CHARACTERS = 20
 PARTS = ["It left today.", "It comes tomorrow."]
 
 OPTIONS = ResponderOptions(
@@ -105,7 +109,7 @@ class _Stepped:
 
 
 class FakeChannel:
-    longest = LONGEST
+    max_part_characters = MAX_PART_CHARACTERS
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -145,7 +149,7 @@ class FakeBuffer:
         self.held_ms: list[int] = []
         self.asked = 0
 
-    def newest(self, batch: Batch) -> int:
+    def newest_generation(self, batch: Batch) -> int:
         self.asked += 1
         return self.generation if batch.lane == "debounce" else self.window_generation
 
@@ -170,7 +174,7 @@ class Waiting(NamedTuple):
 
 
 class World:
-    def __init__(self, table: ConversationsTable, **options: Any) -> None:
+    def __init__(self, table: ConversationsTable, *, telemetry: Telemetry | None = None, **options: Any) -> None:
         self.now_ms = 1_700_000_000_000
         self.steps = Steps()
         self.table = table
@@ -188,7 +192,7 @@ class World:
         self._owners = 0
         self.responder = Responder(
             table=self.steps.around(table),
-            destinations=ReplyDestinations(
+            collaborators=Collaborators(
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
@@ -197,7 +201,7 @@ class World:
                 channel=lambda _to: self.channel,
             ),
             options=OPTIONS._replace(**options),
-            telemetry=self.telemetry,
+            telemetry=telemetry or self.telemetry,
             clock=lambda: self.now_ms,
             new_owner=self._new_owner,
         )
@@ -248,14 +252,14 @@ class World:
         item = {"id": {"S": name}, "part": {"S": "!"}, "settings": {"S": json.dumps(settings)}}
         aws.client("dynamodb").put_item(TableName=self.table.name, Item=item)
 
-    def parked(self) -> list[Json]:
+    def parked(self) -> list[ParkedBatch]:
         record = self.table.read(NAME)
         assert record
-        return record.parked
+        return list(record.parked)
 
     def turns(self) -> list[tuple[str, str]]:
         record = self.table.read(NAME)
-        return [(turn["role"], turn["text"]) for turn in record.turns] if record else []
+        return [(turn.role, turn.text) for turn in record.turns] if record else []
 
     def is_free(self) -> bool:
         record = self.item()
@@ -306,7 +310,7 @@ def tables() -> Iterator[Tables]:
                 ],
                 BillingMode="PAY_PER_REQUEST",
             )
-            return ConversationsTable(name)
+            return ConversationsTable(name, outbox_days=OPTIONS.outbox_days)
 
         yield new_table
         aws._made.cache_clear()

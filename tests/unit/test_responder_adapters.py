@@ -17,7 +17,6 @@ from responder.assistants.base import Assistant, Prompt
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
 from responder.assistants.openai import OpenAi
-from responder.bedrock_client import Models
 from responder.channels import messenger, telegram, twilio, whatsapp
 from responder.channels.base import Channel, split
 from responder.channels.fake import Fake
@@ -44,7 +43,7 @@ def server() -> Iterator[WebServer]:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     for channel in (messenger, telegram, twilio, whatsapp):
-        monkeypatch.setattr(channel, "SECONDS", SECONDS)
+        monkeypatch.setattr(channel, "MAX_SEND_SECONDS", SECONDS)
 
 
 # -- channels --------------------------------------------------------------------------------------
@@ -273,7 +272,7 @@ def assistant(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         monkeypatch.setenv(name, value)
     aws._made.cache_clear()
     made: dict[str, Callable[[], Assistant]] = {
-        "bedrock": lambda: Bedrock(Models()),
+        "bedrock": Bedrock,
         "openai": lambda: OpenAi(Http(), url=f"{server.url}/v1", api_key=SECRET),
     }
     yield lambda name: made[name]()
@@ -345,7 +344,7 @@ def test_an_empty_answer_is_not_sent_to_anybody(
     name: str, answer: Any, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
     server.answer = (200, answer)
-    with pytest.raises(Refused, match="said nothing"):
+    with pytest.raises(Refused, match="returned no text"):
         assistant(name).answer(PROMPT)
 
 

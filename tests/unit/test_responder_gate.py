@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from responder.errors import Busy
-from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MOST_PARKED, POLICIES, QUEUE
+from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, POLICIES, QUEUE
+from responder.limits import MAX_PARKED_BATCHES
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"
@@ -258,21 +259,21 @@ def test_a_batch_that_comes_after_a_newer_one_was_answered_waits_for_nothing(beg
 
 def test_a_customer_who_never_stops_is_answered_all_the_same(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
-    for number in range(1, MOST_PARKED + 2):
+    for number in range(1, MAX_PARKED_BATCHES + 2):
         if number > 1:
             world.emit(f"b-{number}", number, f"and {number}")
         world.queue = [each for each in world.queue if f'"b-{number}"' in each.body]
         world.buffer.generation = number + 1
         world.deliver()
     assert world.sender.sent == PARTS
-    assert len(customers_words(world)) == MOST_PARKED + 1
+    assert len(customers_words(world)) == MAX_PARKED_BATCHES + 1
 
 
 def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     world.steps.fail_at = (6, "before", False)
     world.run()
-    assert world.steps.names[6] == "newest"
+    assert world.steps.names[6] == "newest_generation"
     assert world.sender.sent == PARTS
     assert len(world.assistant.prompts) == 1
 
@@ -283,7 +284,7 @@ def test_a_gate_that_cannot_be_asked_to_the_last_lets_the_reply_go(begin: Begin)
     def fail(_batch: object) -> int:
         raise Busy("gate: unavailable")
 
-    world.buffer.newest = fail  # type: ignore[method-assign,assignment]
+    world.buffer.newest_generation = fail  # type: ignore[method-assign,assignment]
     world.run()
     assert (world.sender.sent, world.dead_lettered) == (PARTS, [])
 
@@ -300,7 +301,7 @@ def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
     world.emit("b-51", 51, "Hello?")
     world.queue = [each for each in world.queue if "b-51" in each.body] + world.queue[:-1]
     world.deliver()
-    assert [each["batch_id"] for each in world.parked()] == ["w-1"], "it waits for its own lane"
+    assert [each.batch_id for each in world.parked()] == ["w-1"], "it waits for its own lane"
     world.emit("w-2", 2, "And?", lane="window")
     world.run()
     assert world.assistant.last_told[-1] == ("user", f"{SECOND}\nAnd?")
@@ -331,7 +332,7 @@ def test_a_planned_reply_does_not_settle_what_its_assistant_was_not_told(begin: 
     world.queue.append(late)
     world.queue.sort(key=lambda each: "b-2" in each.body)
     world.deliver()
-    assert [each["batch_id"] for each in world.parked()] == ["b-2", "b-1"]
+    assert [each.batch_id for each in world.parked()] == ["b-2", "b-1"]
     world.run()
     assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
     assert customers_words(world) == [SECOND, FIRST]

@@ -13,15 +13,14 @@ from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import handler as module
-from responder.buffer import MessageBuffer
+from responder.batch import read_batch
+from responder.buffer import BufferClient
 from responder.credentials import CredentialStore
-from responder.deliveries import Deliveries
-from responder.desk import OperatorCommands
+from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent
-from responder.event import read_batch
-from responder.gate import MOST_PARKED, MOST_PARKED_BYTES
-from responder.history import MOST_TURN_BYTES, Turn, alternating, kept, shortened, within_budget
-from responder.service import Delivery, Later
+from responder.history import Turn, alternate, fit_into_budget, shorten, trim
+from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
+from responder.operator_commands import OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
@@ -73,8 +72,8 @@ class FakeResponder:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeDeliveries, FakeResponder]:
     deliveries, responder = FakeDeliveries(), FakeResponder()
-    parts = module._Parts(responder, SimpleNamespace(), deliveries, RecordedTelemetry(), 30)  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "_parts", lambda: parts)
+    parts = module._Components(responder, SimpleNamespace(), deliveries, RecordedTelemetry(), 30)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "_components", lambda: parts)
     return deliveries, responder
 
 
@@ -111,14 +110,14 @@ def test_who_cannot_keep_a_delivery_does_not_work_on_it(queue: Queue) -> None:
 
 def test_a_heartbeat_that_failed_marks_the_delivery_as_failed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries, responder = queue
-    monkeypatch.setattr(module, "BEATS", 30_000)
+    monkeypatch.setattr(module, "MIN_HEARTBEATS_WHILE_HIDDEN", 30_000)
 
     def respond(delivery: Delivery) -> None:
         deliveries.failures = 1
         with suppress(SendFailed):
             while True:
                 # Until the beat has failed; the test's time-out ends it otherwise.
-                delivery.still_ours()
+                delivery.require_hidden()
 
     responder.respond = respond  # type: ignore[method-assign]
     answer = module.handler({"Records": [record("a")]}, CONTEXT)
@@ -208,28 +207,30 @@ def turns(*texts: str) -> list[Turn]:
 def test_the_newest_turns_fit_the_budget_and_the_question_always_does() -> None:
     before = turns("x" * 300, "y" * 30, "z" * 30)
     asked = turns("q" * 300)
-    told = within_budget(before, asked, most_tokens=123)
+    told = fit_into_budget(before, asked, max_tokens=123)
     assert [turn.text[0] for turn in told] == ["y", "z", "q"]
-    assert within_budget(before, asked, most_tokens=1) == asked
+    assert fit_into_budget(before, asked, max_tokens=1) == asked
 
 
 def test_models_are_told_turns_that_alternate_and_begin_with_the_user() -> None:
     spoken = [Turn("assistant", "a", 1, "b"), Turn("user", "b", 2, "b"), Turn("user", "c", 3, "b")]
-    assert [(turn.role, turn.text) for turn in alternating(spoken)] == [("user", "b\nc")]
+    assert [(turn.role, turn.text) for turn in alternate(spoken)] == [("user", "b\nc")]
 
 
 def test_what_cannot_be_written_does_not_get_into_the_history() -> None:
-    assert shortened("a\x00\x1b\nb\ud83d") == "a\nb?"
+    assert shorten("a\x00\x1b\nb\ud83d") == "a\nb?"
 
 
 def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
     for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
-        huge = [turn._replace(text=shortened(text)) for turn in turns(*["t"] * 60)]
-        assert all(len(turn.text.encode()) <= MOST_TURN_BYTES for turn in huge)
-        found = kept(huge)
-        assert found.rolled + found.recent == huge
+        huge = [turn._replace(text=shorten(text)) for turn in turns(*["t"] * 60)]
+        assert all(len(turn.text.encode()) <= MAX_TURN_BYTES for turn in huge)
+        found = trim(huge)
+        assert found.older + found.recent == huge
         recent = sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent)
-        parked = len(json.dumps([shortened(text, MOST_PARKED_BYTES)] * 2 * MOST_PARKED, ensure_ascii=False).encode())
+        parked = len(
+            json.dumps([shorten(text, MAX_PARKED_TEXT_BYTES)] * 2 * MAX_PARKED_BATCHES, ensure_ascii=False).encode()
+        )
         assert recent + parked < 350_000
 
 
@@ -245,10 +246,10 @@ def world(new_table: Tables) -> World:
 
 @pytest.fixture
 def ask(world: World) -> Answer:
-    desk = OperatorCommands(
+    commands = OperatorCommands(
         table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms
     )
-    return lambda operation, **fields: desk.answer(
+    return lambda operation, **fields: commands.run(
         {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}
     )
 
@@ -309,7 +310,7 @@ class FakeAdmin:
 
 def test_the_gate_is_asked_of_the_admin_function() -> None:
     admin = FakeAdmin({"ok": True, "result": {"current": 3, "newer": True}})
-    assert MessageBuffer(admin, "admin", by="responder").newest(BATCH) == 3
+    assert BufferClient(admin, "admin", by="responder").newest_generation(BATCH) == 3
     asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
     assert admin.asked == [("admin", asked)]
 
@@ -317,7 +318,7 @@ def test_the_gate_is_asked_of_the_admin_function() -> None:
 def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
     admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(Busy):
-        MessageBuffer(admin, "admin", by="responder").newest(BATCH)
+        BufferClient(admin, "admin", by="responder").newest_generation(BATCH)
 
 
 # -- secrets ---------------------------------------------------------------------------------------
@@ -377,9 +378,8 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"responder-{gate}-{step}")
     monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer/test")
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
-    world = World(new_table(), gate=gate, typing_indicator=True)
     telemetry = Telemetry()
-    monkeypatch.setattr(world.responder, "_telemetry", telemetry)
+    world = World(new_table(), telemetry=telemetry, gate=gate, typing_indicator=True)
     world.assistant.says = "a giraffe"
     world.emit("b-1", 1, "a zebra")
 
@@ -394,8 +394,8 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     world.queue[-1] = world.queue[-1]._replace(body='{"detail": "zebra"}')
     world.run()
     telemetry.flush()
-    told = capsys.readouterr()
-    assert "tried again" in told.out
-    assert "given up" in told.out
+    written = capsys.readouterr()
+    assert "tried again" in written.out
+    assert "given up" in written.out
     for word in WORDS:
-        assert word not in told.out + told.err
+        assert word not in written.out + written.err
