@@ -81,7 +81,7 @@ class ConversationsTable:
     def acquire(
         self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
-        """Own the conversation until `until_ms`, and return its record. The same owner may call again."""
+        """Acquire the conversation until `until_ms`, and return its record. The same owner may call again."""
         values = {":me": _s(owner), ":now": _n(now_ms), ":until": _n(until_ms), ":status": _s("processing_reply")}
         free = "(attribute_not_exists(#owner) OR ownerUntil < :now OR #owner = :me)"
         with aws.errors_as_ours("acquire conversation"):
@@ -198,7 +198,7 @@ class ConversationsTable:
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
         """Move a part from one state to the next. Return False if the part is in another state."""
-        # The owner stands beside the state, so a caller that repeats a call whose answer was lost finds its own mark.
+        # The state names its owner, so a caller that repeats a call because the answer was lost finds its own mark.
         mine = f"{after}:{owner}"
         with aws.errors_as_ours("mark part"):
             try:

@@ -17,7 +17,7 @@ class Delivery(NamedTuple):
 
     @property
     def retry_seconds(self) -> int:
-        """The pause before the next attempt."""
+        """Return how long to wait before the next attempt."""
         return min(MIN_RETRY_SECONDS << (self.receives - 1), MAX_RETRY_SECONDS)
 
 
@@ -42,7 +42,7 @@ class Deliveries:
             )
 
     def dead_letter(self, body: str, *, reason: str) -> None:
-        """Put the unchanged body into the dead-letter queue, so that it can be moved back. Its reason is an attribute."""
+        """Put the body into the dead-letter queue, unchanged so that it can be moved back, with the reason."""
         attribute = {"DataType": "String", "StringValue": reason[:MAX_DEAD_LETTER_REASON_CHARACTERS]}
         with aws.errors_as_ours("dead-letter delivery"):
             aws.client("sqs").send_message(

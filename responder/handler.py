@@ -130,6 +130,6 @@ def _is_finished(record: Json, components: _Components, context: Any) -> bool:
             hide(seconds=later.seconds)
         return later is None
     except SendFailed as error:
-        # The delivery comes back even if its batch was answered; the outbox then tells the next run how far it got.
+        # The delivery comes back even if its batch was answered. The outbox shows the next run how far this one came.
         components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

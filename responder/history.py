@@ -40,9 +40,9 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 
 
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
-    """Divide the turns into those that stay in the record and those that leave it.
+    """Return which turns stay in the record and which leave it.
 
-    When the record becomes too large, half of it leaves at once, so that not every later turn moves another one.
+    When the record becomes too large, half of it leaves at once, so that later turns do not each move one out.
     """
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:

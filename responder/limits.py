@@ -50,7 +50,7 @@ MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
 # As many batches wait for a later one; the gate is open for the next. It is a bound for customers who never stop.
 MAX_PARKED_BATCHES = 5
-# Of the customer's text, and of the reply's parts that were sent before the gate closed.
+# Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
 # A token of English has about four bytes, one of other scripts fewer: estimates shall be too high rather than too low.
 MIN_BYTES_IN_A_TOKEN = 3

@@ -39,21 +39,21 @@ class OwnedBatch:
 
     @property
     def earlier(self) -> list[ParkedBatch]:
-        """Parked batches of the same lane with a lower generation, the lowest first."""
+        """Return the parked batches of the same lane with lower generations, the lowest first."""
         lane, generation = self.batch.lane, self.batch.generation
         earlier = [each for each in self.record.parked if each.lane == lane and each.generation < generation]
         return sorted(earlier, key=lambda each: each.generation)
 
     @property
     def also_answers(self) -> list[ParkedBatch]:
-        """Parked batches that this reply also answers. Once it is planned: only those that were in the prompt."""
+        """Return the parked batches that this reply also answers; once it is planned, those that were in the prompt."""
         if self.outbox is None:
             return self.earlier
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
 
     @property
     def sent_text(self) -> str:
-        """The parts that an earlier run of this batch has sent, or may have sent."""
+        """Return the parts that an earlier run of this batch has sent, or may have sent."""
         parts = self.outbox.parts if self.outbox else ()
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 

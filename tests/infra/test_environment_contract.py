@@ -9,8 +9,9 @@ from aws_cdk.assertions import Template
 
 from infra import bus, responder, storage
 from lambdas import environment as config
+from lambdas.admin.requests import HoldConversation, read_request
 from lambdas.ingest import amendments
-from message_buffer.errors import InvalidSettings
+from message_buffer.errors import InvalidInput, InvalidSettings
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import cancelled, event_bus
 from message_buffer.lanes.outcomes import Taken
@@ -205,6 +206,14 @@ def test_a_responder_reads_what_its_stage_tells_it(
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert responder.BATCH_READY == batch.DETAIL_TYPE == responder_batch.DETAIL_TYPE
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
+
+
+def test_the_admin_function_accepts_the_responders_longest_hold_and_no_longer_one() -> None:
+    of = {"conversation": "acme/generic/shop/c1", "by": "responder"}
+    longest = read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS})
+    assert longest.hold_ms == limits.MAX_HOLD_MS
+    with pytest.raises(InvalidInput):
+        read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS + 1})
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
