@@ -80,7 +80,7 @@ def stored_items(world: World) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def before(new_table: Tables) -> World:
-    """A world whose table an earlier version has filled."""
+    """Return a world whose table an earlier version has filled."""
     world = World(new_table(), gate="discard_and_merge")
     for part, attributes in ITEMS.items():
         put(world, part, attributes)
