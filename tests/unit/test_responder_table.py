@@ -160,7 +160,7 @@ def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_recor
     )
     # More than half of what the record keeps, so not even the newest turn stays.
     world.assistant.says = '"' * 30_000
-    world.channel.max_part_characters = 100_000
+    world.sender.max_part_characters = 100_000
     world.emit("b-9", 9, "Hey")
     world.run()
     record = world.table.read(NAME)
