@@ -22,7 +22,7 @@ MIN_HEARTBEATS_WHILE_HIDDEN = 3
 
 # -- calls -----------------------------------------------------------------------------------------
 
-# For the AI and the channels alike. Their answers take longer, and have limits of their own.
+# The AI and the channels need longer for their answers, which have limits of their own.
 MAX_CONNECT_SECONDS = 2.0
 # A channel only accepts a part and delivers it later.
 MAX_SEND_SECONDS = 8.0
@@ -48,11 +48,11 @@ MAX_RECORDED_TURNS_BYTES = 98_304
 # A transaction of DynamoDB has at most 100 writes, and the one that ends a batch may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# As many batches wait for a later one; the gate is open for the next. It is a bound for customers who never stop.
+# A batch that finds this many parked is answered at once, so that customers who never stop get an answer, too.
 MAX_PARKED_BATCHES = 5
 # Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
-# A token of English has about four bytes, one of other scripts fewer: estimates shall be too high rather than too low.
+# A token of English has about four bytes, one of other scripts fewer. The estimate is rather too high than too low.
 MIN_BYTES_IN_A_TOKEN = 3
 
 # -- operators -------------------------------------------------------------------------------------
