@@ -9,18 +9,19 @@ from aws_cdk.assertions import Template
 
 from infra import bus, responder, storage
 from lambdas import environment as config
+from lambdas.admin.requests import HoldConversation, read_request
 from lambdas.ingest import amendments
-from message_buffer.errors import InvalidSettings
+from message_buffer.errors import InvalidInput, InvalidSettings
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import cancelled, event_bus
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.messages.message import MAX_MESSAGE_BYTES
 from message_buffer.rules.layers import RuleLayer, resolve_rules
+from responder import batch as responder_batch
 from responder import environment as responder_environment
-from responder import event, gate, service
-from responder.channels import base as channels
-from responder.channels import fake
+from responder import events as responder_events
+from responder import gate, limits
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -179,7 +180,8 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    published = {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE, fake.DETAIL_TYPE, service.WITHHELD}
+    by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
+    published = {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE} | by_responder
     assert set(bus.EVENTS) == published
 
 
@@ -194,7 +196,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert options.assistant == overrides.get("responder", {}).get("assistant", "echo")
     assert options.gate in gate.POLICIES
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
-    longest_seconds = options.assistant_seconds + channels.SECONDS + service.FINISH_MS / 1_000
+    longest_seconds = options.assistant_seconds + limits.MAX_SEND_SECONDS + limits.MIN_TIME_TO_FINISH_MS / 1_000
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
     for name in told.keys() - RESERVED.keys() - COMMON:
         with pytest.raises(InvalidSettings, match=name):
@@ -202,8 +204,16 @@ def test_a_responder_reads_what_its_stage_tells_it(
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.BATCH_READY == batch.DETAIL_TYPE == event.DETAIL_TYPE
-    assert storage.BATCHES.removesuffix("*") == event.BATCHES
+    assert responder.BATCH_READY == batch.DETAIL_TYPE == responder_batch.DETAIL_TYPE
+    assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
+
+
+def test_the_admin_function_accepts_the_responders_longest_hold_and_no_longer_one() -> None:
+    of = {"conversation": "acme/generic/shop/c1", "by": "responder"}
+    longest = read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS})
+    assert longest.hold_ms == limits.MAX_HOLD_MS
+    with pytest.raises(InvalidInput):
+        read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS + 1})
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

@@ -1,4 +1,4 @@
-"""Functions that run at the same time, one request after the other, in the order that a test chooses."""
+"""Functions that run at the same time, and whose requests a test orders one by one."""
 
 from collections.abc import Callable
 from threading import Event, Thread, current_thread
@@ -7,14 +7,14 @@ from typing import Any
 from message_buffer.errors import SendFailed
 from tests.support.window import Killed, Wire
 
-# What may happen to a request: it is made; it is made and the answer is lost; it is refused; its maker dies.
+# A request is made; or it is made and its answer is lost; or it is refused; or the function that makes it is killed.
 GO, LOSE, REFUSE, KILL = "go", "lose", "refuse", "kill"
 FATES = (GO, LOSE, REFUSE, KILL)
 PATIENCE_SECONDS = 30
 
 
 class Actor:
-    """Runs until its next request, and waits there for what becomes of it."""
+    """A function in a thread of its own. It stops before each request, until the test says what happens to it."""
 
     def __init__(self, name: str, work: Callable[[], Any]) -> None:
         self.name, self._work = name, work
@@ -28,7 +28,7 @@ class Actor:
         self._wait()
 
     def step(self, fate: str = GO) -> None:
-        """To its next request, or to its end."""
+        """Let the function run to its next request, or to its end. `fate` happens to the request that it waits with."""
         self._fate = fate
         self._has_stopped.clear()
         self._may_go.set()
@@ -65,7 +65,7 @@ class Actor:
 
 
 def take_turns(wire: Wire) -> None:
-    """From now on every request of an actor waits for its turn."""
+    """Stop every actor before each request from now on."""
     lost: set[int] = set()
 
     def before(request: str) -> None:

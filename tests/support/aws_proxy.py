@@ -1,6 +1,6 @@
-"""An HTTP proxy before the AWS endpoint of the functions: it can refuse, hold, or lose the answer of any call.
+"""An HTTP proxy before the AWS endpoint of the functions. It can refuse a call, hold it, or lose its answer.
 
-The functions know nothing of it: AWS_ENDPOINT_URL, a setting of every AWS SDK, points at it.
+The functions know nothing of it: the setting AWS_ENDPOINT_URL, which every AWS SDK reads, points at it.
 """
 
 import http.client
@@ -40,7 +40,7 @@ class Call:
 
     @property
     def function(self) -> str | None:
-        """Whom an Invoke is for."""
+        """Return the function that the call invokes, or None if it is another call."""
         parts = self.path.split("/")
         return parts[3] if self.operation == INVOKE else None
 
@@ -51,10 +51,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a call that a trap was set for."""
+    """The decision about a call that a trap has caught."""
 
     forward: bool = True
-    answer: Response | None = None  # instead of the emulator's
+    answer: Response | None = None  # replaces that of the emulator
     hang_up: bool = False
 
 
@@ -65,13 +65,13 @@ LOSE_CALL = Verdict(forward=False, hang_up=True)
 
 
 def refuse(status: int, code: str) -> Verdict:
-    """The whole call fails, as a service does that throttles or is down."""
+    """Return the verdict that the whole call fails, as if the service throttled or were down."""
     body = json.dumps({"__type": code, "message": "made to fail"}).encode()
     return Verdict(False, (status, {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": code}, body))
 
 
 def refuse_entries(call: Call) -> Verdict:
-    """PutEvents answers 200 and says in the body that no entry was taken: the failure that is easily overlooked."""
+    """Return the verdict that PutEvents answers 200 and reports only in the body that it took no entry."""
     entries = [{"ErrorCode": "ThrottlingException", "ErrorMessage": "made to fail"} for _ in call.json["Entries"]]
     body = json.dumps({"FailedEntryCount": len(entries), "Entries": entries}).encode()
     return Verdict(False, (200, {"Content-Type": "application/x-amz-json-1.1"}, body))
@@ -100,7 +100,7 @@ class Trap:
 
 
 class Hold:
-    """Keeps the first matching call, or its answer, until it is let go; the caller may be killed meanwhile."""
+    """Keeps the first matching call, or its answer, until the test releases it. The test may kill the caller first."""
 
     def __init__(self, trap: Trap, released: threading.Event) -> None:
         self._trap = trap
@@ -147,7 +147,7 @@ class AwsProxy:
         function: str | None = None,
         about: str = "",
     ) -> Trap:
-        """Do this to calls of one kind, to a function, with these words in them; everything else passes."""
+        """Apply the judge to the next `times` calls of this operation, to `function`, whose body contains `about`."""
         return self._set(self._traps, operation, judge, times=times, function=function, about=about)
 
     def hold(self, operation: str, *, function: str | None = None, then: Verdict = LOSE_CALL) -> Hold:
@@ -159,7 +159,7 @@ class AwsProxy:
         return self._hold(self._after, operation, function=function, then=then)
 
     def longest_chain(self, function: str) -> int:
-        """How many invocations deep a function was started: each hop is counted by the emulator, for its loop guard."""
+        """Return how long a chain of invocations led to the function, as the emulator's loop guard counts them."""
         with self._lock:
             depths = [call.headers.get(DEPTH_HEADER, "0") for call in self.calls if call.function == function]
         return max(map(int, depths), default=0)
@@ -192,7 +192,7 @@ class AwsProxy:
         return trap
 
     def serve(self, call: Call, connection: http.client.HTTPConnection) -> Response | None:
-        """The answer to a call, or None: hang up."""
+        """Return the answer to a call, or None if the proxy has to hang up."""
         with self._lock:
             self.calls.append(call)
             trap = next((each for each in self._traps if each.take(call)), None)

@@ -1,4 +1,4 @@
-"""Servers that a client should not have to wait for."""
+"""Servers that never answer. A client must give up on them in time."""
 
 import contextlib
 import socket
@@ -39,7 +39,7 @@ class BadServer:
 
 @contextlib.contextmanager
 def black_hole() -> Iterator[BadServer]:
-    """Takes connections and requests, and never answers."""
+    """Yield a server that takes connections and requests and never answers."""
     server = BadServer(hangs_up=False)
     yield server
     server.close()

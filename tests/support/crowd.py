@@ -1,6 +1,6 @@
 """Many real processes on one Valkey: writers, processors, conversation processors that fail and die, and a watchdog.
 
-Each role is a function that runs in a process of its own until `stop` is set, and puts what it did into `record`.
+Each role is a function. It runs in a process of its own until `stop` is set, and puts a report into `record`.
 """
 
 import random
@@ -36,7 +36,7 @@ class Place:
 
 
 def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
-    """Sends to random conversations as fast as it can; one message in ten twice."""
+    """Send to random conversations as fast as possible, one message in ten twice."""
     store, chance, number = place.store(), random.Random(place.seed + writer), 0
     accepted: list[tuple[str, str]] = []
     while not stop.is_set():
@@ -50,7 +50,7 @@ def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
 
 
 def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
-    """Wants the lease; having it, claims. Every now and then it dies without a word and comes again as another."""
+    """Acquire the lease and claim what is due. Now and then the processor dies silently, and its successor begins."""
     store, chance = place.store(), random.Random(place.seed)
     lives = 0
     while not stop.is_set():
@@ -67,16 +67,16 @@ def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
                 break
             for due in outcome.conversations:
                 for _ in range(2 if chance.random() < 0.05 else 1):  # an invocation is delivered at least once
-                    if chance.random() > 0.02:  # but for those that get lost
+                    if chance.random() > 0.02:  # two in a hundred invocations are lost
                         claims.put(due.conversation)
             time.sleep(0.005)
-    # Nobody reads the claims any more; without this, the process waits until somebody has.
+    # No process reads the claims any more, and without this call the process would wait until one does.
     claims.cancel_join_thread()
     record.put(("lives", lives))
 
 
 def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
-    """Takes, emits, completes; sometimes fails, stalls, or dies before or after emitting."""
+    """Take, emit and complete batches. A run sometimes fails, stalls, or dies before or after it emits."""
     store, chance, runs = place.store(), random.Random(place.seed), 0
     emitted: list[tuple[int, str, str, list[bytes]]] = []
     while not stop.is_set():

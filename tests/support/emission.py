@@ -30,7 +30,7 @@ class Emitted(NamedTuple):
 
 
 class Bus:
-    """What consumers got. It refuses what they could not live with."""
+    """The events that consumers received. It fails if a batch id has two contents, or a message two batches."""
 
     def __init__(self) -> None:
         self.events: list[Emitted] = []
@@ -49,7 +49,7 @@ class Bus:
         return event
 
     def ids(self, conversation: str) -> list[str]:
-        """All messages a deduplicating consumer saw, in order."""
+        """Return the messages in order, as a consumer receives them that ignores repeated batches."""
         seen: dict[str, list[str]] = {}
         for event in self.events:
             if event.conversation == conversation:
@@ -72,7 +72,7 @@ def claim_and_take(engine: Engine, conversation: str, token: str | None = None) 
 
 
 def emit_one(engine: Engine, bus: Bus, conversation: str) -> Completed | None:
-    """A conversation processor's whole run, for a conversation that was claimed."""
+    """Take, emit and complete the batch of a claimed conversation. Return None if there was nothing to take."""
     token = new_token()
     taken = engine.store.take_batch(conversation, token)
     if not isinstance(taken, Taken):
@@ -84,7 +84,7 @@ def emit_one(engine: Engine, bus: Bus, conversation: str) -> Completed | None:
 
 
 def emit_due(engine: Engine, bus: Bus) -> list[str]:
-    """One pass of the processor, all its conversation processors included."""
+    """Claim what is due and emit it. Return the claimed conversations."""
     claimed = engine.claim()
     for conversation in claimed:
         emit_one(engine, bus, conversation)
@@ -92,7 +92,7 @@ def emit_due(engine: Engine, bus: Bus) -> list[str]:
 
 
 def run_until_idle(engine: Engine, bus: Bus) -> int:
-    """Processor and watchdog until nothing is left; answers how long that took on the engine's clock."""
+    """Run processor and watchdog until nothing is left. Return how long that took by the engine's clock."""
     began_ms = engine.clock.now_ms
     for _ in range(10_000):
         emit_due(engine, bus)

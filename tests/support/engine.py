@@ -1,4 +1,4 @@
-"""The engine under test: a store on some backend, a clock the test owns, and eyes that see every key."""
+"""The engine under test: a store on some backend, a clock that the test sets, and a view of every key."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -83,7 +83,7 @@ class Engine:
         new_call_id: Callable[[], str] | None = None,
         connection: Connection | None = None,
     ) -> Store:
-        """A second user of the same server: another host, with its own clock or its own settings."""
+        """Return a second store on the same server, as another host has it, with its own clock or settings."""
         client = self.client
         return Store(
             connection or Connection(lambda: client),
@@ -111,7 +111,7 @@ class Engine:
         self.store.acquire_lease(0, self.processor)
 
     def claim(self) -> list[str]:
-        """What is due now, as the live processor of shard 0."""
+        """Claim what is due now, as the live processor of shard 0. Return the conversations."""
         self.work()
         claimed = self.store.claim_due(0, self.processor)
         return [due.conversation for due in claimed.conversations]  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ class Engine:
         return {key.decode(): Key(kind.decode(), ttl, value) for key, kind, ttl, value in found}
 
     def settle(self) -> dict[str, tuple[str, list[bytes]]]:
-        """The content of every key, comparable between two moments."""
+        """Return the content of every key in a form that can be compared between two moments."""
         return {
             name: (key.kind, key.value if key.kind == "list" else sorted(map(bytes, key.value)))
             for name, key in self.keys().items()
@@ -152,7 +152,7 @@ _ONE_KEY = {
 
 
 class Watch:
-    """What MONITOR saw: for each script call its declared keys, and each command run inside it."""
+    """A record of MONITOR: for each script call its declared keys, and the commands that it ran."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[bytes, set[bytes], list[list[bytes]]]] = []
@@ -193,7 +193,7 @@ def _keys_of(command: list[bytes]) -> list[bytes]:
 
 @contextmanager
 def monitored(admin: Any) -> Iterator[Watch]:
-    """Reads MONITOR while the block runs; everything it saw is there when the block has ended."""
+    """Record MONITOR while the block runs. The record is complete when the block has ended."""
     connection = admin.connection_pool.get_connection()
     watch = Watch()
     connection.send_command("MONITOR")

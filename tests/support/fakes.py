@@ -1,4 +1,4 @@
-"""What stands in for AWS and for time in the tests of the services."""
+"""Replacements for AWS and for time in the tests of the services."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ CONVERSATION_PROCESSOR = "the-conversation_processor"
 
 
 class RecordedTelemetry(Telemetry):
-    """Keeps what was told, for tests to ask."""
+    """Keeps log lines and counts, for tests to read."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
@@ -48,7 +48,7 @@ class RecordedTelemetry(Telemetry):
 
 
 class FakeFunctions:
-    """Lambda: remembers whom it was asked to start, and refuses as often as it was told to."""
+    """Lambda: records which functions were started, and refuses `refusals` times."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, Mapping[str, object]]] = []
@@ -76,7 +76,7 @@ class FakeFunctions:
 
 
 class FakeBus:
-    """EventBridge: keeps the details, and fails as often as it was told to."""
+    """EventBridge: records the details, and raises each of `failures` once."""
 
     def __init__(self) -> None:
         self.published: list[tuple[str, str]] = []
@@ -135,7 +135,7 @@ class FakeSecrets:
 
 
 class FakeWake:
-    """A sleep that takes no time: it moves the clock, unless the test has something happen meanwhile."""
+    """A sleep that takes no time: it advances the clock, unless `meanwhile` returns True."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -147,7 +147,7 @@ class FakeWake:
         self.waits.append(seconds)
         if self.meanwhile():
             return True
-        # A test that does not end would be a loop without a sleep.
+        # Advance at least a little: a loop that never sleeps would never end the test.
         self._clock.advance(max(round(seconds * 1_000), 1))
         return False
 
@@ -156,7 +156,7 @@ class FakeWake:
 
 
 class FakeRules:
-    """The table of rules, as far as it is read; each write is a change of its version."""
+    """The rules table, as far as it is read. Each write raises its version."""
 
     def __init__(self) -> None:
         self.items: dict[str, StoredRules] = {}

@@ -1,4 +1,4 @@
-"""Ingest behind its handler, with everything around it played by the test."""
+"""Ingest behind its handler; the test plays everything around it."""
 
 import base64
 import hmac
@@ -46,7 +46,7 @@ def gateway(
     as_base64: bool = True,
     route: str = "webhook",
 ) -> Json:
-    """What the HTTP API hands over, in payload format 2.0."""
+    """Return the event that the HTTP API passes to the function, in payload format 2.0."""
     return {
         "version": "2.0",
         "routeKey": f"{method} /{route}/{{platform}}",
@@ -70,7 +70,7 @@ def rest_gateway(
     query: dict[str, str] | None = None,
     stage: str = "live",
 ) -> Json:
-    """What the REST API hands over: format 1.0, all media types binary, null for what there is none of."""
+    """Return the event of the REST API: format 1.0, all media types binary, null for every part that is missing."""
     return {
         "resource": "/webhook/{platform}",
         "path": f"/webhook/{platform}",

@@ -1,4 +1,4 @@
-"""What must hold between any two calls, read from the keys themselves."""
+"""Invariants between any two calls, checked on the keys themselves."""
 
 from tests.support.engine import Engine, Key
 
@@ -32,13 +32,13 @@ def open_buffers(keys: dict[str, Key]) -> set[bytes]:
 def assert_nothing_expires(keys: dict[str, Key], conversation: str) -> None:
     for kind in ("conv", "msgs", "batch", "taken", "seen"):
         key = keys.get(f"{{b0}}:{kind}:{conversation}", _NOTHING)
-        # Of an open buffer's conversation, what conv keeps may be lost; a frozen batch may not.
+        # The conv hash of an open buffer may be lost, but not while it describes a frozen batch.
         if kind != "conv" or b"frozen" in key.pairs:
             assert key.ttl_ms < 0, f"{kind} of {conversation} expires while messages wait"
 
 
 def assert_nothing_left_behind(engine: Engine) -> None:
-    """Idle: all that remains is the shard's own bookkeeping, and memories that expire by themselves."""
+    """Assert that only the shard's own keys remain, and keys that expire by themselves."""
     keys = engine.keys()
     assert open_buffers(keys) == set()
     for name, key in keys.items():

@@ -1,4 +1,4 @@
-"""What a test sent, and the one judge of what came out: each message once, in order, in time."""
+"""Records what a test sent, and judges what came out: each message once, in order, in time."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
-# Every text begins with it, so that it can be looked for where no text belongs.
+# Every text begins with this mark, so that a test can look for texts in places where none belongs.
 TEXT_MARK = "text of"
 
 
@@ -32,7 +32,7 @@ class Accepted:
 
 @dataclass
 class Talk:
-    """A conversation that a test leads: what it sent and was accepted, in order."""
+    """A conversation that a test leads, with its accepted messages in order."""
 
     stage: LocalStage
     name: str = field(default_factory=lambda: f"c-{uuid.uuid4().hex[:12]}")
@@ -51,7 +51,7 @@ class Talk:
         } | fields
 
     def say(self, message_id: str | None = None, **fields: Any) -> Answer:
-        """Send a message; it counts as accepted if the answer says so."""
+        """Send a message, and note it if it was accepted."""
         body = self.body(message_id, **fields)
         self.unanswered.add(body["id"])
         answer = self.stage.webhooks.post("generic", body)
@@ -72,7 +72,7 @@ class Talk:
         return answer
 
     def note(self, answer: Answer, *message_ids: str) -> None:
-        """These messages were accepted by this answer."""
+        """Note that this answer accepted these messages."""
         self.note_state(answer.json["conversations"], *message_ids)
 
     def note_state(self, conversations: Mapping[str, Any], *message_ids: str) -> None:
@@ -90,20 +90,20 @@ class Talk:
         return [arrival for arrival in self.stage.inbox.arrivals if ids & set(ids_of(arrival))]
 
     def batches(self) -> list[list[str]]:
-        """The messages of each batch; a batch that came twice counts once."""
+        """Return the messages of each batch; a batch that came twice counts once."""
         return list({arrival.batch["batchId"]: ids_of(arrival) for arrival in self.arrivals()}.values())
 
     def wait_all(self, *, timeout_seconds: float = 20.0) -> list[list[str]]:
-        """The batches, once all that was accepted came out."""
+        """Wait until all accepted messages have come out, and return their batches."""
         _wait([self], timeout_seconds)
         return self.batches()
 
 
 def if_quick_enough(attempt: Callable[[], bool], *, attempts: int = 4) -> None:
-    """For a test that is only about something if the machine keeps a pace: `attempt` answers whether it did.
+    """Repeat `attempt` until it returns True: only then was the machine quick enough for the test to mean anything.
 
-    The emulator starts a process for each request that finds none free: for dozens at once, an answer may take too
-    long. Those processes stay, so that the next attempt is quicker.
+    The emulator starts a process for each request that finds none free. With dozens at once an answer may take too
+    long, but the processes stay, so the next attempt is quicker.
     """
     for _ in range(attempts):
         with suppress(urllib3.exceptions.TimeoutError):
@@ -119,9 +119,9 @@ def ids_of(arrival: Arrival) -> list[str]:
 def judge(
     talks: Sequence[Talk], *, within_ms: int, timeout_seconds: float = 20.0, quiet_seconds: float = 1.0
 ) -> list[Arrival]:
-    """Every accepted message comes out under exactly one batch id, in order, and not later than allowed.
+    """Assert that every accepted message comes out under exactly one batch id, in order, and in time.
 
-    `within_ms` is the time from when a batch was due until it was on the bus.
+    A batch is in time if it is on the bus at most `within_ms` after it was due.
     """
     _wait(talks, timeout_seconds)
     time.sleep(quiet_seconds)

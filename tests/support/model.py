@@ -1,7 +1,7 @@
-"""A small model of one conversation: what the scripts must have made of it, written without looking at them.
+"""A small model of one conversation, written independently of the scripts: they must lead to the same state.
 
-Times are the caller's. The model knows nothing of keys, laziness or words; it says what is waiting, what is frozen,
-when the conversation is due and who may act on it.
+The caller gives all times. The model knows nothing of keys or control words. It says which messages wait, which are
+frozen, when the conversation is due and who may act on it.
 """
 
 import math
@@ -27,7 +27,7 @@ class ConversationModel:
     frozen: FrozenBatch | None = None
     state: str = "IDLE"
     scheduled_at: int = 0  # when pending is claimed, or the deadline in flight
-    not_before: int = 0  # a time a later message cannot undercut: put back by a watchdog, or for a retry
+    not_before: int = 0  # no later message makes it due before this time, set by the watchdog or a retry
     due_at: int | None = None
     first_at: int | None = None
     last_at: int | None = None
@@ -79,7 +79,7 @@ class ConversationModel:
                 self.scheduled_at = max(self.not_before, self.due_at)
 
     def _learn(self, gap: int | None, timing: Timing) -> tuple[float | None, float]:
-        """The rhythm, not yet rounded."""
+        """Store the rhythm, and return it before rounding."""
         if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
             return self.gap_mean, self.gap_dev
         if self.gap_mean is None:
@@ -143,7 +143,7 @@ class ConversationModel:
     def came_out_in(self, message_id: str, remembered: int) -> str | None:
         batches = sorted(self.emitted, key=self._when_emitted)
         later = [batch_id for batch_id in batches if self.emitted[batch_id] >= self.seen.get(message_id, math.inf)]
-        # Beyond a full memory there may have been another, which fits better.
+        # If the memory is full, an older batch that was forgotten may be the right one.
         return None if not later or len(later) == remembered else later[0]
 
     def flush(self, now: int) -> None:

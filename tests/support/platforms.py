@@ -1,4 +1,4 @@
-"""Webhooks as platforms send them: the recorded shapes, and signatures made without the code under test."""
+"""Webhooks as platforms send them: recorded bodies, and signatures that are made without the code under test."""
 
 import base64
 import hashlib
@@ -43,7 +43,7 @@ def webhook(platform: str, body: bytes, **headers: str) -> Webhook:
 
 
 def signed(platform: str, body: bytes, secret: str, *, fields: list[tuple[str, str]] | None = None) -> dict[str, str]:
-    """The header by which a platform proves that it sent this; `fields` are those of Twilio's form."""
+    """Return the header that proves the sender of the body. `fields` are those of Twilio's form."""
     if platform == "telegram":
         return {"X-Telegram-Bot-Api-Secret-Token": secret}
     if platform == "twilio":
@@ -55,7 +55,7 @@ def signed(platform: str, body: bytes, secret: str, *, fields: list[tuple[str, s
 
 
 def described(intake: Intake) -> Json:
-    """An intake as the files of what is expected have it."""
+    """Return an intake in the form of the `.expected.json` files."""
     return {
         "updates": [_described(update) for update in intake.updates],
         "ignored": {kind: count for kind, count in intake.ignored.items() if count},

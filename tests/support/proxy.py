@@ -1,4 +1,4 @@
-"""A TCP proxy before a server: it can lose answers, and it can speak TLS for a server that cannot."""
+"""A TCP proxy before a server. It can lose answers, and speak TLS for a server that cannot."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards bytes. Once told to lose n answers, the next n script calls reach the server unanswered."""
+    """Forwards bytes. After `lose_answers(n)` the answers of the next n script calls do not reach the client."""
 
     def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
         self._server_port = server_port
@@ -29,7 +29,7 @@ class Proxy:
             self._to_lose, self.lost = count, 0
 
     def fall_silent(self) -> None:
-        """From now on nothing reaches the server, on old connections and on new ones."""
+        """Let nothing reach the server from now on, on old connections and on new ones."""
         self._silent.set()
 
     def drop_connections(self) -> None:
@@ -100,7 +100,7 @@ def _close(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def behind_proxy(server_port: int, admin: Any, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
-    """A proxy before a cluster node, which tells its clients to come back by the same way."""
+    """Yield a proxy before a cluster node, which announces the proxy's port to its clients."""
     proxy = Proxy(server_port, tls)
     admin.config_set("cluster-announce-port", proxy.port)
     try:

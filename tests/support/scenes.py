@@ -1,4 +1,4 @@
-"""Every script in the states that matter, as a call that can be made once, twice, or over a bad line."""
+"""Every script in the states that matter, as a call that a test makes once, twice, or on a bad connection."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
 
 Answer = object
-# What a repeat answers, given the first answer.
+# Computes the answer of a repeated call from the first answer.
 Again = Callable[[Answer], Answer]
 
 

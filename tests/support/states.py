@@ -1,4 +1,4 @@
-"""Where a message with the id `old` may be when something is done to its conversation."""
+"""States of a conversation, by where its message `old` is."""
 
 from collections.abc import Callable
 

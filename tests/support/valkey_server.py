@@ -1,8 +1,7 @@
 """A real Valkey in cluster mode, as strict as ElastiCache Serverless, started from a wheel.
 
-What makes it strict: `#!lua` before every script (a plain Valkey lets a script touch another slot's
-undeclared keys; with the shebang it refuses), and an application user that is denied every command the
-service lacks.
+Two things make it strict. Every script begins with `#!lua`: without that shebang, a plain Valkey lets a script touch
+undeclared keys of another slot. And the application's user is denied every command that the service lacks.
 """
 
 import shutil
@@ -19,7 +18,7 @@ from redis.exceptions import ConnectionError as LostConnection
 STRICT_SHEBANG = "#!lua"
 APP_USER, APP_PASSWORD = "app", "app-password"
 
-# What does not exist on ElastiCache Serverless; of CLIENT, all but naming is denied.
+# Commands that ElastiCache Serverless lacks. CLIENT is denied except for SETNAME and GETNAME.
 DENIED_COMMANDS = (
     "keys", "config", "object", "wait", "waitaof", "function", "fcall", "fcall_ro", "monitor", "memory",
     "slowlog", "latency", "client", "psubscribe", "move", "swapdb", "lastsave", "script|kill", "debug",
@@ -108,7 +107,7 @@ class ValkeyServer:
         return self._process.pid
 
     def admin(self) -> "Redis":
-        """Looks at the server from outside, as the default user: no production code does this."""
+        """Return a client of the default user, with which a test looks at the server. No deployed code does this."""
         return Redis(host="127.0.0.1", port=self.port, protocol=2)
 
     def kill(self) -> None:

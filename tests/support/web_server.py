@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that answers by a script, badly if told to, and remembers what it was asked."""
+"""An HTTP server on loopback that gives the answers of a test, bad ones too, and records the requests."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-# How one answers that does not: never within a test, in drops, or by hanging up.
+# Three bad answers: none within a test, one byte at a time without end, and a reset connection.
 SLOW, DRIPPING, RESET = "slow", "dripping", "reset"
 PATIENCE_SECONDS = 20.0
 DROP_SECONDS = 0.1
@@ -25,7 +25,7 @@ class Request:
     headers: dict[str, str]
     body: bytes
     port: int
-    """Of who asks: another one is another connection."""
+    """The client's port, which differs between connections."""
 
     @property
     def json(self) -> Any:
@@ -40,7 +40,7 @@ class _Quiet(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up, and so does this server: that is what it is for."""
+        """Ignore errors: in these tests clients hang up, and so does this server."""
 
 
 class WebServer:
@@ -77,7 +77,7 @@ class WebServer:
                 web._was_asked.set()
                 answer = web.answer(request) if callable(web.answer) else web.answer
                 if answer == RESET:
-                    # With nothing to linger for, closing sends RST.
+                    # With a linger time of zero, closing sends RST.
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     self.connection.close()
                     self.close_connection = True
@@ -98,7 +98,7 @@ class WebServer:
                 self.wfile.write(body)
 
             def _drip(self) -> None:
-                """Each drop is in time, the whole is not."""
+                """Send a byte within every time-out of the socket, but never end."""
                 self.send_response(200)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()

@@ -1,9 +1,8 @@
-"""The DynamoDB lane on a DynamoDB in the tests' own process, a queue the test delivers from, and hands on every
-request.
+"""The DynamoDB lane on a DynamoDB in the tests' own process, with a queue and requests that the test controls.
 
-DynamoDB is moto's: it judges conditions, reserved words, sizes and pages as the service does, answers in a
-millisecond, and is empty again for the next test. The queue is modelled, because a test has to say when a trigger
-comes, and how often; the local stage has a real one.
+DynamoDB is moto's. It judges conditions, reserved words, sizes and pages as the service does, answers in a
+millisecond, and is empty again for the next test. The queue is a model, because a test has to decide when and how often
+a trigger comes; the local stage has a real queue.
 """
 
 import json
@@ -42,17 +41,17 @@ AMPLE = TimeLeft(lambda: 30_000)
 
 
 class Killed(BaseException):
-    """The function's process ends here."""
+    """Lambda kills the function's process."""
 
 
 class Wire:
-    """Every request to the table, the queue and the bus, before it is made and after it was answered."""
+    """Calls `before` and `after` around every request to the table, the queue and the bus."""
 
     def __init__(self) -> None:
         self.before: Callable[[str], None] = lambda _request: None
         self.after: Callable[[str], None] = lambda _request: None
         self.made: list[str] = []
-        # A heartbeat makes requests beside the work, and moto takes one at a time.
+        # A heartbeat makes requests at the same time, and moto takes one at a time.
         self._making = Lock()
 
     def call(self, request: str, make: Callable[[], Any]) -> Any:
@@ -65,7 +64,7 @@ class Wire:
 
     @contextmanager
     def at(self, request: str, action: Callable[[], object], *, nth: int = 1, after: bool = False) -> Iterator[None]:
-        """Once, around the nth request of this name: `action`, which may raise."""
+        """Call `action` once, before or after the nth request of this name. It may raise."""
         seen, done = 0, False
 
         def look(name: str) -> None:
@@ -81,7 +80,7 @@ class Wire:
 
     @contextmanager
     def at_step(self, step: int, action: Callable[[], object], *, after: bool = False) -> Iterator[None]:
-        """Once, around the request that is made as this one from now on, counted from 1."""
+        """Call `action` once, before or after request number `step` from now on, counted from 1."""
         seen = 0
 
         def look(_name: str) -> None:
@@ -123,7 +122,7 @@ class Waiting:
 
 @dataclass
 class Triggers:
-    """A queue: what was sent comes when its delay is over, and again until it was done."""
+    """The queue: it delivers each trigger when its delay is over, and again until it is deleted."""
 
     clock: ManualClock
     wire: Wire
@@ -199,7 +198,7 @@ class WindowScene:
         return self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing)
 
     def run(self, processor: DynamoDbProcessor | None = None) -> int:
-        """What the queue delivers now, to one processor; how many triggers it was given."""
+        """Let one processor process what the queue delivers now. Return the number of triggers."""
         given = 0
         while trigger := self.triggers.receive():
             given += 1
@@ -208,7 +207,7 @@ class WindowScene:
         return given
 
     def pass_time(self, ms: int, *, step_ms: int = 1_000, sweep: bool = False) -> None:
-        """Whatever is delivered meanwhile."""
+        """Advance the clock in steps, and process what is delivered meanwhile."""
         until_ms = self.clock() + ms
         while self.clock() < until_ms:
             self.clock.advance(min(step_ms, until_ms - self.clock()))
@@ -220,7 +219,7 @@ class WindowScene:
         return [json.loads(detail) for _, detail in self.bus.published]
 
     def batches(self, conversation: str = CONVERSATION) -> list[list[str]]:
-        """As a consumer sees them who knows a batch by its id."""
+        """Return the messages of each batch id, and assert that no id has two contents and no message two batches."""
         seen: dict[str, list[str]] = {}
         for event in self.events():
             if event["conversationId"] != conversation:
@@ -232,14 +231,14 @@ class WindowScene:
         return list(seen.values())
 
     def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
-        """Nothing waits, nobody holds the lock, nothing is on its way."""
+        """Return whether no message waits, no window is open or locked, and no batch is frozen."""
         contents = self.table.read(conversation)
         return not (contents.stored or contents.window.is_open or contents.window.owner or contents.window.frozen)
 
 
 @contextmanager
 def dynamodb() -> Iterator[Any]:
-    """A DynamoDB of our own in this process: its client."""
+    """Yield the client of a DynamoDB in this process."""
     signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
     with patch.dict(os.environ, signed), mock_aws():
         aws._made.cache_clear()
@@ -250,7 +249,7 @@ def dynamodb() -> Iterator[Any]:
 
 
 def make_message_table(client: Any) -> None:
-    """Empty, and as `infra/storage.py` makes it."""
+    """Create the table as `infra/storage.py` defines it, empty."""
     if TABLE in client.list_tables()["TableNames"]:
         empty(client, TABLE)
         return
@@ -275,7 +274,7 @@ def _keys(partition: str, sort: str) -> list[dict[str, str]]:
 
 
 def failing(code: str = "ThrottlingException") -> Callable[[], None]:
-    """What the service refuses, or answers too late."""
+    """Return an action that fails as a refused call does, or one whose answer came too late."""
 
     def fail() -> None:
         raise SendFailed(code)

@@ -10,8 +10,8 @@ from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation, read_request
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from responder.buffer import MessageBuffer
-from responder.event import read_batch
+from responder.batch import read_batch
+from responder.buffer import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
@@ -85,15 +85,15 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
     desk: str, window: WindowScene, request: pytest.FixtureRequest
 ) -> None:
     conversations: Conversations = request.getfixturevalue(desk).conversations
-    buffer = MessageBuffer(Calls(conversations), "admin", by="responder")
+    buffer = BufferClient(Calls(conversations), "admin", by="responder")
     window.send("m1")
     window.pass_time(WINDOW_MS)
     (detail,) = window.events()
     body = {"detail-type": "messages.batch.ready", "detail": detail}
     batch = read_batch(json.dumps(body), window.objects)
-    assert buffer.newest(batch) == batch.generation
+    assert buffer.newest_generation(batch) == batch.generation
     window.send("m2")
-    assert buffer.newest(batch) > batch.generation
+    assert buffer.newest_generation(batch) > batch.generation
     buffer.hold(CONVERSATION, 60_000)
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m1"]]
