@@ -52,6 +52,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
+# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so either name is accepted.
+TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+
 # ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
 SIGN_IN_LIFE_MS = 11 * 3_600_000
 
@@ -75,13 +78,15 @@ class Client(Protocol):
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
     """A client. A standalone one has not connected yet; a cluster one has asked for the topology."""
     # Neither the URL nor the parser's words are shown: they may hold a password.
-    refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
+    refusal = InvalidInput(
+        "a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS (redis:// and rediss:// mean the same)"
+    )
     try:
         url = urlsplit(settings.url)
         host, port = url.hostname, url.port or 6379
     except ValueError:
         raise refusal from None
-    if host is None or url.scheme not in ("valkey", "valkeys"):
+    if host is None or url.scheme not in TLS_BY_SCHEME:
         raise refusal
     options: dict[str, Any] = {
         "host": host,
@@ -98,7 +103,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         options["credential_provider"] = credential_provider
     elif url.username or url.password:
         options |= {"username": unquote(url.username or "default"), "password": unquote(url.password or "")}
-    if url.scheme == "valkeys":
+    if TLS_BY_SCHEME[url.scheme]:
         options |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
         if settings.ca_file:
             options["ssl_ca_certs"] = settings.ca_file
