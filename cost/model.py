@@ -7,7 +7,8 @@ from cost import window
 from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
 from cost.lines import Line, billed_seconds, log_lines, total
 from cost.traffic import Traffic, processors
-from infra.config import ZONES, StageConfig
+from infra.config import StageConfig
+from infra.limits import ZONES
 
 PASSES = HOURS * 60 * 2
 LOOKS_A_SECOND = 2
