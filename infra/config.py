@@ -158,8 +158,8 @@ class Timings(Settings):
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 15_000
     """How long a shard waits for its processor after the processor has crashed."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 10_000
-    """How long a start of a processor may take. After that the watchdog, which looks twice a minute, starts another
-    one."""
+    """How long a start of a processor may take. After that the watchdog, which looks twice a minute, repeats the
+    start."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
     """How long a processor without work goes on running."""
     processor_handover_ms: Milliseconds = 30_000
@@ -233,7 +233,7 @@ class Responder(Settings):
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the assistant is sent."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """What happens to a reply if the customer has written again meanwhile; docs/responder.md explains the policies."""
+    """The fate of a reply if the customer has written again meanwhile; docs/responder.md explains the policies."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
     """How long a reply may wait for the customer's next batch."""
     channel: Literal["platform", "fake"] = "platform"
@@ -243,18 +243,18 @@ class Responder(Settings):
     typing_indicator: bool = False
     """Show the customer that a reply is being written."""
     unknown_conversation: Literal["create", "drop"] = "create"
-    """What to do with a batch of a conversation that the responder has no record of."""
+    """The treatment of a batch from a conversation that the responder has no record of."""
     inactive_project: Literal["drop", "hold"] = "drop"
-    """What to do with a batch of a project that is switched off."""
+    """The treatment of a batch of a project that is switched off."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
-    """What to do with a batch from a platform that is not in `allowed_channels`."""
+    """The treatment of a batch from a platform that is not in `allowed_channels`."""
     handed_to_human: Literal["hold", "drop"] = "hold"
-    """What to do with a batch of a conversation that a person has taken over."""
+    """The treatment of a batch from a conversation that a person has taken over."""
     hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
     """How long `hold` holds the buffer. A conversation that a person has taken over is held until the hand-off ends."""
     max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    """After this many attempts a batch becomes a reply dead letter. A delivery that only waited for another one counts
-    as an attempt."""
+    """After this many attempts a batch becomes a reply dead letter. A delivery that only waited for an earlier
+    delivery counts as an attempt."""
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
     """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
 
@@ -318,7 +318,7 @@ class StageConfig(Settings):
     responder: Responder | None = None
     """The optional responder."""
     valkey_url: str | None = None
-    """Where Valkey listens; only for the local stage, which has no cache of its own. `make up` sets it."""
+    """The URL of Valkey; only for the local stage, which has no cache of its own. `make up` sets it."""
 
     @property
     def is_local(self) -> bool:

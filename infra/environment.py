@@ -77,7 +77,7 @@ class ValkeyAccess:
     cache_name: str | None = None
 
     def environment(self) -> Environment:
-        """Return the variables that tell a function how to reach Valkey."""
+        """Return the variables with which a function reaches Valkey."""
         named = {
             "REDIS_URL": self.url,
             "VALKEY_IAM_USER": self.iam_user,

@@ -114,7 +114,7 @@ class Function(lambda_.Function):
             security_groups=[placement.security_group] if placement else None,
         )
         self.entrance = _entrance(self, warmth)
-        """What the API invokes: the alias of the warm version if there is one, otherwise the function."""
+        """The target of the API: the alias of the warm version if there is one, otherwise the function."""
         self._suppress_findings(traced=config.tracing)
         if _uses_snap_start(warmth):
             cdk.Annotations.of(self).acknowledge_warning(
@@ -201,7 +201,7 @@ def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
 
 
 def keep_identity(construct: IConstruct, logical_id: str) -> None:
-    """Fix the logical id of a resource with state: CloudFormation would replace it if a refactoring changed the id."""
+    """Set a fixed logical id for a resource with state, so that no refactoring makes CloudFormation replace it."""
     _resource(construct).override_logical_id(logical_id)
 
 

@@ -39,14 +39,14 @@ SWEEP_SECONDS = RULE_SECONDS
 
 # -- Queues --
 
-# As long as SQS keeps a message.
+# The longest time that SQS keeps a message.
 DEAD_LETTER_RETENTION_DAYS = 14
 # The large content of a dead letter is in the bucket, and must outlive the dead letter.
 OVERSIZE_DEAD_LETTER_RETENTION_DAYS = DEAD_LETTER_RETENTION_DAYS + 1
 # AWS recommends to hide a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
 VISIBILITY_TIMEOUTS = 6
-# A slow conversation must not delay another one, whose time in the queue would expire meanwhile.
+# A slow conversation must not delay others, whose time in the queue would expire meanwhile.
 MAX_TRIGGERS_IN_A_BATCH = 1
 # Each reply may take as long as the assistant does.
 MAX_DELIVERIES_IN_A_BATCH = 1

@@ -220,7 +220,7 @@ class MessageTable(Table):
 
 @dataclass(frozen=True)
 class WindowStorage:
-    """Where the DynamoDB lane stores messages, and the queue whose delay ends a window."""
+    """The table in which the DynamoDB lane stores messages, and the queue whose delay ends a window."""
 
     table: MessageTable
     triggers: Queue

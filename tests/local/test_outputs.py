@@ -5,6 +5,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from bufferctl import sessions
 from local import deployment
 
 DEPLOYED = {
@@ -20,7 +21,7 @@ def test_the_cache_endpoint_is_the_address_of_valkey(
     valkey_url: str | None, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emulator: Any = MagicMock()
-    monkeypatch.setattr(deployment.sessions, "emulator_client", emulator)
+    monkeypatch.setattr(sessions, "emulator_client", emulator)
     outputs = deployment.read_back(
         DEPLOYED, endpoint_url="http://127.0.0.1:4566", region="us-east-1", valkey_url=valkey_url, previous={}
     )
