@@ -105,7 +105,7 @@ def _ingest(load: Load, at: float, drawn: random.Random) -> None:
 def _emit(load: Load, second: int, shard: int, batch_bytes: float) -> None:
     load.starts[second, shard] += 1
     load.events[second] += 1
-    load.busy[second] += round(used("executor_ms") * 1_000)
+    load.busy[second] += round(used("conversation_processor_ms") * 1_000)
     taken = used("take_call_bytes") + batch_bytes
     calls = ecpu("look_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
     load.ecpus[second, shard] += round(calls)

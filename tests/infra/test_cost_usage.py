@@ -221,7 +221,7 @@ def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: Wind
         for n in range(messages):
             window.send(MESSAGE_ID.format(n), conversation=conversation)
         held = _item(conversation, MESSAGE + MESSAGE_ID.format(0))
-        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("window_item_bytes"), rel=0.1)
+        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("stored_message_bytes"), rel=0.1)
         window.clock.advance(WINDOW_MS)
         with window.wire.at(
             "put_events",
@@ -229,7 +229,7 @@ def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: Wind
         ):
             window.run()
     a_name = (rows[5] - rows[1]) / 4
-    assert a_name == pytest.approx(used("window_name_bytes"), rel=0.1)
+    assert a_name == pytest.approx(used("message_name_bytes"), rel=0.1)
     assert rows[1] - a_name == pytest.approx(used("window_row_bytes"), rel=0.1)
 
 
@@ -263,9 +263,9 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     window.telemetry = scene.telemetry  # type: ignore[assignment] # what is written is looked at, not what was told
     scene.written()
     window.new_processor().sweep()
-    assert scene.written() == pytest.approx(used("window_sweep_log_bytes"), rel=0.1)
+    assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
     assert window.wire.made == ["query"] * SLICES
-    assert used("window_slices") == SLICES
+    assert used("index_slices") == SLICES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
