@@ -114,8 +114,8 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
 def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
     """Kill the worker with -9 while it works.
 
-    Other systems' workers are started again at once, as by a supervisor. Ours is started by the next message, or pass of
-    the watchdog, that finds no live processor.
+    Other systems' workers are started again at once, as by a supervisor. Ours is started by the next message, or pass
+    of the watchdog, that finds no live processor.
     """
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Run the CDK CLI, which is installed from wheels together with its Node: `python -m infra.cli synth -c stage=dev`."""
+"""The CDK CLI and its Node out of wheels: `python -m infra.cli synth -c stage=dev` needs nothing else."""
 
 import os
 import sys
@@ -16,13 +16,13 @@ def command(*arguments: str) -> list[str]:
 
 
 def app() -> list[str]:
-    """Return the arguments that make the CLI run our app with this interpreter."""
+    """The arguments that name our app, run by this interpreter."""
     return ["--app", f"{sys.executable} {ROOT / 'app.py'}"]
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment for the CLI and for jsii, which connects Python to the constructs: both use our Node."""
-    # The CLI is pinned, so its check for a newer version would only distract.
+    """What jsii, between Python and the constructs, has to know: the same Node."""
+    # The CLI is pinned: what is the newest one is no news, and may be one that does not work.
     return {"JSII_NODE": str(node()), "CDK_DISABLE_CLI_TELEMETRY": "true", "CDK_DISABLE_VERSION_CHECK": "true"}
 
 
@@ -40,4 +40,4 @@ def _package(name: str) -> Path:
 
 if __name__ == "__main__":
     full = command(*sys.argv[1:], *app())
-    os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - this process should become the CLI
+    os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - to become that program is the point

@@ -3,7 +3,7 @@
 The functions are named by their roles; *callers of Valkey* are ingest, admin, processor, conversation_processor and
 watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
 (`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or in stages with the DynamoDB
-lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_contract.py compares this table with the
+lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
 templates, function by function.
 
 | variable | functions | in stages with | contains |

@@ -26,7 +26,7 @@ MAX_ASYNC_AGE_SECONDS = 60
 # -- The watchdog and the sweep --
 
 # The time between two passes of the watchdog. The watchdog's function counts its passes by the same number, in
-# `lambdas/`, which may not import this module; tests/infra/test_environment_contract.py compares them.
+# `lambdas/`, which may not import this module; tests/infra/test_environment_table.py compares them.
 WATCHDOG_PASS_SECONDS = 30
 # A rule of EventBridge runs once a minute at most.
 RULE_SECONDS = 60

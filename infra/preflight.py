@@ -1,4 +1,4 @@
-"""Check what a deployment needs before it starts: `python -m infra.preflight --stage prod --for deploy`.
+"""Check what a deployment needs before it starts: `.venv/bin/python -m infra.preflight --stage prod --for deploy`.
 
 The command prints everything that is missing, each with its fix. It exits with 0 if nothing is missing, with 1 if
 something is, and with 2 if its arguments are wrong. It changes nothing in the account. `--for synth` needs no account.
@@ -252,9 +252,7 @@ def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterato
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m infra.preflight", description="Print what is missing for a deployment."
-    )
+    parser = argparse.ArgumentParser(prog="python -m infra.preflight", description="What is missing for a deployment?")
     parser.add_argument("--stage", required=True)
     parser.add_argument("--for", dest="purpose", required=True, choices=("synth", "diff", "deploy", "destroy"))
     arguments = parser.parse_args()

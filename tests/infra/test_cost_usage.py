@@ -58,7 +58,7 @@ WITH_TRAFFIC = {
     },
     "watchdog": {"ProcessorStarts": 1},
 }  # fmt: skip
-WINDOW_LANE = {
+DYNAMODB_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
     "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
 }
@@ -280,7 +280,7 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
-    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, WINDOW_LANE)
+    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, DYNAMODB_LANE)
     known = {name for services in priced for metrics in services.values() for name in metrics}
     unpriced = WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG
     assert emitted == known | unpriced, "put the metric where it belongs in this file"
@@ -294,7 +294,7 @@ def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_always") == _count(ALWAYS)
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
     assert used("metrics_of_sweep") == _count(SWEEP)
-    assert used("metrics_of_dynamodb_lane") == _count(WINDOW_LANE)
+    assert used("metrics_of_dynamodb_lane") == _count(DYNAMODB_LANE)
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:

@@ -52,9 +52,6 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so either name is accepted.
-TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
-
 # ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
 SIGN_IN_LIFE_MS = 11 * 3_600_000
 
@@ -65,6 +62,9 @@ Swallowed = Callable[[Exception], None]
 
 # Codes of such states that have no class of their own.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
+
+# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
+TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 
 
 class Client(Protocol):
@@ -78,9 +78,7 @@ class Client(Protocol):
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
     """A client. A standalone one has not connected yet; a cluster one has asked for the topology."""
     # Neither the URL nor the parser's words are shown: they may hold a password.
-    refusal = InvalidInput(
-        "a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS (redis:// and rediss:// mean the same)"
-    )
+    refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
         url = urlsplit(settings.url)
         host, port = url.hostname, url.port or 6379
