@@ -45,7 +45,7 @@ def _refuse(problem: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=".venv/bin/python -m cost", description="Print what a stage costs a month.")
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m cost", description="What a stage costs a month.")
     parser.add_argument("--stage", help="a stage of cdk.json")
     parser.add_argument("--overrides", metavar="JSON", help="an object that is merged over the stage's values")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
