@@ -1,4 +1,4 @@
-"""The CDK app: one set of stacks for the stage named by `-c stage=`."""
+"""The CDK app: it synthesizes the stacks of the stage that `-c stage=` names."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the start of a conversation processor takes of a processor's CPU: `python -m bench.starts [--quick]`.
+"""Measure the CPU time that a processor needs to start a conversation processor: `python -m bench.starts [--quick]`.
 
 The processor's own `Conversation processors` and the SDK, against a server of this machine that accepts whatever
 comes. The

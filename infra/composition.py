@@ -1,4 +1,4 @@
-"""The composition root: which stacks a stage has, and what they hand to each other."""
+"""The composition root: it creates the stacks of a stage and passes resources from one stack to another."""
 
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from infra.responder import ResponderStack
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
-    """All stacks of a stage. The DynamoDB lane needs neither network nor cache; the local stage has Valkey beside
-    it.
+    """Create all stacks of a stage, and return the buffer stack.
+
+    A stage with the DynamoDB lane alone has neither network nor cache. Nor has the local stage, where Valkey is a
+    process on the same machine.
     """
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"
@@ -44,7 +46,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         env=env,
         source=source,
         layer=layer,
-        valkey=cache.access if cache else _valkey_beside(config),
+        valkey=cache.access if cache else _local_valkey(config),
         placement=network.placement if network else None,
     )
     buffer.termination_protection = config.termination_protection
@@ -78,10 +80,10 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     return buffer
 
 
-def _valkey_beside(config: StageConfig) -> ValkeyAccess | None:
+def _local_valkey(config: StageConfig) -> ValkeyAccess | None:
     return ValkeyAccess(config.valkey_url) if config.valkey_url else None
 
 
 def enforce_cdk_nag(app: cdk.App) -> None:
-    """Synthesis fails on whatever AWS's rules find and no construct has acknowledged."""
+    """Let synthesis fail if AWS's rules (cdk-nag) have a finding that no construct suppresses for a reason."""
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))

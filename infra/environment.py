@@ -1,37 +1,55 @@
-"""The environment of every function, in one place: what the runtime is told, and where it comes from.
+"""The environment variables of every function: who gets them, when, and what they contain.
 
-Of *emitters* there is one a lane: conversation_processor and dynamodb_processor. *Doors* are ingest and admin.
+The functions are named by their roles; *callers of Valkey* are ingest, admin, processor, conversation_processor and
+watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
+(`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or in stages with the DynamoDB
+lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
+templates, function by function.
 
-| variable | functions | is |
-|---|---|---|
-| STAGE | all | the stage's name |
-| LANE | doors, dynamodb_processor | `valkey`, or `dynamodb` where that lane stands alone, without Valkey |
-| REDIS_URL | all, with Valkey | `valkey://` or, with TLS, `valkeys://` + `[user:password@]host:port?cluster=true` |
-| VALKEY_IAM_USER, VALKEY_CACHE_NAME | all, with Valkey, in AWS | sign in with a token of this user for this cache |
-| SHARDS | all, with Valkey | how many processors share the conversations |
-| START_MS | all, with Valkey | how long a reserved start of a processor may take |
-| POWERTOOLS_SERVICE_NAME, _METRICS_NAMESPACE, _LOG_LEVEL | all | Powertools' own names |
-| PROCESSOR_FUNCTION_NAME | all with Valkey but the processor and dynamodb_processor | whom to start |
-| MESSAGE_TABLE, TRIGGER_QUEUE_URL | doors, emitters, with that lane | where it keeps messages, what ends a window |
-| RULES | doors | the layer of the rules that is deployed with the stage, JSON |
-| RULES_TABLE | doors | the layers that operators change |
-| WEBHOOK_SECRET_ID | ingest | the platforms' secrets; `lambdas/ingest/webhook_secrets.py` says what is in it |
-| LEASE_MS, CLAIM_TIMEOUT_MS, PROCESSOR_IDLE_MS, PROCESSOR_HANDOVER_MS | processor | its timings |
-| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | whom to hand a claimed conversation to |
-| REDRIVE_FUNCTION | admin | whom to hand a dead letter to |
-| EVENT_BUS_NAME | doors, emitters | where amendments, batches and cancellations go |
-| MAX_EVENT_BYTES, OVERSIZE_BUCKET | emitters | where batches go that are too large for the bus |
-| CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | how long one may work on a batch |
-| MAX_ATTEMPTS | emitters | when a batch is given up |
-| DEAD_LETTER_QUEUE_URL | emitters, admin, responder | where it is put then |
-| RESPONDER | responder | what it goes by, JSON: `Responder` of `infra/config.py`, and two times |
-| CONVERSATIONS_TABLE, QUEUE_URL, RESPONDER_SECRET_ID | responder | its table, its queue, its keys |
-| ADMIN_FUNCTION | responder | whom it asks about the buffer |
+| variable | functions | in stages with | contains |
+|---|---|---|---|
+| STAGE | all | | the stage's name |
+| POWERTOOLS_SERVICE_NAME | all | | the function's role, which its logs and metrics carry |
+| POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
+| POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
+| LANE | ingest, admin | | `valkey`, or `dynamodb` in a stage without Valkey |
+| REDIS_URL | callers of Valkey | Valkey | `redis://` or `valkey://` (`rediss://`, `valkeys://`: TLS), then an address |
+| VALKEY_IAM_USER | callers of Valkey | Valkey in AWS | the user to sign in as |
+| VALKEY_CACHE_NAME | callers of Valkey | Valkey in AWS | the cache for which the sign-in token is made |
+| SHARDS | callers of Valkey | Valkey | the number of shards |
+| START_MS | callers of Valkey | Valkey | how long a start of a processor may take |
+| PROCESSOR_FUNCTION_NAME | ingest, admin, conversation_processor, watchdog | Valkey | the processor, to start it |
+| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
+| LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
+| CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
+| PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
+| PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
+| CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
+| MESSAGE_TABLE | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's table |
+| TRIGGER_QUEUE_URL | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
+| RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
+| RULES_TABLE | ingest, admin | | the table of the rules that operators change |
+| WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
+| REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
+| EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
+| MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
+| OVERSIZE_BUCKET | conversation_processor, dynamodb_processor, responder | | the bucket for batches above that size |
+| MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
+| DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
+| DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that it cannot answer |
+| RESPONDER | responder | | JSON: the settings `Responder` of `infra/config.py`, and two times |
+| CONVERSATIONS_TABLE | responder | | its table |
+| QUEUE_URL | responder | | the queue that it consumes |
+| RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
+| ADMIN_FUNCTION | responder | | the function that it asks about a buffer |
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_events as events
@@ -41,25 +59,25 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
 from infra.config import Responder, StageConfig
+from infra.limits import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
+
+if TYPE_CHECKING:
+    # Storage is made of constructs, which import this module.
+    from infra.storage import EventDestinations, WindowStorage
 
 Environment = Mapping[str, str]
-
-# Beyond what its assistant takes: for the channel, the table, and to put the delivery back.
-RESPONDER_MARGIN_SECONDS = 45
-# A lock outlives the function that holds it, also if hosts' clocks differ.
-LOCK_MARGIN_SECONDS = 5
-HIDDEN_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class ValkeyAccess:
-    """How a function reaches Valkey. Without an IAM user the URL says everything."""
+    """How a function reaches Valkey. Without an IAM user the URL contains user and password, if there are any."""
 
     url: str
     iam_user: str | None = None
     cache_name: str | None = None
 
     def environment(self) -> Environment:
+        """Return the variables with which a function reaches Valkey."""
         named = {
             "REDIS_URL": self.url,
             "VALKEY_IAM_USER": self.iam_user,
@@ -68,24 +86,8 @@ class ValkeyAccess:
         return {name: value for name, value in named.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class EventDestinations:
-    """Where what leaves the buffer goes, on each of its ways."""
-
-    bus: events.IEventBus
-    oversize: s3.IBucket
-    dead_letters: sqs.IQueue
-
-
-@dataclass(frozen=True)
-class TableAndTriggers:
-    """Where the DynamoDB lane keeps messages, and the queue whose delay ends a window."""
-
-    table: dynamodb.ITable
-    triggers: sqs.IQueue
-
-
 def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> Environment:
+    """Return the variables that every function gets, and those that every function with Valkey gets."""
     of_valkey = {
         "SHARDS": str(config.shards),
         "START_MS": str(config.timings.start_ms),
@@ -127,7 +129,7 @@ def responder(
 
 
 def responder_seconds(config: Responder) -> int:
-    """The function's time-out."""
+    """Return the time-out of the responder's function."""
     return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
 
 
@@ -135,7 +137,7 @@ def ingest(
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
-    table_and_triggers: TableAndTriggers | None,
+    windows: WindowStorage | None,
     webhook_secrets: secretsmanager.ISecret,
     rules_table: dynamodb.ITable,
     bus: events.IEventBus,
@@ -147,7 +149,7 @@ def ingest(
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
         **_starting(processor),
-        **_table_and_triggers(table_and_triggers),
+        **_windows(windows),
     }
 
 
@@ -165,21 +167,19 @@ def conversation_processor(
     *,
     config: StageConfig,
     processor: lambda_.IFunction,
-    table_and_triggers: TableAndTriggers | None,
+    windows: WindowStorage | None,
     destinations: EventDestinations,
 ) -> Environment:
     return {
         "CONVERSATION_PROCESSOR_TIMEOUT_MS": str(config.timings.conversation_processor_timeout_ms),
         **_emitting(config, destinations),
         **_starting(processor),
-        **_table_and_triggers(table_and_triggers),
+        **_windows(windows),
     }
 
 
-def dynamodb_processor(
-    *, config: StageConfig, table_and_triggers: TableAndTriggers, destinations: EventDestinations
-) -> Environment:
-    return {**_emitting(config, destinations), **_table_and_triggers(table_and_triggers)}
+def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinations: EventDestinations) -> Environment:
+    return {**_emitting(config, destinations), **_windows(windows)}
 
 
 def watchdog(*, processor: lambda_.IFunction) -> Environment:
@@ -190,7 +190,7 @@ def admin(
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
-    table_and_triggers: TableAndTriggers | None,
+    windows: WindowStorage | None,
     redrive: lambda_.IFunction,
     destinations: EventDestinations,
     rules_table: dynamodb.ITable,
@@ -203,7 +203,7 @@ def admin(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         **_starting(processor),
-        **_table_and_triggers(table_and_triggers),
+        **_windows(windows),
     }
 
 
@@ -221,12 +221,12 @@ def _starting(processor: lambda_.IFunction | None) -> Environment:
     return {"PROCESSOR_FUNCTION_NAME": processor.function_name} if processor else {}
 
 
-def _table_and_triggers(table_and_triggers: TableAndTriggers | None) -> Environment:
-    if table_and_triggers is None:
+def _windows(windows: WindowStorage | None) -> Environment:
+    if windows is None:
         return {}
     return {
-        "MESSAGE_TABLE": table_and_triggers.table.table_name,
-        "TRIGGER_QUEUE_URL": table_and_triggers.triggers.queue_url,
+        "MESSAGE_TABLE": windows.table.table_name,
+        "TRIGGER_QUEUE_URL": windows.triggers.queue_url,
     }
 
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bufferctl import sessions
 from infra import cli
@@ -119,6 +120,7 @@ def read_back(
         RulesTableName=deployed["RulesTableName"],
         HoldingTableName=deployed.get("HoldingTableName"),
         TriggerQueueUrl=deployed.get("TriggerQueueUrl"),
+        CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
     )
 
 

@@ -30,6 +30,8 @@ class Outputs:
     HoldingTableName: str | None = None
     """None, as the queue, where there is no DynamoDB lane."""
     TriggerQueueUrl: str | None = None
+    CacheEndpoint: str | None = None
+    """`host:port` of Valkey, under the name that the address has among the outputs of a stage in AWS."""
 
     def write(self, path: Path) -> None:
         # Whoever waits for the file never reads half of it.

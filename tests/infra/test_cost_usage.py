@@ -18,8 +18,9 @@ from cost.facts import used
 from cost.model import RULES_CHECK_SECONDS
 from cost.traffic import Traffic
 from infra.composition import compose
-from infra.config import ZONES, StageConfig
+from infra.config import StageConfig
 from infra.function import ROOMS
+from infra.limits import ZONES
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
@@ -57,7 +58,7 @@ WITH_TRAFFIC = {
     },
     "watchdog": {"ProcessorStarts": 1},
 }  # fmt: skip
-WINDOW_LANE = {
+DYNAMODB_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
     "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
 }
@@ -220,7 +221,7 @@ def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: Wind
         for n in range(messages):
             window.send(MESSAGE_ID.format(n), conversation=conversation)
         held = _item(conversation, MESSAGE + MESSAGE_ID.format(0))
-        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("window_item_bytes"), rel=0.1)
+        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("stored_message_bytes"), rel=0.1)
         window.clock.advance(WINDOW_MS)
         with window.wire.at(
             "put_events",
@@ -228,7 +229,7 @@ def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: Wind
         ):
             window.run()
     a_name = (rows[5] - rows[1]) / 4
-    assert a_name == pytest.approx(used("window_name_bytes"), rel=0.1)
+    assert a_name == pytest.approx(used("message_name_bytes"), rel=0.1)
     assert rows[1] - a_name == pytest.approx(used("window_row_bytes"), rel=0.1)
 
 
@@ -262,9 +263,9 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     window.telemetry = scene.telemetry  # type: ignore[assignment] # what is written is looked at, not what was told
     scene.written()
     window.new_processor().sweep()
-    assert scene.written() == pytest.approx(used("window_sweep_log_bytes"), rel=0.1)
+    assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
     assert window.wire.made == ["query"] * SLICES
-    assert used("window_slices") == SLICES
+    assert used("index_slices") == SLICES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
@@ -279,7 +280,7 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
-    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, WINDOW_LANE)
+    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, DYNAMODB_LANE)
     known = {name for services in priced for metrics in services.values() for name in metrics}
     unpriced = WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG
     assert emitted == known | unpriced, "put the metric where it belongs in this file"
@@ -293,7 +294,7 @@ def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_always") == _count(ALWAYS)
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
     assert used("metrics_of_sweep") == _count(SWEEP)
-    assert used("metrics_of_dynamodb_lane") == _count(WINDOW_LANE)
+    assert used("metrics_of_dynamodb_lane") == _count(DYNAMODB_LANE)
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS
 TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "dynamodb_processor"]
 ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
 # The same function everywhere: it knows no Valkey.
-WINDOW_PROCESSORS = [
+DYNAMODB_PROCESSORS = [
     (variant, "dynamodb_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
 ]
 # What Lambda itself adds.
@@ -121,7 +121,7 @@ def test_beside_a_fallback_functions_know_where_it_holds_messages(
     assert (settings.dynamodb_lane is not None) == told
 
 
-@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + WINDOW_PROCESSORS)
+@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + DYNAMODB_PROCESSORS)
 def test_a_function_reads_all_that_it_is_told(
     variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:

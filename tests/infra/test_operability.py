@@ -271,7 +271,7 @@ def test_undelivered_starts_are_watched_where_they_are_kept(
     template = synthesize("prod", api=REST)["Operability"]
     queue = _metric(_alarms(template)["undelivered-starts"])["Dimensions"]
     assert queue != _metric(_alarms(template)["dead-letters"])["Dimensions"]
-    assert len(_widget(template, "Given up")["metrics"]) == 2
+    assert len(_widget(template, "Dead letters and undelivered starts")["metrics"]) == 2
 
 
 @pytest.mark.parametrize("overrides", [{"api": HTTP}, {"api": REST}, {"fallback": False}, ALONE])

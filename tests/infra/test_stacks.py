@@ -365,6 +365,24 @@ def test_the_cache_is_entered_with_iam_and_has_no_billed_minimum(stage: str, syn
     assert len(group["UserIds"]) == 1, "nobody else, and no user named default"
 
 
+@pytest.mark.parametrize("stage", IN_AWS)
+def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[..., Stacks]) -> None:
+    endpoint = synthesize(stage)["Cache"].to_json()["Outputs"]["CacheEndpoint"]["Value"]
+    address, port = ({"Fn::GetAtt": ["Cache", f"Endpoint.{part}"]} for part in ("Address", "Port"))
+    assert endpoint == {"Fn::Join": ["", [address, ":", port]]}
+    # The functions are given the same address.
+    (watchdog,) = [
+        each["Environment"]["Variables"]
+        for each in _resources(synthesize(stage)["Buffer"], "AWS::Lambda::Function")
+        if each["Handler"] == "lambdas.watchdog.handler.handler"
+    ]
+    assert [part for part in watchdog["REDIS_URL"]["Fn::Join"][1] if isinstance(part, str)] == [
+        "valkeys://",
+        ":",
+        "?cluster=true",
+    ]
+
+
 def test_a_cache_with_snapshots_takes_them_at_night_and_a_last_one(synthesize: Callable[..., Stacks]) -> None:
     (cache,) = _resources(synthesize("prod")["Cache"], "AWS::ElastiCache::ServerlessCache")
     assert (cache["SnapshotRetentionLimit"], cache["DailySnapshotTime"]) == (7, "06:00")

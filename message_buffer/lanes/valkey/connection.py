@@ -62,6 +62,9 @@ Swallowed = Callable[[Exception], None]
 # Error codes of temporary states for which redis-py has no class.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
+# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
+TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
+
 
 class Client(Protocol):
     """The part of redis-py's clients that the store uses."""
@@ -80,7 +83,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         host, port = url.hostname, url.port or 6379
     except ValueError:
         raise refusal from None
-    if host is None or url.scheme not in ("valkey", "valkeys"):
+    if host is None or url.scheme not in TLS_BY_SCHEME:
         raise refusal
     options: dict[str, Any] = {
         "host": host,
@@ -97,7 +100,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         options["credential_provider"] = credential_provider
     elif url.username or url.password:
         options |= {"username": unquote(url.username or "default"), "password": unquote(url.password or "")}
-    if url.scheme == "valkeys":
+    if TLS_BY_SCHEME[url.scheme]:
         options |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
         if settings.ca_file:
             options["ssl_ca_certs"] = settings.ca_file
