@@ -1,0 +1,163 @@
+"""The documents name only what exists: links and their anchors, tests, files, settings, metrics and log lines."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from infra.config import Responder, StageConfig
+from infra.function import ROOMS
+
+ROOT = Path(__file__).parents[2]
+# Made by tools, and in no clone.
+BUILT = {".venv", ".venvs", ".local", ".build", "node_modules", "cdk.out"}
+DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not BUILT & set(path.relative_to(ROOT).parts))
+# A decision record is not edited when a file or a test gets another name; the changelog has old names.
+LIVING = [
+    path
+    for path in DOCUMENTS
+    if not (path.parent.name == "adr" and path.name[0].isdigit()) and path.name != "CHANGELOG.md"
+]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
+LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR"}
+COUNTS = {"count", "count_by", "measure_ms"}
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def without_code_blocks(text: str) -> str:
+    return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors that GitHub gives the document's headings."""
+    headings = re.findall(r"^#+ (.+)$", without_code_blocks(document.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(document: Path, text: str) -> list[str]:
+    broken = []
+    for file, anchor in LINK.findall(without_code_blocks(text)):
+        target = (document.parent / file).resolve() if file else document
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(f"{file}#{anchor}" if anchor else file)
+    return broken
+
+
+def names_of_tests() -> set[str]:
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        found.add(path.stem)
+        found |= set(re.findall(r"def (test_\w+)\(", path.read_text("utf-8")))
+    return found
+
+
+def missing_tests(text: str, there: set[str]) -> list[str]:
+    named = re.findall(r"`(test_\w+?)(_?…|\.py|)`", text)
+    return [
+        name
+        for name, rest in named
+        if not (any(each.startswith(name) for each in there) if "…" in rest else name in there)
+    ]
+
+
+def settings() -> set[str]:
+    """Return the names of a stage's settings, those of a group as `group.name`."""
+    names = set(StageConfig.model_fields) | {f"responder.{name}" for name in Responder.model_fields}
+    for group, field in StageConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            names |= {f"{group}.{name}" for name in field.annotation.model_fields}
+    return names
+
+
+def told() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the metrics of the functions with their ways of counting, and their log lines with their levels."""
+    metrics: dict[str, set[str]] = defaultdict(set)
+    lines: dict[str, set[str]] = defaultdict(set)
+    for call in calls_of_telemetry():
+        name = call.args[0]
+        assert isinstance(call.func, ast.Attribute)
+        assert isinstance(name, ast.Constant), f"a name that is put together cannot be documented: {ast.unparse(call)}"
+        if call.func.attr in COUNTS:
+            metrics[str(name.value)].add(call.func.attr)
+        elif call.func.attr in LEVELS:
+            lines[str(name.value)].add(LEVELS[call.func.attr])
+    return metrics, lines
+
+
+def calls_of_telemetry() -> Iterator[ast.Call]:
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+                continue
+            if ast.unparse(call.func.value).endswith("telemetry") and call.func.attr in COUNTS | set(LEVELS):
+                yield call
+
+
+def rows(section: str) -> list[list[str]]:
+    """Return the cells of the table in a section of docs/observability.md, without its head."""
+    text = (ROOT / "docs/observability.md").read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    _, _, *lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    assert broken_links(document, document.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("document", LIVING, ids=name_of)
+def test_every_test_that_a_document_names_is_there(document: Path) -> None:
+    assert missing_tests(document.read_text("utf-8"), names_of_tests()) == []
+
+
+@pytest.mark.parametrize("document", LIVING, ids=name_of)
+def test_every_file_that_a_document_names_is_there(document: Path) -> None:
+    named = FILE.findall(document.read_text("utf-8"))
+    places = [ROOT, document.parent, ROOT / "message_buffer", ROOT / "lambdas/ingest", ROOT / "tests"]
+    assert [file for file in named if not any((place / file).exists() for place in places)] == []
+
+
+@pytest.mark.parametrize("document", LIVING, ids=name_of)
+def test_every_setting_that_a_document_names_is_one(document: Path) -> None:
+    groups = "|".join(sorted({name.partition(".")[0] for name in settings() if "." in name}))
+    named = re.findall(rf"`((?:{groups})\.[a-z_]+)\b[^/`]*`", document.read_text("utf-8"))
+    assert [name for name in named if name not in settings() and not name.endswith((".py", ".md"))] == []
+
+
+def test_every_metric_has_one_row_and_every_row_a_metric() -> None:
+    metrics, _ = told()
+    named = [name for cell, *_ in rows("Metrics") for name in re.findall(r"`(\w+)`( †)?", cell)]
+    by_reason = {name for name, dagger in named if dagger}
+    assert sorted(name for name, _ in named) == sorted(metrics)
+    assert by_reason == {name for name, ways in metrics.items() if "count_by" in ways}
+
+
+def test_every_log_line_has_one_row_with_its_level_and_every_row_a_line() -> None:
+    _, lines = told()
+    table = rows("Log lines")
+    assert sorted(line for line, *_ in table) == sorted(lines)
+    assert {line: set(levels.split(", ")) for line, levels, *_ in table} == lines
+
+
+@pytest.mark.parametrize("document", ["docs/runbook.md", "docs/design.md"])
+def test_every_log_line_that_a_document_quotes_is_one(document: str) -> None:
+    _, lines = told()
+    quoted = re.findall(r'(?:warnings|logs) \w+[^:\n]*: "([^"\n]+)"', (ROOT / document).read_text("utf-8"))
+    assert [line for line in quoted if line not in lines] == []
+
+
+def test_a_document_that_lies_is_found_out() -> None:
+    readme = ROOT / "README.md"
+    text = "[a](docs/nowhere.md) [b](docs/design.md#nowhere) [c](#two-commands) `test_not_written` `test_every_link…`"
+    assert broken_links(readme, text) == ["docs/nowhere.md", "docs/design.md#nowhere"]
+    assert missing_tests(text, names_of_tests()) == ["test_not_written"]
+    assert "cache.max_storage_gb" in settings()
+    assert FILE.findall("`docs/nowhere.md`") == ["docs/nowhere.md"]
