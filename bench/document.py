@@ -109,7 +109,7 @@ def conditions() -> str:
 def targets(*names: str) -> str:
     rows = [
         [
-            each["what"].replace(", of ", ", as a share of "),
+            each["what"].replace(", of ", ", share of "),
             f"{each['at_most']:g}",
             told(_figure(each["found"]), 2),
             each["verdict"].lower(),
