@@ -132,6 +132,19 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
         assert positions == sorted(positions), anchor
 
 
+def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stacks = synthesize("prod", **RESPONDER)
+    outputs = {name: set(stack.to_json().get("Outputs", {})) for name, stack in stacks.items()}
+    asked = [(name, stack or "Buffer") for name, stack in re.findall(r"\$\(output (\w+)(?: (\w+))?\)", RUNBOOK)]
+    asked += [
+        (f"{name}LogGroup", "Buffer") for name in re.findall(r"(?:^|`)(?:logs|warnings) (\w+)", RUNBOOK, re.MULTILINE)
+    ]
+    assert asked
+    assert [(name, stack) for name, stack in asked if name not in outputs[stack]] == []
+
+
 @pytest.mark.parametrize("overrides", [RESPONDER, ALONE])
 def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
