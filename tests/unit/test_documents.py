@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from infra.config import Responder, StageConfig
 from infra.function import ROOMS
+from message_buffer.rules.layers import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[2]
 # Made by tools, and in no clone.
@@ -102,9 +103,9 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
                 yield call
 
 
-def rows(section: str) -> list[list[str]]:
-    """Return the cells of the table in a section of docs/observability.md, without its head."""
-    text = (ROOT / "docs/observability.md").read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+def table_of(document: str, section: str) -> list[list[str]]:
+    """Return the cells of the table in a section of a document, without its head."""
+    text = (ROOT / document).read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
     _, _, *lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -135,7 +136,9 @@ def test_every_setting_that_a_document_names_is_one(document: Path) -> None:
 
 def test_every_metric_has_one_row_and_every_row_a_metric() -> None:
     metrics, _ = told()
-    named = [name for cell, *_ in rows("Metrics") for name in re.findall(r"`(\w+)`( †)?", cell)]
+    named = [
+        name for cell, *_ in table_of("docs/observability.md", "Metrics") for name in re.findall(r"`(\w+)`( †)?", cell)
+    ]
     by_reason = {name for name, dagger in named if dagger}
     assert sorted(name for name, _ in named) == sorted(metrics)
     assert by_reason == {name for name, ways in metrics.items() if "count_by" in ways}
@@ -143,9 +146,28 @@ def test_every_metric_has_one_row_and_every_row_a_metric() -> None:
 
 def test_every_log_line_has_one_row_with_its_level_and_every_row_a_line() -> None:
     _, lines = told()
-    table = rows("Log lines")
+    table = table_of("docs/observability.md", "Log lines")
     assert sorted(line for line, *_ in table) == sorted(lines)
     assert {line: set(levels.split(", ")) for line, levels, *_ in table} == lines
+
+
+def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> None:
+    cells = table_of("docs/rules.md", "Fields")
+    documented = {}
+    for names, defaults, bounds, _ in cells:
+        for name, default in zip(re.findall(r"`(\w+)`", names), defaults.replace("`", "").split(", "), strict=False):
+            documented[name] = (default, bounds.replace("above ", ""))
+    preset = documented.pop("preset")
+    assert preset[0] == "none"
+    assert documented.keys() == {name for name in RULE_FIELDS.values() if name != "flushWords"}
+    for python_name, name in RULE_FIELDS.items():
+        field, (default, bounds) = Rules.model_fields[python_name], documented[name.replace("flush", "stop", 1)]
+        limits = [
+            str(getattr(each, end)) for end in ("ge", "gt", "le") for each in field.metadata if hasattr(each, end)
+        ]
+        assert default == {"False": "false", "()": "none"}.get(str(field.default), str(field.default)), name
+        if limits:
+            assert [float(each) for each in bounds.split(" … ")] == [float(each) for each in limits], name
 
 
 def test_the_runbook_quotes_only_what_functions_say() -> None:
