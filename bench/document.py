@@ -120,6 +120,20 @@ def targets(*names: str) -> str:
     return _table(["target", "at most", "measured", "verdict"], rows)
 
 
+def shares() -> str:
+    """Return the targets of ingest, which are shares of what another contestant takes, by message size and clients."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for each in results("ingest")["targets"]:
+        found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])
+        assert found, each["what"]
+        what, size, other, clients = found.groups()
+        row = cells.setdefault((f"{what}, share of {other}", f"{each['at_most']:g}"), {})
+        row[f"{size} B, {clients} clients"] = f"{told(_figure(each['found']), 2)} {each['verdict'].lower()}"
+    columns = list(next(iter(cells.values())))
+    rows = [[*head, *(row[column] for column in columns)] for head, row in cells.items()]
+    return _table(["target", "at most", *columns], rows)
+
+
 def ingest() -> str:
     found = results("ingest")["contestants"]
     at = {(each["contestant"], each["clients"], each["bytes"]): each for each in found}
@@ -294,7 +308,8 @@ def due_to_event() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
-    "targets": lambda: targets("ingest", "live", "handler", "growth"),
+    "shares": shares,
+    "targets": lambda: targets("live", "handler", "growth"),
     "engine": engine,
     "growth": growth,
     "due_to_event": due_to_event,
