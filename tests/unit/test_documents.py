@@ -170,6 +170,12 @@ def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> 
             assert [float(each) for each in bounds.split(" … ")] == [float(each) for each in limits], name
 
 
+def test_the_tests_readme_names_every_module_of_support_once() -> None:
+    named = [name for cells in table_of("tests/README.md", "Support") for name in re.findall(r"`(\w+\.py)`", cells[0])]
+    modules = {path.name for path in (ROOT / "tests/support").glob("*.py")} - {"__init__.py"}
+    assert sorted(named) == sorted(modules)
+
+
 def test_the_runbook_quotes_only_what_functions_say() -> None:
     """Log lines, and the reasons that failed calls name."""
     _, *sections = re.split(r"^## (First look|Alarms)\n(.*?)(?=^## )", RUNBOOK, flags=re.DOTALL | re.MULTILINE)
