@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
 RUNBOOK = (ROOT / "docs/runbook.md").read_text("utf-8")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR"}
+NO_DIFFERENCE: dict[str, list[str]] = {"lacks": [], "in vain": [], "twice": []}
 COUNTS = {"count", "count_by", "measure_ms"}
 
 
@@ -103,6 +104,12 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
                 yield call
 
 
+def difference(listed: list[str], there: Iterable[str]) -> dict[str, list[str]]:
+    """Return what the list lacks, what it names in vain, and what it names more than once."""
+    lacks, in_vain = sorted(set(there) - set(listed)), sorted(set(listed) - set(there))
+    return {"lacks": lacks, "in vain": in_vain, "twice": sorted({each for each in listed if listed.count(each) > 1})}
+
+
 def table_of(document: str, section: str) -> list[list[str]]:
     """Return the cells of the table in a section of a document, without its head."""
     text = (ROOT / document).read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
@@ -139,15 +146,15 @@ def test_every_metric_has_one_row_and_every_row_a_metric() -> None:
     named = [
         name for cell, *_ in table_of("docs/observability.md", "Metrics") for name in re.findall(r"`(\w+)`( †)?", cell)
     ]
-    by_reason = {name for name, dagger in named if dagger}
-    assert sorted(name for name, _ in named) == sorted(metrics)
-    assert by_reason == {name for name, ways in metrics.items() if "count_by" in ways}
+    assert difference([name for name, _ in named], metrics) == NO_DIFFERENCE
+    by_reason = {name for name, ways in metrics.items() if "count_by" in ways}
+    assert difference([name for name, dagger in named if dagger], by_reason) == NO_DIFFERENCE
 
 
 def test_every_log_line_has_one_row_with_its_level_and_every_row_a_line() -> None:
     _, lines = told()
     table = table_of("docs/observability.md", "Log lines")
-    assert sorted(line for line, *_ in table) == sorted(lines)
+    assert difference([line for line, *_ in table], lines) == NO_DIFFERENCE
     assert {line: set(levels.split(", ")) for line, levels, *_ in table} == lines
 
 
@@ -173,7 +180,7 @@ def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> 
 def test_the_tests_readme_names_every_module_of_support_once() -> None:
     named = [name for cells in table_of("tests/README.md", "Support") for name in re.findall(r"`(\w+\.py)`", cells[0])]
     modules = {path.name for path in (ROOT / "tests/support").glob("*.py")} - {"__init__.py"}
-    assert sorted(named) == sorted(modules)
+    assert difference(named, modules) == NO_DIFFERENCE
 
 
 def test_the_runbook_quotes_only_what_functions_say() -> None:
@@ -196,5 +203,6 @@ def test_a_document_that_lies_is_found_out() -> None:
     text = "[a](docs/nowhere.md) [b](docs/design.md#nowhere) [c](#two-commands) `test_not_written` `test_every_link…`"
     assert broken_links(readme, text) == ["docs/nowhere.md", "docs/design.md#nowhere"]
     assert missing_tests(text, names_of_tests()) == ["test_not_written"]
+    assert difference(["a", "b", "b"], ["a", "c"]) == {"lacks": ["c"], "in vain": ["b"], "twice": ["b"]}
     assert "cache.max_storage_gb" in settings()
     assert FILE.findall("`docs/nowhere.md`") == ["docs/nowhere.md"]
