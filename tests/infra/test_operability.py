@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from aws_cdk.assertions import Template
 
+from infra.bus import EVENTS
 from infra.function import ROOMS
 from lambdas.processor.service import Exit
 
@@ -22,6 +23,7 @@ RESPONDER: dict[str, Any] = {"responder": {}}
 ALONE = {"lane": "dynamodb"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven"]
 HTTP, REST = {"kind": "http"}, {"kind": "rest"}
 
 Properties = dict[str, Any]
@@ -191,6 +193,35 @@ def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
     names = {"IF": lambda test, then, other: then if test else other, "errors": errors, "requests": requests}
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "says"),
+    [
+        ("oldest-overdue", 1_000, "more than {} s"),
+        ("oldest-window-overdue", 1_000, "more than {} s ago"),
+        ("window-locks-lost", 1, "more than {} times"),
+        ("unauthentic-webhooks", 1, "More than {} webhooks"),
+        ("webhooks-fail", 1, "more than {} %"),
+        ("starts-wait-processor", 1_000, "`timings.start_ms`, {} s"),
+    ],
+)
+def test_the_runbook_says_from_which_number_on_an_alarm_fires(
+    name: str, unit: int, says: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    alarm = _alarms(synthesize("prod")["Operability"])[name]
+    paragraph = _paragraphs()[alarm["AlarmDescription"].partition("#")[2]]
+    assert says.format(int(alarm["Threshold"]) // unit) in " ".join(paragraph.split())
+
+
+def test_readme_and_design_count_what_the_templates_have(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    stacks = synthesize("prod")
+    reserved = [each.get("ReservedConcurrentExecutions", 0) for each in _all(stacks["Buffer"], "AWS::Lambda::Function")]
+    (user,) = _all(stacks["Cache"], "AWS::ElastiCache::User")
+    readme, design = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/design.md"))
+    assert f"`prod` reserves {sum(reserved)} instances" in readme
+    assert f"may run {user['AccessString'].count('+')} commands" in design
+    assert f"rules for our {WORDS[len(EVENTS)]} events" in design
 
 
 def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[..., Mapping[str, Template]]) -> None:
