@@ -1,6 +1,6 @@
 """Write the tables of performance.md and the two READMEs from bench/results: `python -m bench.document`.
 
-A table stands between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
+A table is between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
 """
 
 import json
@@ -67,7 +67,7 @@ def _figure(told: Json) -> Figure:
 
 
 def _cpu(ingest: Json) -> dict[str, Figure]:
-    """By contestant, what the picture shows and the README tells: of small messages, from some clients."""
+    """Return the CPU time of small messages by contestant, as picture and README show it."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
         for each in ingest["contestants"]
@@ -82,7 +82,7 @@ def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[flo
 
 
 def told(found: Figure, digits: int = 1) -> str:
-    """A median, or of what was too noisy no more than where the middle half lies."""
+    """Return the median, or only the interquartile range if the figure is too noisy."""
     if found.too_noisy:
         return f"noisy, {found.low:,.{digits}f}–{found.high:,.{digits}f}"
     return f"{found.median:,.{digits}f}"

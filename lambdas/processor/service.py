@@ -18,7 +18,7 @@ from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, Star
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
-# Each start waits for Lambda's answer, one in a thread; a larger claim is started in several rounds.
+# Starting a conversation processor is waiting for Lambda's answer: as many wait at once as one claim may bring.
 WORKERS = 32
 MOST_UNDER_WAY = 200
 MOST_IN_A_CLAIM = 100
