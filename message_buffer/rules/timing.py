@@ -23,7 +23,7 @@ class Timing(NamedTuple):
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
-        """Return what the scripts take, by the names in their headers: all but the window lane's wait."""
+        """Return what the scripts take, by the names in their headers: all but the DynamoDB lane's wait."""
         return {
             "silence_ms": self.silence_ms,
             "typing_ms": self.typing_ms,

@@ -1,4 +1,4 @@
-"""The schema of the generic door's body: it accepts exactly the bodies that the door's reader accepts."""
+"""The schema of the generic platform's body: it accepts exactly the bodies that the platform's reader accepts."""
 
 import json
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
         attached(duration=3, url=None),
     ],
 )
-def test_both_accept_a_body_of_the_door(body: object) -> None:
+def test_both_accept_a_body_of_the_platform(body: object) -> None:
     assert (VALIDATOR.is_valid(body), is_read(body)) == (True, True)
 
 
