@@ -14,7 +14,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
-from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.telemetry import Telemetry
 
@@ -57,10 +57,6 @@ class TimeLeft:
             raise SendFailed("too little time is left for another call")
 
 
-class Bus(Protocol):
-    def publish(self, detail_type: str, detail: str) -> None: ...
-
-
 class Objects(Protocol):
     bucket: str
 
@@ -76,7 +72,7 @@ class Queue(Protocol):
 class EmissionDestinations(NamedTuple):
     """Where a batch may go."""
 
-    bus: Bus
+    bus: Publishes
     objects: Objects
     dead_letters: Queue
 

@@ -1,6 +1,7 @@
 """Publishes on the event bus."""
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
@@ -10,6 +11,11 @@ SOURCE = "message-buffer"
 TIME_BYTES = 14
 # Of one call; 256 KB is the least that any account or emulator allows.
 MOST_ENTRIES, MOST_BYTES = 10, 262_144
+
+
+class Publishes(Protocol):
+    def publish(self, detail_type: str, detail: str) -> None: ...
+    def publish_all(self, detail_type: str, details: Sequence[str]) -> None: ...
 
 
 class EventBus:

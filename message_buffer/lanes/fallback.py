@@ -136,9 +136,12 @@ class LaneWithFallback:
         if not self._dynamodb_lane_was_used(conversation):
             return True, in_valkey
         in_dynamodb = look(self._dynamodb_lane)
-        # Whichever says more: of what the Valkey lane emitted, this one knows no batch.
-        says_little = isinstance(in_dynamodb, o.Absent) and in_dynamodb.batch_id is None
-        return True, in_valkey if says_little and not _never_seen(in_valkey) else in_dynamodb
+        # The Valkey lane answers for both, unless the DynamoDB lane has the message, or knows its batch, or alone
+        # knows the message at all.
+        is_silent = isinstance(in_dynamodb, o.Absent) and in_dynamodb.batch_id is None
+        if is_silent and (_never_seen(in_dynamodb) or not _never_seen(in_valkey)):
+            return True, in_valkey
+        return True, in_dynamodb
 
     def _tried(self, call: Callable[[], T]) -> T | None:
         """None: the Valkey lane cannot be reached."""

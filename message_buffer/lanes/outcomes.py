@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Lane = Literal["debounce", "window"]
+LaneName = Literal["debounce", "window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Taken:
     due_at_ms: int
     flush_reason: str
     payloads: list[bytes]
-    lane: Lane = "debounce"
+    lane: LaneName = "debounce"
     left_out: frozenset[int] | None = None
     """Positions of messages that another lane emits; None: nothing was settled."""
 
@@ -155,7 +155,7 @@ class Cancelled:
     buffered: int
     frozen: int
     leaving: bool
-    lane: Lane = "debounce"
+    lane: LaneName = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class AlreadyCancelled:
     """This very cancel was done before; what came since is untouched."""
 
     generation: int
-    lane: Lane = "debounce"
+    lane: LaneName = "debounce"
 
 
 def cancelled_in_both(
@@ -231,6 +231,11 @@ class Edited:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     position: int
+    lane: LaneName = "debounce"
+
+    @property
+    def batch_id(self) -> None:
+        """A waiting message is in no batch yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +248,7 @@ class Frozen:
     """Too late: the message is in a batch that is being emitted."""
 
     batch_id: str
+    lane: LaneName = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +260,7 @@ class Absent:
 
     known: bool
     batch_id: str | None
+    lane: LaneName = "debounce"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from aws_cdk.assertions import Template
 
 from infra import bus, responder, storage
 from lambdas import environment as config
-from lambdas.ingest import amendments
 from message_buffer.errors import InvalidSettings
+from message_buffer.events import amended, cancelled, event_bus
 from message_buffer.events import batch_ready as batch
-from message_buffer.events import cancelled, event_bus
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.messages.message import MAX_MESSAGE_BYTES
@@ -179,7 +178,7 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    published = {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE, fake.DETAIL_TYPE, service.WITHHELD}
+    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, fake.DETAIL_TYPE, service.WITHHELD}
     assert set(bus.EVENTS) == published
 
 

@@ -12,6 +12,7 @@ import pytest
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.lanes.fallback import Lane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.message import decode
 from message_buffer.rules.rule_book import RuleBook
@@ -91,7 +92,14 @@ def rest_gateway(
 
 
 class Scene:
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, *, stage_rules: Json | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        stage_rules: Json | None = None,
+        lane: Lane | None = None,
+    ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.bus = FakeBus()
@@ -99,7 +107,7 @@ class Scene:
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
-            lane=engine.store,
+            lane=lane or engine.store,
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),

@@ -522,8 +522,8 @@ def test_an_edit_changes_what_waits_and_says_where_the_rest_is(window: WindowSce
     window.pass_time(WINDOW_MS)
     (event,) = window.events()
     assert event["text"] == "better\ntext of m2"
-    assert window.lane.edit_message(CONVERSATION, "m1", payload=b"") == o.Absent(True, event["batchId"])
-    assert window.lane.edit_message(CONVERSATION, "never", payload=b"") == o.Absent(False, None)
+    assert window.lane.edit_message(CONVERSATION, "m1", payload=b"") == o.Absent(True, event["batchId"], "window")
+    assert window.lane.edit_message(CONVERSATION, "never", payload=b"") == o.Absent(False, None, "window")
 
 
 def test_a_deleted_message_does_not_come_out_nor_back(window: WindowScene) -> None:
@@ -533,7 +533,7 @@ def test_a_deleted_message_does_not_come_out_nor_back(window: WindowScene) -> No
     assert isinstance(window.send("m1"), o.Duplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m2"]]
-    assert window.lane.find_message(CONVERSATION, "m1") == o.Absent(True, None)
+    assert window.lane.find_message(CONVERSATION, "m1") == o.Absent(True, None, "window")
 
 
 def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: WindowScene) -> None:
@@ -552,7 +552,7 @@ def test_a_message_of_a_frozen_batch_is_neither_edited_nor_deleted(window: Windo
     deleted = window.lane.delete_message(CONVERSATION, "m1")
     window.pass_time(10_000)
     (event,) = window.events()
-    assert edited == deleted == o.Frozen(event["batchId"])
+    assert edited == deleted == o.Frozen(event["batchId"], "window")
     assert event["text"] == "text of m1"
 
 

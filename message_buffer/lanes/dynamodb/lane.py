@@ -12,7 +12,7 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, ELSEWHERE, VALKEY_LANE, MessageTable, Window, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, MessageTable, Window, name_of
 from message_buffer.rules.timing import Timing
 
 # For so long a message is known after its batch has left, as in the Valkey lane.
@@ -237,15 +237,15 @@ class DynamoDbLane:
         contents, name = self._table.read(conversation), name_of(message_id)
         frozen = contents.window.frozen
         if frozen and name in frozen.names:
-            return o.Frozen(frozen.batch_id)
-        if name in contents.journaled:
-            # It is the Valkey lane's, and out, or about to be.
+            return o.Frozen(frozen.batch_id, lane="window")
+        went = contents.tombstones.get(name)
+        if name in contents.journaled or went == VALKEY_LANE:
+            # The Valkey lane has emitted it, or is about to.
             return o.Absent(known=True, batch_id=None)
         for position, each in enumerate(contents.stored):
             if each.name == name:
-                return o.Waiting(position)
-        went = contents.tombstones.get(name)
-        return o.Absent(known=went is not None, batch_id=None if went in {None, *ELSEWHERE} else went)
+                return o.Waiting(position, lane="window")
+        return o.Absent(known=went is not None, batch_id=None if went == DROPPED else went, lane="window")
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         contents = self._table.read(conversation)
