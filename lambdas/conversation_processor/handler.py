@@ -11,26 +11,21 @@ from lambdas import environment as config
 from lambdas.conversation_processor.lane_agreement import MOST_ATTEMPTS, MOST_WAITS, LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
-from message_buffer.aws.cache_token import sign_cache_token
-from message_buffer.aws.functions import Functions
 from message_buffer.errors import StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.telemetry import Telemetry
 
 
 @cache
 def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
     settings, telemetry = config.read_conversation_processor(), Telemetry()
-    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
     emission = open_emission(settings.emission, telemetry)
     processor = ConversationProcessor(
-        store=open_store(settings.valkey, opener),
+        lane=open_valkey_lane(settings.valkey, telemetry),
         emission=emission,
-        starter=ProcessorStarter(Functions(), settings.processor_function, telemetry),
         telemetry=telemetry,
         agreement=_agreement(settings, telemetry),
     )

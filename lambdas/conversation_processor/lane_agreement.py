@@ -89,8 +89,8 @@ class LaneAgreement:
         self._telemetry.count("Deferred")
         raise DynamoDbLaneFirst
 
-    def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str) -> bool:
-        if went:
+    def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str | None) -> bool:
+        if went is not None:
             return went == VALKEY_LANE
         return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
 

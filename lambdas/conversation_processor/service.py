@@ -10,8 +10,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.lanes.outcomes import Stale, Taken
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
 
 # What the DynamoDB lane holds goes out in a moment.
@@ -26,18 +25,16 @@ class ConversationProcessor:
     def __init__(
         self,
         *,
-        store: Store,
+        lane: ValkeyLane,
         emission: Emission,
-        starter: ProcessorStarter,
         telemetry: Telemetry,
         agreement: LaneAgreement | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         new_token: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        self._store = store
+        self._lane = lane
         self._emission = emission
-        self._starter = starter
         self._telemetry = telemetry
         self._agreement = agreement
         self._clock = clock
@@ -46,7 +43,7 @@ class ConversationProcessor:
 
     def process(self, conversation: str, time: TimeLeft) -> None:
         token = self._new_token()
-        taken = self._store.take_batch(conversation, token)
+        taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
             # Somebody else has it or has done it: Lambda delivers an event at least once.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
@@ -63,18 +60,15 @@ class ConversationProcessor:
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
             self._try_later(conversation, token, taken, error)
             return
-        completed = self._store.complete_batch(conversation, token)
-        if isinstance(completed, Stale):
+        if isinstance(self._lane.complete_batch(conversation, token), Stale):
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
-        elif completed.start_processor:
-            self._starter.start(self._store.shard_of(conversation))
 
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
         left_out = taken.left_out
         if left_out is None and self._agreement is not None:
             left_out = self._agreement.left_out(conversation, taken)
             # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
-            if isinstance(self._store.settle_batch(conversation, token, left_out=left_out), Stale):
+            if isinstance(self._lane.store.settle_batch(conversation, token, left_out=left_out), Stale):
                 raise SendFailed("somebody else has taken the batch")
         if left_out:
             rest = [payload for position, payload in enumerate(taken.payloads) if position not in left_out]
@@ -93,6 +87,4 @@ class ConversationProcessor:
         self._put_back(conversation, token, wait_ms=wait_ms)
 
     def _put_back(self, conversation: str, token: str, *, wait_ms: int) -> None:
-        retried = self._store.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)
-        if not isinstance(retried, Stale) and retried.start_processor:
-            self._starter.start(self._store.shard_of(conversation))
+        self._lane.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)

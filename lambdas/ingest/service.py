@@ -22,9 +22,8 @@ from message_buffer.events.cancelled import DETAIL_TYPE as CANCELLED
 from message_buffer.events.cancelled import cancelled_event
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.fallback import Lane
+from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message, encode
@@ -84,8 +83,6 @@ class _Done:
     stopped: int = 0
     flushed: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
-    to_start: dict[int, None] = field(default_factory=dict)
-    """Shards, in order."""
 
 
 class Ingest:
@@ -94,7 +91,6 @@ class Ingest:
         *,
         lane: Lane,
         secrets: WebhookSecrets,
-        starter: ProcessorStarter,
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
@@ -103,7 +99,6 @@ class Ingest:
     ) -> None:
         self._lane = lane
         self._secrets = secrets
-        self._starter = starter
         self._bus = bus
         self._telemetry = telemetry
         self._book = book
@@ -238,24 +233,19 @@ class Ingest:
 
     def _buffer(self, messages: list[_Message]) -> _Done:
         done = _Done()
-        try:
-            for message in messages:
-                match message.order:
-                    case "stop":
-                        self._stop(message, done)
-                    case "flush":
-                        self._send_now(message, done)
-                    case None:
-                        outcome = self._lane.buffer_message(
-                            str(message.conversation), message.id, payload=message.payload, timing=message.timing
-                        )
-                        done.accepted += isinstance(outcome, o.Buffered)
-                        done.duplicates += isinstance(outcome, o.Duplicate)
-                        self._waits(message, outcome, done)
-        finally:
-            # Also for what was buffered before a failure: the start was promised.
-            for shard in done.to_start:
-                self._starter.start(shard)
+        for message in messages:
+            match message.order:
+                case "stop":
+                    self._stop(message, done)
+                case "flush":
+                    self._send_now(message, done)
+                case None:
+                    outcome = self._lane.buffer_message(
+                        str(message.conversation), message.id, payload=message.payload, timing=message.timing
+                    )
+                    done.accepted += isinstance(outcome, o.Buffered)
+                    done.duplicates += isinstance(outcome, o.Duplicate)
+                    self._waits(message, outcome, done)
         return done
 
     def _stop(self, message: _Message, done: _Done) -> None:
@@ -280,11 +270,9 @@ class Ingest:
         else:
             done.ignored["flush"] += 1
 
-    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Retimed, done: _Done) -> None:
-        name = str(message.conversation)
-        done.conversations[name] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
-        if outcome.start_processor:
-            done.to_start[self._lane.shard_of(name)] = None
+    @staticmethod
+    def _waits(message: _Message, outcome: o.Buffered | o.Duplicate | o.Retimed, done: _Done) -> None:
+        done.conversations[str(message.conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
 
     def _change(self, change: _Change) -> str | None:
         """Make the change in its lane. Return the event to publish, or None if the message waits and was changed."""
@@ -292,11 +280,8 @@ class Ingest:
         found: o.Waiting | o.Frozen | o.Absent
         match change.change:
             case Edited(_, message):
-                edited = self._lane.edit_message(conversation, message.id, payload=change.payload)
+                edited = self._lane.edit_message(conversation, message.id, payload=change.payload, timing=change.timing)
                 if isinstance(edited, o.Edited):
-                    # The wait belongs to the last message, which may wait for a transcript of its own.
-                    if change.timing is not None and edited.behind == 0:
-                        self._retime(conversation, change.timing)
                     return None
                 found = edited
             case Deleted(_, message_id):
@@ -307,11 +292,6 @@ class Ingest:
             case Reacted(_, message_id):
                 found = self._lane.find_message(conversation, message_id)
         return amended_event(change.change, batch_id=found.batch_id, lane=found.lane)
-
-    def _retime(self, conversation: str, timing: Timing) -> None:
-        retimed = self._lane.retime_buffer(conversation, timing=timing)
-        if isinstance(retimed, o.Retimed) and retimed.start_processor:
-            self._starter.start(self._lane.shard_of(conversation))
 
     def _ready(self, intake: Intake, *, leave_out: bool) -> tuple[list[_Message], list[_Change]]:
         messages: list[_Message] = []

@@ -7,8 +7,7 @@ from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.lanes.outcomes import Recovered
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
 
 PAGE = 500
@@ -26,11 +25,8 @@ class _Health(NamedTuple):
 
 
 class Watchdog:
-    def __init__(
-        self, store: Store, starter: ProcessorStarter, telemetry: Telemetry, *, clock: Clock = system_clock
-    ) -> None:
-        self._store = store
-        self._starter = starter
+    def __init__(self, lane: ValkeyLane, telemetry: Telemetry, *, clock: Clock = system_clock) -> None:
+        self._lane = lane
         self._telemetry = telemetry
         self._clock = clock
 
@@ -39,7 +35,7 @@ class Watchdog:
 
         Each pass begins at another shard: where the time does not reach for all, none is always left out.
         """
-        shards = self._store.settings.shards
+        shards = self._lane.store.settings.shards
         first = self._clock() // EVERY_MS % shards
         first_error: StoreError | None = None
         seen: list[_Health] = []
@@ -66,7 +62,7 @@ class Watchdog:
             self._telemetry.count("Pending", sum(health.pending for health in seen))
             self._telemetry.count("InFlight", sum(health.inflight for health in seen))
             self._telemetry.measure_ms("OldestOverdueMs", max(health.overdue_ms for health in seen))
-        if len(seen) == self._store.settings.shards:
+        if len(seen) == self._lane.store.settings.shards:
             self._telemetry.count("Sweeps")
 
     def _sweep_shard(self, shard: int, remaining_ms: Callable[[], int]) -> _Health:
@@ -85,9 +81,7 @@ class Watchdog:
         """Page by page; a page that is not full was the last."""
         conversations = 0
         while True:
-            recovered = self._store.recover_expired(shard, limit=PAGE)
-            if recovered.start_processor:
-                self._starter.start(shard)
+            recovered = self._lane.recover_expired(shard, limit=PAGE)
             for conversation in recovered.conversations:
                 self._telemetry.warn("recovered", conversation=conversation)
             conversations += len(recovered.conversations)

@@ -10,7 +10,7 @@ LaneName = Literal["debounce", "window"]
 class Buffered:
     due_at_ms: int
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Duplicate:
 
     due_at_ms: int | None
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Recovered:
 class Flushed:
     due_at_ms: int
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +185,19 @@ class OnHold:
     """Until then; a longer hold that was there before goes on."""
 
     held_until_ms: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
     due_at_ms: int | None
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotHeld:
     due_at_ms: int | None
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Retimed:
 
     due_at_ms: int
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from message_buffer.events.batch_ready import DETAIL_TYPE
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.table import MESSAGE, SLICES, WINDOW
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.rules.rule_book import CHECK_MS, RuleBook
 from message_buffer.telemetry import Telemetry
@@ -84,11 +85,11 @@ class Scene:
     def __init__(self, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
         self.engine, self.telemetry, self._capsys = engine, Telemetry(), capsys
         self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
+        self.lane = ValkeyLane(engine.store, self.starter)
         self.bus = FakeBus()
         self.ingest = Ingest(
-            lane=engine.store,
+            lane=self.lane,
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
-            starter=self.starter,
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(None, {}, self.telemetry),
@@ -127,14 +128,13 @@ class Scene:
         assert self.engine.claim() == [CONVERSATION]
         self.written()
         conversation_processor = ConversationProcessor(
-            store=self.engine.store,
+            lane=self.lane,
             emission=Emission(
                 EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
                 self.telemetry,
                 Limits(262_144, 20),
                 clock=self.engine.clock,
             ),
-            starter=self.starter,
             telemetry=self.telemetry,
             clock=self.engine.clock,
         )
@@ -183,9 +183,7 @@ def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> 
 
 
 def test_a_pass_of_the_watchdog_writes_as_much_as_the_model_says(scene: Scene) -> None:
-    Watchdog(scene.engine.store, scene.starter, scene.telemetry, clock=scene.engine.clock).sweep(
-        remaining_ms=lambda: 25_000
-    )
+    Watchdog(scene.lane, scene.telemetry, clock=scene.engine.clock).sweep(remaining_ms=lambda: 25_000)
     assert scene.written() == pytest.approx(used("sweep_log_bytes"), rel=0.1)
 
 

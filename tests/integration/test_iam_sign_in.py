@@ -88,7 +88,7 @@ class Cache:
             f"valkeys://127.0.0.1:{proxy.port}?cluster=true", ca_file=str(ca_file) if ca_file else None
         )
         self.opener = Opener(
-            ValkeySettings(connection, IAM, StoreSettings()),
+            ValkeySettings(connection, IAM, StoreSettings(), "p"),
             self.issuer.sign,
             count_swallowed=self._count,
             clock=self.clock,

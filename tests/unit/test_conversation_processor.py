@@ -30,11 +30,10 @@ from message_buffer.events.emission import (
 )
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Taken
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
 from tests.support.invariants import assert_invariants
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
@@ -61,9 +60,8 @@ class Scene:
             clock=engine.clock,
         )
         self.conversation_processor = ConversationProcessor(
-            store=engine.store,
+            lane=valkey_lane(engine.store, self.functions, self.telemetry),
             emission=self.emission,
-            starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             clock=engine.clock,
             random=lambda: 0.0,

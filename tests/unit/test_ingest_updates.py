@@ -15,9 +15,10 @@ from lambdas.ingest.webhook_secrets import EARLY_MS
 from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS
-from message_buffer.lanes.fallback import Lane
+from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import Engine
+from tests.support.fakes import valkey_lane
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway
 from tests.support.platforms import FORM, HOST, body_of, content_type, fixtures, name_of, signed
 from tests.support.two_lanes import TwoLanes
@@ -193,7 +194,7 @@ def test_an_amendment_names_the_lane_that_answered_for_its_message(
 ) -> None:
     make_message_table(database)
     lanes = TwoLanes()
-    alone: dict[str, Lane] = {"valkey": lanes.engine.store, "dynamodb": lanes.scene.lane}
+    alone: dict[str, Lane] = {"valkey": valkey_lane(lanes.engine.store), "dynamodb": lanes.scene.lane}
     scene = Scene(lanes.engine, monkeypatch, lane=alone.get(which, lanes.ingesters[0]))
     if which not in alone:
         lanes.cut("ingest", "swallowed")

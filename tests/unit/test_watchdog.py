@@ -3,11 +3,10 @@ import pytest
 from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Recovered
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeFunctions, RecordedTelemetry
+from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 
@@ -17,8 +16,8 @@ class Scene:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.store = engine.another_store(StoreSettings(shards=shards))
-        starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
-        self.watchdog = Watchdog(self.store, starter, self.telemetry, clock=engine.clock)
+        lane = valkey_lane(self.store, self.functions, self.telemetry)
+        self.watchdog = Watchdog(lane, self.telemetry, clock=engine.clock)
 
     def sweep(self) -> None:
         self.watchdog.sweep(lambda: 25_000)

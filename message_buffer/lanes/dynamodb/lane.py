@@ -12,7 +12,7 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, MessageTable, Window, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Put, Window, name_of
 from message_buffer.rules.timing import Timing
 
 # For so long a message is known after its batch has left, as in the Valkey lane.
@@ -24,6 +24,7 @@ COARSE_MS = 1_000
 # A window is emptied in a moment; whoever cancels waits for that.
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.1
 CANCEL_MS = 10_000
+CHANGE_TRIES = 2
 
 
 class SendsTriggers(Protocol):
@@ -35,6 +36,13 @@ class Opened(NamedTuple):
 
     conversation: str
     due_at_ms: int
+
+
+class _Changed(NamedTuple):
+    """Where a message waited when it was changed: after `position` others, before `behind` others."""
+
+    position: int
+    behind: int
 
 
 class DynamoDbLane:
@@ -52,22 +60,17 @@ class DynamoDbLane:
         self._sleep = sleep
         self._last_arrival_ms = 0
 
-    def shard_of(self, _conversation: str) -> int:
-        return 0
-
     # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        known = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
-        if known:
-            return o.Duplicate(None, 0, start_processor=False)
-        # Known and still held: whoever put it may have failed to open its window.
-        messages = 1 if known is None else 0
-        due_at_ms, count = self._wait(conversation, timing, messages)
-        outcome = o.Buffered if messages else o.Duplicate
-        return outcome(due_at_ms, count, start_processor=False)
+        put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
+        if put is Put.HAD_LEFT:
+            return o.Duplicate(None, 0)
+        # If it was stored before, the request that stored it may have failed to open its window.
+        due_at_ms, count = self._wait(conversation, timing, messages=1 if put is Put.NEW else 0)
+        return o.Buffered(due_at_ms, count) if put is Put.NEW else o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
         """What one instance takes in turn keeps its order, be the clock as coarse as it is."""
@@ -75,7 +78,7 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < COARSE_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, timing: Timing, messages: int) -> tuple[int, int]:
+    def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int]:
         """(when it is due, how many wait)"""
         now_ms = self._clock()
         window_ms = min(timing.window_ms, timing.max_wait_ms)
@@ -129,7 +132,7 @@ class DynamoDbLane:
         window = self._table.window(conversation)
         if not window.is_open:
             return o.Empty()
-        return o.Flushed(due_at_ms or window.due_at_ms, window.waiting, start_processor=False)
+        return o.Flushed(due_at_ms or window.due_at_ms, window.waiting)
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """A window that is open stays as long as it was opened for; it can only be ended."""
@@ -141,7 +144,7 @@ class DynamoDbLane:
         flushed = self._flush(conversation, timing.flush_reason)
         if isinstance(flushed, o.Empty):
             return o.Empty()
-        return o.Retimed(flushed.due_at_ms, flushed.count, start_processor=False)
+        return o.Retimed(flushed.due_at_ms, flushed.count)
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Unmoved | o.Empty:
         """Who is typing does not move the end of a window."""
@@ -152,10 +155,10 @@ class DynamoDbLane:
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         until_ms = self._clock() + hold_ms
         if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBER_MS):
-            return o.OnHold(self._table.window(conversation).held_until_ms, start_processor=False)
+            return o.OnHold(self._table.window(conversation).held_until_ms)
         # Its trigger finds it not due, and rests until it is.
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
-        return o.OnHold(until_ms, start_processor=False)
+        return o.OnHold(until_ms)
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotHeld:
         now_ms = self._clock()
@@ -164,7 +167,7 @@ class DynamoDbLane:
             self._hurry(conversation, now_ms, "hold")
         window = self._table.window(conversation)
         outcome = o.Resumed if was_held else o.NotHeld
-        return outcome(window.due_at_ms if window.is_open else None, start_processor=False)
+        return outcome(window.due_at_ms if window.is_open else None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Under the window's lock: what is on its way out cannot be dropped, what waits is."""
@@ -208,50 +211,48 @@ class DynamoDbLane:
 
     # -- messages that wait ------------------------------------------------------------------------------------
 
-    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
-        name = name_of(message_id)
-        found = self.find_message(conversation, message_id)
-        if isinstance(found, o.Waiting):
-            if self._table.edit_message(conversation, name, body=payload):
-                # Nothing waits for the last message of a window in particular.
-                return o.Edited(found.position, behind=1)
-            found = self.find_message(conversation, message_id)
-        return self._too_late(found)
+    def edit_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
+    ) -> o.Edited | o.Frozen | o.Absent:
+        del timing  # a window stays open for as long as it was opened for
+        changed = self._changed(
+            conversation, message_id, lambda name: self._table.edit_message(conversation, name, body=payload)
+        )
+        return o.Edited(changed.position, changed.behind) if isinstance(changed, _Changed) else changed
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
-        name = name_of(message_id)
-        found = self.find_message(conversation, message_id)
-        if isinstance(found, o.Waiting):
-            if self._table.drop_message(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS):
-                return o.Deleted(remaining=max(self._table.window(conversation).waiting - 1, 0))
-            found = self.find_message(conversation, message_id)
-        return self._too_late(found)
+        expires_at_ms = self._clock() + REMEMBER_MS
+        changed = self._changed(
+            conversation,
+            message_id,
+            lambda name: self._table.drop_message(conversation, name, expires_at_ms=expires_at_ms),
+        )
+        return o.Deleted(changed.position + changed.behind) if isinstance(changed, _Changed) else changed
 
-    @staticmethod
-    def _too_late(found: o.Waiting | o.Frozen | o.Absent) -> o.Frozen | o.Absent:
-        if isinstance(found, o.Waiting):
-            raise StoreUnavailable("change message: somebody else was at it; try again")
-        return found
+    def _changed(
+        self, conversation: str, message_id: str, change: Callable[[str], bool]
+    ) -> _Changed | o.Frozen | o.Absent:
+        """Change a waiting message, or return why that is too late.
+
+        Raise StoreUnavailable if other requests keep changing the conversation.
+        """
+        name = name_of(message_id)
+        for _ in range(CHANGE_TRIES):
+            contents = self._table.read(conversation)
+            found = _find(contents, name)
+            if not isinstance(found, o.Waiting):
+                return found
+            if change(name):
+                return _Changed(found.position, len(contents.waiting) - found.position - 1)
+        raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
-        contents, name = self._table.read(conversation), name_of(message_id)
-        frozen = contents.window.frozen
-        if frozen and name in frozen.names:
-            return o.Frozen(frozen.batch_id, lane="window")
-        went = contents.tombstones.get(name)
-        if name in contents.journaled or went == VALKEY_LANE:
-            # The Valkey lane has emitted it, or is about to.
-            return o.Absent(known=True, batch_id=None)
-        for position, each in enumerate(contents.stored):
-            if each.name == name:
-                return o.Waiting(position, lane="window")
-        return o.Absent(known=went is not None, batch_id=None if went == DROPPED else went, lane="window")
+        return _find(self._table.read(conversation), name_of(message_id))
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         contents = self._table.read(conversation)
         window, frozen = contents.window, contents.window.frozen
-        names = set(frozen.names) if frozen else set()
-        waiting = [each for each in contents.stored if each.name not in names]
+        waiting = contents.waiting
         state = "IDLE" if not window.is_open else "INFLIGHT" if frozen else "PENDING"
         due_at_ms = window.due_at_ms if window.is_open else None
         return o.Conversation(
@@ -266,7 +267,7 @@ class DynamoDbLane:
             held_until_ms=window.held_until_ms or None,
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
-            frozen=len(names),
+            frozen=len(frozen.names) if frozen else 0,
             payloads=[each.body for each in waiting[:limit]],
         )
 
@@ -274,3 +275,21 @@ class DynamoDbLane:
         """The most overdue first."""
         found = self._table.open_windows(due_before_ms=self._clock() + REMEMBER_MS, limit=limit)
         return [Opened(conversation, due_at_ms) for conversation, due_at_ms in found]
+
+    def was_used(self, conversation: str) -> bool:
+        """Return whether the conversation came to this lane within the last day, or somewhat longer ago."""
+        return self._table.window(conversation).generation > 0
+
+
+def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
+    frozen = contents.window.frozen
+    if frozen and name in frozen.names:
+        return o.Frozen(frozen.batch_id, lane="window")
+    went = contents.tombstones.get(name)
+    if name in contents.journaled or went == VALKEY_LANE:
+        # The Valkey lane has emitted it, or is about to.
+        return o.Absent(known=True, batch_id=None)
+    for position, each in enumerate(contents.waiting):
+        if each.name == name:
+            return o.Waiting(position, lane="window")
+    return o.Absent(known=went is not None, batch_id=None if went == DROPPED else went, lane="window")

@@ -13,6 +13,7 @@ The index `open` holds the windows that are open, in slices, by when they are du
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from hashlib import blake2s
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -38,6 +39,14 @@ Item = dict[str, dict[str, Any]]
 T = TypeVar("T")
 
 _PLACEHOLDER = re.compile(r"#(\w+)")
+
+
+class Put(Enum):
+    """What `put_message` found."""
+
+    NEW = "stored now"
+    STORED_BEFORE = "stored before, and still there"
+    HAD_LEFT = "a tombstone: emitted, dropped, or left to the Valkey lane"
 
 
 class Frozen(NamedTuple):
@@ -90,6 +99,12 @@ class Contents(NamedTuple):
     journaled: frozenset[str]
     """Names of messages that the Valkey lane has taken."""
 
+    @property
+    def waiting(self) -> list[StoredMessage]:
+        """The messages that are in no batch of either lane, in order of arrival."""
+        frozen = set(self.window.frozen.names) if self.window.frozen else set()
+        return [each for each in self.stored if each.name not in frozen and each.name not in self.journaled]
+
 
 def name_of(message_id: str) -> str:
     encoded = message_id.encode()
@@ -103,11 +118,13 @@ class MessageTable:
 
     # -- messages ----------------------------------------------------------------------------------------------
 
-    def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> str | None:
-        """None: it is held now. Otherwise it was here before: '' and still held, or where it went."""
+    def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
+        """Store a message that was never here; say what is known of one that was."""
         item = {**_key(conversation, MESSAGE + name), "arrived_at": _n(arrived_at_ms), "body": {"B": body}}
         before = self._put_new(item, "store message")
-        return None if before is None else _text(before, "batch_id")
+        if before is None:
+            return Put.NEW
+        return Put.STORED_BEFORE if "body" in before else Put.HAD_LEFT
 
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """The Valkey lane emits it. False: this one has, or it was dropped."""
@@ -169,16 +186,16 @@ class MessageTable:
         undone: list[Any] = answer.get("UnprocessedItems", {}).get(self._table, [])
         return undone
 
-    def find(self, conversation: str, names: Sequence[str]) -> dict[str, str]:
-        """Of these messages those that ever were here: name -> '' and is held, or where it went."""
-        found: dict[str, str] = {}
+    def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
+        """Return those of these messages that were ever here: name -> where it went, None while it is stored."""
+        found: dict[str, str | None] = {}
 
         def get(keys: Sequence[Any]) -> list[Any]:
             request = {self._table: {"Keys": keys, "ConsistentRead": True}}
             with aws.errors_as_ours("find messages"):
                 answer = self._client.batch_get_item(RequestItems=request)
             for item in answer["Responses"].get(self._table, []):
-                found[item["item"]["S"].removeprefix(MESSAGE)] = _text(item, "batch_id")
+                found[item["item"]["S"].removeprefix(MESSAGE)] = _text(item, "batch_id") or None
             undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self._table, {}).get("Keys", [])
             return undone
 

@@ -6,9 +6,6 @@ from typing import Protocol
 from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 
-# Where the DynamoDB lane stands alone: nothing there asks for a start.
-NO_PROCESSOR = "none"
-
 
 class StartsFunctions(Protocol):
     def start(self, function: str, payload: Mapping[str, object]) -> None: ...

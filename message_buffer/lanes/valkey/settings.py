@@ -43,3 +43,5 @@ class ValkeySettings(NamedTuple):
     connection: ConnectionSettings
     iam: IamAccess | None
     store: StoreSettings
+    processor_function: str
+    """The function to start where a script reserved a processor's start."""
