@@ -149,7 +149,7 @@ def gone_is_overlooked() -> Any:
 
 @bug("the DynamoDB lane does not look what the other has taken")
 def journal_is_overlooked() -> Any:
-    return patch.object(message_table, "_names", lambda _item: set())
+    return patch.object(message_table.Contents, "journaled", frozenset())
 
 
 @bug("what is left to the Valkey lane is left by nobody")
@@ -176,11 +176,8 @@ def nothing_is_settled() -> Any:
 
 @bug("what is known is held again")
 def put_again() -> Any:
-    return patch.object(MessageTable, "_put_new", put_without_condition)
-
-
-def put_without_condition(table: MessageTable, item: dict[str, Any], _doing: str) -> None:
-    table._client.put_item(TableName=table._table, Item=item)
+    put = MessageTable._put
+    return patch.object(MessageTable, "_put", lambda *args, **_: put(*args))
 
 
 @bug("a message that Valkey did not answer for is taken for kept")

@@ -36,12 +36,12 @@ def finds(stub: Stubber, scope: str, found: Item | None) -> None:
 
 
 def bump(version: int, *, before: int) -> Item:
-    names = {"#v": "version"}
+    names = {"#version": "version"}
     condition: Item = (
-        {"ConditionExpression": "#v = :v", "ExpressionAttributeNames": names,
-         "ExpressionAttributeValues": {":v": {"N": str(before)}}}
+        {"ConditionExpression": "#version = :version", "ExpressionAttributeNames": names,
+         "ExpressionAttributeValues": {":version": {"N": str(before)}}}
         if before
-        else {"ConditionExpression": "attribute_not_exists(#v)", "ExpressionAttributeNames": names}
+        else {"ConditionExpression": "attribute_not_exists(#version)", "ExpressionAttributeNames": names}
     )  # fmt: skip
     return {"Put": {"TableName": "t", "Item": item("!version", version), **condition}}
 

@@ -43,7 +43,7 @@ BUGS = (
     Bug(
         "emitted messages are forgotten at once", message_table,
         '[{"PutRequest": {"Item": item}} for item in some]',
-        '[{"DeleteRequest": {"Key": _key(conversation, item["item"]["S"])}} for item in some]',
+        '[{"DeleteRequest": {"Key": {name: item[name] for name in ("conversation", "item")}}} for item in some]',
     ),
     Bug(
         "a window others rely on is closed with the request that failed", message_table,
@@ -52,7 +52,7 @@ BUGS = (
     ),
     Bug(
         "the second delivery of a message whose window was never opened does not open it", window,
-        "        if known:\n", "        if known is not None:\n",
+        'if put == "left before":', 'if put != "new":',
     ),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Put, Window, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, name_of
 from message_buffer.rules.timing import Timing
 
 # For so long a message is known after its batch has left, as in the Valkey lane.
@@ -66,11 +66,11 @@ class DynamoDbLane:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
         put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
-        if put is Put.HAD_LEFT:
+        if put == "left before":
             return o.Duplicate(None, 0)
         # If it was stored before, the request that stored it may have failed to open its window.
-        due_at_ms, count = self._wait(conversation, timing, messages=1 if put is Put.NEW else 0)
-        return o.Buffered(due_at_ms, count) if put is Put.NEW else o.Duplicate(due_at_ms, count)
+        due_at_ms, count = self._wait(conversation, timing, messages=1 if put == "new" else 0)
+        return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
         """What one instance takes in turn keeps its order, be the clock as coarse as it is."""
@@ -251,13 +251,12 @@ class DynamoDbLane:
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         contents = self._table.read(conversation)
-        window, frozen = contents.window, contents.window.frozen
-        waiting = contents.waiting
-        state = "IDLE" if not window.is_open else "INFLIGHT" if frozen else "PENDING"
+        window, frozen, waiting = contents.window, contents.window.frozen, contents.waiting
+        is_locked = bool(window.owner) and window.owner_until_ms >= self._clock()
         due_at_ms = window.due_at_ms if window.is_open else None
         return o.Conversation(
-            state=state,
-            scheduled_at_ms=window.owner_until_ms if frozen else due_at_ms,
+            state="IDLE" if not window.is_open else "INFLIGHT" if is_locked else "PENDING",
+            scheduled_at_ms=window.owner_until_ms if is_locked else due_at_ms,
             due_at_ms=due_at_ms,
             flush_reason=window.reason or None,
             count=len(waiting),
