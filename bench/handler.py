@@ -26,6 +26,7 @@ from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
+from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import SECRET, SECRETS, gateway
 from tests.support.platforms import FIXTURES, body_of, content_type, signed
@@ -84,7 +85,7 @@ def warm_handler(port: int, commands: Commands) -> Handler:
         return client
 
     ingest = Ingest(
-        lane=valkey_lane(Store(Connection(opened))),
+        lane=valkey_lane(Store(Connection(opened), SETTINGS)),
         secrets=WebhookSecrets(FakeSecrets(json.dumps(SECRETS)), "id", telemetry),
         bus=FakeBus(),
         telemetry=telemetry,

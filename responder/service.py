@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import history
@@ -315,7 +315,7 @@ class Responder:
 
     def _send_part(self, work: _Work, channel: Channel, number: int, text: str) -> None:
         # A part whose sender is ended after it began is never sent: the table may take its time, too.
-        work.require_ms(int(CHANNEL_SECONDS * 1_000) + LONGEST_CALL_MS)
+        work.require_ms(int(CHANNEL_SECONDS * 1_000) + MAX_CALL_MS)
         self._mark(work, number, before=PLANNED, after=SENDING)
         try:
             channel.send(work.batch.conversation, text)

@@ -10,9 +10,10 @@ from hashlib import blake2s
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.dynamodb.lane import REMEMBER_MS, SendsTriggers
+from message_buffer.lanes.dynamodb.lane import SendsTriggers
 from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_of
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import REMEMBERED_MS
 from message_buffer.messages.wire_form import id_of
 from message_buffer.telemetry import Telemetry
 
@@ -70,7 +71,7 @@ class LaneAgreement:
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
         if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:
             self._let_dynamodb_lane_go_first(conversation)
-        self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBER_MS)
+        self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:
             return set()  # it has not been in the DynamoDB lane lately, and who reads it from now on sees the journal
         # What was frozen before is theirs, and nothing of this batch is from now on.
@@ -92,7 +93,7 @@ class LaneAgreement:
     def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str | None) -> bool:
         if went is not None:
             return went == VALKEY_LANE
-        return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+        return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
 
 
 def _name(payload: bytes) -> str:

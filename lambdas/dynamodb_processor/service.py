@@ -21,10 +21,10 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
 from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, MessageTable, StoredMessage, Window
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MAX_BYTES_IN_A_BATCH, MAX_MESSAGES_IN_A_BATCH, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.telemetry import Telemetry
 
 # As long as the queue hides a trigger that was received; both are prolonged while work goes on.
@@ -34,7 +34,6 @@ BEAT_SECONDS = 10.0
 LONGEST_REST_MS = 5_000
 # What is edited while it is read is read again.
 READS = 5
-MAX_MESSAGES, MAX_BYTES = 1_000, 4_194_304
 MOST_IN_A_SWEEP = 500
 
 _random = SystemRandom().random
@@ -101,8 +100,8 @@ class DynamoDbProcessor:
     def sweep(self) -> None:
         """Windows whose trigger was lost get another one."""
         now_ms = self._clock()
-        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBER_MS, limit=MOST_IN_A_SWEEP)
-        overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - GRACE_MS]
+        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBERED_MS, limit=MOST_IN_A_SWEEP)
+        overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - WINDOW_GRACE_MS]
         for conversation in overdue:
             self._triggers.send(conversation, delay_ms=0)
             self._telemetry.warn("trigger sent again", conversation=conversation)
@@ -154,7 +153,7 @@ class DynamoDbProcessor:
         if batch.payloads is not None:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
-        expires_at_ms = self._clock() + REMEMBER_MS
+        expires_at_ms = self._clock() + REMEMBERED_MS
         self._table.leave_tombstones(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
         heartbeat.check()
         self._close(locked, generation=frozen.generation, left=batch.left)
@@ -183,12 +182,12 @@ class DynamoDbProcessor:
         """All that is held but for what the Valkey lane has too, and has said so first."""
         theirs = [each.name for each in contents.stored if each.name in contents.journaled]
         for name in theirs:
-            self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+            self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
         return [each for each in contents.stored if each.name not in contents.journaled]
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
         conversation, owner, window = locked
-        expires_at_ms = self._clock() + REMEMBER_MS
+        expires_at_ms = self._clock() + REMEMBERED_MS
         if not left and self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             return
         # Something came since it was read, and waits for a window of its own.
@@ -235,11 +234,11 @@ def _again(frozen: Frozen, contents: Contents) -> _Batch:
 def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
     """As many as one batch holds, but always one."""
     size = 0
-    for count, each in enumerate(stored[:MAX_MESSAGES]):
+    for count, each in enumerate(stored[:MAX_MESSAGES_IN_A_BATCH]):
         size += len(each.body)
-        if count and size > MAX_BYTES:
+        if count and size > MAX_BYTES_IN_A_BATCH:
             return stored[:count]
-    return stored[:MAX_MESSAGES]
+    return stored[:MAX_MESSAGES_IN_A_BATCH]
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:

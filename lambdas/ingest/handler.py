@@ -16,9 +16,10 @@ from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.events.event_bus import EventBus
-from message_buffer.lanes.fallback import RETRY_IF_FAILED_WITHIN_MS, LaneWithFallback
+from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.telemetry import Telemetry

@@ -3,19 +3,18 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.lanes.outcomes import Recovered
 from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.limits import MAX_CALL_MS, WATCHDOG_PASS_MS
 from message_buffer.telemetry import Telemetry
 
 PAGE = 500
 # What is left waits for the next sweep.
 MOST_IN_A_SWEEP = 50_000
-EVERY_MS = 30_000
 # The slowest step: a Valkey that does not answer is given up after 2.4 seconds; then a processor is started.
-LONGEST_STEP_MS = 4_000 + LONGEST_CALL_MS
+LONGEST_STEP_MS = 4_000 + MAX_CALL_MS
 
 
 class _Health(NamedTuple):
@@ -36,7 +35,7 @@ class Watchdog:
         Each pass begins at another shard: where the time does not reach for all, none is always left out.
         """
         shards = self._lane.store.settings.shards
-        first = self._clock() // EVERY_MS % shards
+        first = self._clock() // WATCHDOG_PASS_MS % shards
         first_error: StoreError | None = None
         seen: list[_Health] = []
         for n in range(shards):

@@ -3,8 +3,7 @@
 from typing import Protocol
 
 from message_buffer.aws import clients as aws
-
-TOKEN_SECONDS = 900
+from message_buffer.limits import SIGN_IN_TOKEN_SECONDS
 
 
 class CacheUser(Protocol):
@@ -37,6 +36,6 @@ def sign_cache_token(iam: CacheUser) -> str:
             "context": {},
         }
         url: str = signer.generate_presigned_url(
-            request, operation_name="connect", expires_in=TOKEN_SECONDS, region_name=iam.region
+            request, operation_name="connect", expires_in=SIGN_IN_TOKEN_SECONDS, region_name=iam.region
         )
     return url.removeprefix("https://")

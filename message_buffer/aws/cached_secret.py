@@ -5,8 +5,7 @@ from typing import Generic, Protocol, TypeVar
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-
-LIFE_MS = 60_000
+from message_buffer.limits import SECRET_LIFE_MS
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ class KeptSecret(Generic[T]):
         self._known: T | None = None
         self._read_at_ms = 0
 
-    def value(self, *, at_most_ms_old: int = LIFE_MS) -> T:
+    def value(self, *, at_most_ms_old: int = SECRET_LIFE_MS) -> T:
         """Raises SendFailed if there is nothing to go by."""
         if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
             try:

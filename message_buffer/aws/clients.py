@@ -9,22 +9,20 @@ from functools import cache
 from threading import Lock
 from typing import Any, NamedTuple
 
+from message_buffer import limits
 from message_buffer.errors import SendFailed
 
 
 class Patience(NamedTuple):
     connect_seconds: float
     answer_seconds: float
-    attempts: int = 2
+    attempts: int = limits.AWS_ATTEMPTS
 
 
-# Two tries of about three seconds: every caller has something better to do than to wait for longer.
-# To connect is tried with each address of a service in turn; S3 has eight.
-PATIENT = Patience(0.4, 2.5)
-# Of callers that have something to go by, and somebody who waits for them.
-HURRIED = Patience(0.4, 1.0, attempts=1)
-# Between the tries the SDK pauses for up to a second.
-LONGEST_CALL_MS = 8_000
+# For callers that have no other way.
+PATIENT = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_ANSWER_SECONDS)
+# For callers that have another way, and for whom somebody waits.
+HURRIED = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 _making = Lock()
 

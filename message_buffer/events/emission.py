@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
@@ -16,14 +15,8 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.telemetry import Telemetry
-
-FIRST_RETRY_MS = 1_000
-LONGEST_RETRY_MS = 60_000
-# What every account's queue takes.
-MAX_LETTER_BYTES = 262_144
-# For putting the batch back, or saying that it is out.
-RELEASE_MS = 2_000
 
 
 class EmissionSettings(NamedTuple):
@@ -50,7 +43,7 @@ class TimeLeft:
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
         self._remaining_ms = remaining_ms
-        self._needed_ms = min(LONGEST_CALL_MS + RELEASE_MS, remaining_ms() // 2)
+        self._needed_ms = min(MAX_CALL_MS + RELEASE_MS, remaining_ms() // 2)
 
     def require_a_call(self) -> None:
         if self._remaining_ms() < self._needed_ms:
@@ -134,7 +127,7 @@ class Emission:
         payloads = batch.letter_payloads(taken)
         # Escaped to ASCII: a queue refuses some of the characters that people can write.
         body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
-        if len(body) > MAX_LETTER_BYTES:
+        if len(body) > MAX_DEAD_LETTER_BYTES:
             key, content = batch.letter_key(taken), json.dumps(payloads, separators=(",", ":")).encode()
             time.require_a_call()
             self._objects.put(key, content)
@@ -173,5 +166,5 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
     """Doubled with each attempt, less up to half by chance: what failed together does not return together."""
-    longest = min(FIRST_RETRY_MS << min(attempt - 1, 16), LONGEST_RETRY_MS)
+    longest = min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS)
     return int(longest * (1 - random() / 2))

@@ -5,12 +5,11 @@ from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
+from message_buffer.limits import MAX_ENTRIES_IN_A_CALL, MAX_ENTRY_BYTES_IN_A_CALL
 
 SOURCE = "message-buffer"
 # The service counts the time of an entry as so many bytes, given or not.
 TIME_BYTES = 14
-# Of one call; 256 KB is the least that any account or emulator allows.
-MOST_ENTRIES, MOST_BYTES = 10, 262_144
 
 
 class Publishes(Protocol):
@@ -45,7 +44,7 @@ def _calls(detail_type: str, details: Sequence[str]) -> Iterator[list[str]]:
     size = 0
     for detail in details:
         bytes_of_one = entry_bytes(detail_type, detail.encode())
-        if call and (len(call) == MOST_ENTRIES or size + bytes_of_one > MOST_BYTES):
+        if call and (len(call) == MAX_ENTRIES_IN_A_CALL or size + bytes_of_one > MAX_ENTRY_BYTES_IN_A_CALL):
             yield call
             call, size = [], 0
         call.append(detail)

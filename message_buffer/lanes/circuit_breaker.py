@@ -1,10 +1,7 @@
 """A circuit breaker: who has just failed is left alone for a while, and then tried by one call."""
 
 from message_buffer.clock import Clock, system_clock
-
-# After the first failure; doubled with each probe that fails.
-FIRST_PAUSE_MS = 1_000
-LONGEST_PAUSE_MS = 8_000
+from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
 
 
 class CircuitBreaker:
@@ -27,6 +24,6 @@ class CircuitBreaker:
     def failed(self) -> bool:
         """Is this the first failure after a success?"""
         first = self._pause_ms == 0
-        self._pause_ms = FIRST_PAUSE_MS if first else min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        self._pause_ms = MIN_BREAKER_PAUSE_MS if first else min(2 * self._pause_ms, MAX_BREAKER_PAUSE_MS)
         self._failed_at_ms = self._clock()
         return first

@@ -12,9 +12,6 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.rules.timing import Timing
 from message_buffer.telemetry import Telemetry
 
-# Retry only if the first try failed within this time: a dropped connection fails fast, a hung server does not.
-RETRY_IF_FAILED_WITHIN_MS = 300
-
 T = TypeVar("T")
 
 

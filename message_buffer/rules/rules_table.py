@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, text
 from message_buffer.errors import InvalidInput, RulesConflict
+from message_buffer.limits import MAX_RULES_BYTES, MAX_RULES_WRITES
 
 VERSION_SCOPE = "!version"
-MAX_RULES_BYTES = 65_536
-# Each try lost means that somebody else's write came through.
-TRIES = 5
 
 
 class StoredRules(NamedTuple):
@@ -61,7 +59,7 @@ class RulesTable(Table):
         self, scope: str, fields: Values | None, *, by: str, at_ms: int, expected_version: int | None
     ) -> tuple[int, bool]:
         """Write an item, or delete it if there are no fields. Return the table's version, and whether it existed."""
-        for _ in range(TRIES):
+        for _ in range(MAX_RULES_WRITES):
             # First the version, which every write changes: what is read after it is current until that changes again.
             head = self._get("write rules", _key(VERSION_SCOPE))
             item = self._get("write rules", _key(scope))

@@ -5,8 +5,9 @@ import pytest
 from pydantic import ValidationError
 
 from infra.config import LEAST_LEASE_MS, RULES, STAGE_NAME_LENGTH, ConfigError, StageConfig, load_stage
-from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.rules.layers import RULE_FIELDS
+from tests.support.engine import SETTINGS
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
@@ -116,7 +117,7 @@ def test_the_rules_a_stage_may_set_are_those_the_functions_know() -> None:
 
 
 def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
-    connection, store = ConnectionSettings("valkey://host:1"), StoreSettings()
+    connection, store = ConnectionSettings("valkey://host:1"), SETTINGS
     failing_ms = connection.connect_timeout_ms + connection.answer_timeout_ms
     assert store.look_ms + failing_ms < LEAST_LEASE_MS - LEAST_LEASE_MS // 3
 

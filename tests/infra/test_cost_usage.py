@@ -28,10 +28,11 @@ from lambdas.watchdog.service import Watchdog
 from message_buffer.events.batch_ready import DETAIL_TYPE
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.dynamodb.table import MESSAGE, SLICES, WINDOW
+from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.rules.rule_book import CHECK_MS, RuleBook
+from message_buffer.limits import INDEX_SLICES, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
@@ -261,8 +262,8 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     scene.written()
     window.new_processor().sweep()
     assert scene.written() == pytest.approx(used("window_sweep_log_bytes"), rel=0.1)
-    assert window.wire.made == ["query"] * SLICES
-    assert used("window_slices") == SLICES
+    assert window.wire.made == ["query"] * INDEX_SLICES
+    assert used("window_slices") == INDEX_SLICES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
@@ -284,7 +285,7 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
 
 
 def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> None:
-    assert RULES_CHECK_SECONDS * 1_000 == CHECK_MS
+    assert RULES_CHECK_SECONDS * 1_000 == MIN_MS_BETWEEN_RULES_CHECKS
 
 
 def test_the_model_has_the_number_of_metrics() -> None:

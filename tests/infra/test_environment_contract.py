@@ -14,7 +14,7 @@ from message_buffer.events import amended, cancelled, event_bus
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.limits import MAX_MESSAGE_BYTES
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from responder import environment as responder_environment
 from responder import event, gate, service

@@ -22,15 +22,15 @@ from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.fakes import valkey_lane
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
-SETTINGS = StoreSettings(executor_ms=20_000, claim_ms=20_000)
+SETTINGS = STAGE_SETTINGS._replace(executor_ms=20_000, claim_ms=20_000)
 # However long a history is, its batches are tried again to the end.
 MAX_ATTEMPTS = 1_000
 MOST_WAITS = 3

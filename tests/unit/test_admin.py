@@ -14,7 +14,8 @@ from lambdas.admin.service import Admin, operations_of
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
+from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
 from tests.support.engine import Engine, payload

@@ -9,7 +9,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS
+from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from tests.support.engine import payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_message_table
@@ -39,7 +39,7 @@ def waiting(lanes: TwoLanes) -> int:
 
 def go_by(lanes: TwoLanes) -> None:
     """Until the next call may be a probe."""
-    lanes.clock.advance(FIRST_PAUSE_MS)
+    lanes.clock.advance(MIN_BREAKER_PAUSE_MS)
 
 
 # -- which lane --------------------------------------------------------------------------------------------------------

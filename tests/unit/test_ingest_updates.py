@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.webhook_secrets import EARLY_MS
-from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
-from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MIN_BREAKER_PAUSE_MS, SECRET_LIFE_MS
 from tests.support.engine import Engine
 from tests.support.fakes import valkey_lane
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway
@@ -202,7 +201,7 @@ def test_an_amendment_names_the_lane_that_answered_for_its_message(
     batch_id = emit(scene, CHAT).batch_id if which == "valkey" else leave_window(lanes)
     if which == "fallback after an outage":
         lanes.mend("ingest")
-        lanes.clock.advance(FIRST_PAUSE_MS)
+        lanes.clock.advance(MIN_BREAKER_PAUSE_MS)
     assert scene.post("telegram", telegram("Order 2", edited=True))[0] == 200
     scene.post("telegram", telegram("Order 3", message_id=9, edited=True))
     known, *unknown = scene.amended()
@@ -298,7 +297,7 @@ def test_p9_a_bots_token_makes_its_updates_that_bots(scene: Scene) -> None:
 def test_p9_a_platform_without_a_secret_is_closed_and_that_is_counted(scene: Scene, platform: str) -> None:
     for text in ("{}", json.dumps({platform: {"accounts": {"111": {}}}})):
         scene.secrets.text = text
-        scene.secrets_now_ms += LIFE_MS + 1
+        scene.secrets_now_ms += SECRET_LIFE_MS + 1
         body = {"Body": "x"} if platform == "twilio" else {}
         assert scene.post(platform, body, secret="")[0] == 401
     assert (scene.telemetry.counts["NoSecret"], scene.telemetry.counts["Unauthentic"]) == (2, 2)
@@ -397,7 +396,7 @@ def test_who_tells_of_no_typing_has_no_such_door(scene: Scene, platform: str) ->
 def test_typing_is_signed_like_everything(scene: Scene) -> None:
     assert scene.post("generic", typing(), route="typing", secret="guess")[0] == 401
     scene.secrets.text = json.dumps({"generic": {"accounts": {"shop": "as", "other": "bs"}}})
-    scene.secrets_now_ms += LIFE_MS + 1
+    scene.secrets_now_ms += SECRET_LIFE_MS + 1
     assert scene.post("generic", [typing(), typing(account="other")], route="typing", secret="as")[0] == 401
     assert scene.post("generic", typing(), route="typing", secret="as")[0] == 200
 

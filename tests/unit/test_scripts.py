@@ -9,9 +9,9 @@ import pytest
 
 from message_buffer.errors import ScriptInvariantBroken
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, InvalidHeader, Script, load_script, parse_script
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS
 
 NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000
@@ -277,7 +277,7 @@ EXPECTED = {
     "retry_at_ms": NOW_MS,
     "due_at_ms": NOW_MS,
     "extend_ms": 5,
-} | {name: value for name, value in StoreSettings()._asdict().items() if name.endswith("_ms")}
+} | {name: value for name, value in SETTINGS._asdict().items() if name.endswith("_ms")}
 
 
 def methods() -> set[str]:
@@ -294,7 +294,7 @@ def test_the_store_has_a_method_for_each_script_under_its_name() -> None:
 @pytest.mark.parametrize("method", CALLS)
 def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
     recorder = Recorder()
-    store = Store(recorder, clock=lambda: NOW_MS, new_call_id=lambda: "call")  # type: ignore[arg-type]
+    store = Store(recorder, SETTINGS, clock=lambda: NOW_MS, new_call_id=lambda: "call")  # type: ignore[arg-type]
     of_shard = "shard" in inspect.signature(getattr(Store, method)).parameters
     getattr(store, method)(0 if of_shard else "c", **CALLS[method])
     ((script, keys, args),) = recorder.asked
@@ -316,7 +316,7 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
 def test_the_store_refuses_a_call_that_does_not_fit_the_header(tmp_path: Path) -> None:
     text = (LUA_DIRECTORY / "renew_lease.lua").read_text("utf-8")
     (tmp_path / "renew_lease.lua").write_text(text.replace("-- ARGV[3]", "-- a forgotten"), "utf-8")
-    store = Store(Recorder(), scripts=tmp_path)  # type: ignore[arg-type]
+    store = Store(Recorder(), SETTINGS, scripts=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ScriptInvariantBroken, match="renew_lease takes 2 arguments, not 3"):
         store.renew_lease(0, "l")
 

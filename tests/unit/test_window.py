@@ -10,13 +10,18 @@ import jsonschema
 import pytest
 
 from lambdas.dynamodb_processor import service
-from lambdas.dynamodb_processor.service import LONGEST_REST_MS, MAX_MESSAGES
+from lambdas.dynamodb_processor.service import LONGEST_REST_MS
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import table as message_table
-from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
-from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen, MessageTable, name_of
-from message_buffer.messages.message import MAX_ID_BYTES
+from message_buffer.lanes.dynamodb.table import Frozen, MessageTable, name_of
+from message_buffer.limits import (
+    MAX_MESSAGE_ID_BYTES,
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_NAME_BYTES,
+    REMEMBERED_MS,
+    WINDOW_GRACE_MS,
+)
 from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
 from tests.support.window import (
@@ -149,7 +154,7 @@ def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(
     window.pass_time(WINDOW_MS)
     left = window.table._client.scan(TableName="holding")["Items"]
     assert "what a customer wrote" not in str(left)
-    assert {int(item["expires_at"]["N"]) for item in left} == {(window.clock() + REMEMBER_MS) // 1_000}
+    assert {int(item["expires_at"]["N"]) for item in left} == {(window.clock() + REMEMBERED_MS) // 1_000}
 
 
 def test_nothing_that_holds_a_message_can_expire(window: WindowScene) -> None:
@@ -169,7 +174,7 @@ def test_the_first_delivery_that_failed_half_way_is_made_good_by_the_second(wind
 
 
 def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowScene) -> None:
-    long_id = "x" * MAX_ID_BYTES
+    long_id = "x" * MAX_MESSAGE_ID_BYTES
     assert len(name_of(long_id)) <= MAX_NAME_BYTES
     window.send(long_id)
     assert isinstance(window.send(long_id), o.Duplicate)
@@ -195,7 +200,7 @@ def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: Wind
 def test_more_than_one_batch_holds_goes_out_in_several_at_once(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
+    monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 30)
     ids = [f"m{n:04}" for n in range(40)]
     for message_id in ids:
         window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
@@ -209,7 +214,7 @@ def test_more_than_one_batch_holds_goes_out_in_several_at_once(
 def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
+    monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 2)
     window.bus.failures = [SendFailed("put event: Throttling")]
     for message_id in ("m1", "m2", "m3"):
         window.send(message_id)
@@ -220,7 +225,7 @@ def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
 def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_BYTES", 300)
+    monkeypatch.setattr(service, "MAX_BYTES_IN_A_BATCH", 300)
     for n in range(3):
         window.send(f"m{n}", text="x" * 200)
     window.pass_time(WINDOW_MS + 5_000)
@@ -232,7 +237,7 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     window.clock.advance(WINDOW_MS)
     now_ms = window.clock()
     window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
-    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
+    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
     frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
     assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
     assert window.table.window(CONVERSATION).frozen == frozen
@@ -267,7 +272,7 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
     with window.wire.at("send_message", second), pytest.raises(SendFailed):
         window.send("m1")
     assert window.triggers.waiting == []
-    window.pass_time(WINDOW_MS + GRACE_MS + 60_000, sweep=True)
+    window.pass_time(WINDOW_MS + WINDOW_GRACE_MS + 60_000, sweep=True)
     assert window.batches() == [["m1", "m2"]]
     assert window.telemetry.counts["TriggersResent"] == 1
 
@@ -275,7 +280,7 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
 def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: WindowScene) -> None:
     window.send("m1")
     window.triggers.waiting.clear()
-    window.clock.advance(WINDOW_MS + GRACE_MS + 1)
+    window.clock.advance(WINDOW_MS + WINDOW_GRACE_MS + 1)
     window.send("m2")
     window.run()
     assert window.batches() == [["m1", "m2"]]
@@ -283,11 +288,11 @@ def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: Wind
 
 def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
     window.send("m1")
-    window.clock.advance(WINDOW_MS + GRACE_MS)
+    window.clock.advance(WINDOW_MS + WINDOW_GRACE_MS)
     window.processor.sweep()
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OpenWindows"] == 1
-    assert window.telemetry.counts["OldestWindowOverdueMs"] == GRACE_MS
+    assert window.telemetry.counts["OldestWindowOverdueMs"] == WINDOW_GRACE_MS
 
 
 def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: WindowScene) -> None:
@@ -389,8 +394,8 @@ def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene
 def test_a_hold_is_not_forgotten_with_the_window_before_it(window: WindowScene) -> None:
     window.send("m1")
     window.pass_time(WINDOW_MS)
-    window.clock.advance(REMEMBER_MS - 60_000)
-    held = window.lane.hold_buffer(CONVERSATION, hold_ms=REMEMBER_MS)
+    window.clock.advance(REMEMBERED_MS - 60_000)
+    held = window.lane.hold_buffer(CONVERSATION, hold_ms=REMEMBERED_MS)
     (expires,) = [item["expires_at"] for item in _items(window) if item["item"]["S"] == "!"]
     assert int(expires["N"]) * 1_000 > held.held_until_ms
 
@@ -426,7 +431,7 @@ def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
         left = [each for each in requests if each["PutRequest"]["Item"]["item"]["S"] == "m#m2"]
         return write(table, rest) + left if (rest := [each for each in requests if each not in left]) else left
 
-    monkeypatch.setattr(message_table, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(message_table, "UNDONE_PAUSES_SECONDS", ())
     with patch.object(MessageTable, "_write", leave_m2), pytest.raises(SendFailed):
         window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
     assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.Cancelled)

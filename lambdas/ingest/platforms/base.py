@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.limits import MAX_TIME_MS
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId
-from message_buffer.messages.message import MAX_TIME_MS, Message
+from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
 Headers = Mapping[str, str]

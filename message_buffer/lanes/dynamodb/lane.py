@@ -13,18 +13,16 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, name_of
+from message_buffer.limits import (
+    CANCEL_LOCK_MS,
+    CANCEL_LOCK_PAUSE_SECONDS,
+    MAX_CANCEL_LOCK_TRIES,
+    MAX_CHANGE_TRIES,
+    MAX_CLOCK_STEP_BACK_MS,
+    REMEMBERED_MS,
+    WINDOW_GRACE_MS,
+)
 from message_buffer.rules.timing import Timing
-
-# For so long a message is known after its batch has left, as in the Valkey lane.
-REMEMBER_MS = 86_400_000
-# A window so much overdue has lost its trigger: whoever writes to it next, or the sweep, sends another.
-GRACE_MS = 60_000
-# Of a clock that stands still; one that was further ahead was wrong.
-COARSE_MS = 1_000
-# A window is emptied in a moment; whoever cancels waits for that.
-LOCK_TRIES, LOCK_PAUSE_SECONDS = 5, 0.1
-CANCEL_MS = 10_000
-CHANGE_TRIES = 2
 
 
 class SendsTriggers(Protocol):
@@ -75,7 +73,7 @@ class DynamoDbLane:
     def _arrival(self) -> int:
         """What one instance takes in turn keeps its order, be the clock as coarse as it is."""
         now_ms, last_ms = self._clock(), self._last_arrival_ms
-        self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < COARSE_MS else now_ms
+        self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
     def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int]:
@@ -97,7 +95,7 @@ class DynamoDbLane:
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
             self._open(conversation, due_at_ms - now_ms, generation=before.generation + 1)
             return due_at_ms, count
-        if before.due_at_ms < now_ms - GRACE_MS and before.owner_until_ms < now_ms:
+        if before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
         if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
@@ -154,7 +152,7 @@ class DynamoDbLane:
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         until_ms = self._clock() + hold_ms
-        if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBER_MS):
+        if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
             return o.OnHold(self._table.window(conversation).held_until_ms)
         # Its trigger finds it not due, and rests until it is.
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
@@ -183,7 +181,7 @@ class DynamoDbLane:
             taken = [each.name for each in contents.stored if each.name in theirs]
             dropped = [each.name for each in contents.stored if each.name not in theirs]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
-            expires_at_ms = self._clock() + REMEMBER_MS
+            expires_at_ms = self._clock() + REMEMBERED_MS
             self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
             self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             # Whoever finds the mark finds nothing left to drop.
@@ -200,13 +198,13 @@ class DynamoDbLane:
             self._table.release(conversation, owner)
 
     def _lock(self, conversation: str, owner: str) -> Window:
-        for attempt in range(LOCK_TRIES):
+        for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = self._table.acquire_to_cancel(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_MS)
+            window = self._table.acquire_to_cancel(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
             if window.owner == owner:
                 return window
-            if attempt + 1 < LOCK_TRIES:
-                self._sleep(LOCK_PAUSE_SECONDS)
+            if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
+                self._sleep(CANCEL_LOCK_PAUSE_SECONDS)
         raise StoreUnavailable("cancel: the window is being emptied; try again")
 
     # -- messages that wait ------------------------------------------------------------------------------------
@@ -221,7 +219,7 @@ class DynamoDbLane:
         return o.Edited(changed.position, changed.behind) if isinstance(changed, _Changed) else changed
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
-        expires_at_ms = self._clock() + REMEMBER_MS
+        expires_at_ms = self._clock() + REMEMBERED_MS
         changed = self._changed(
             conversation,
             message_id,
@@ -237,7 +235,7 @@ class DynamoDbLane:
         Raise StoreUnavailable if other requests keep changing the conversation.
         """
         name = name_of(message_id)
-        for _ in range(CHANGE_TRIES):
+        for _ in range(MAX_CHANGE_TRIES):
             contents = self._table.read(conversation)
             found = _find(contents, name)
             if not isinstance(found, o.Waiting):
@@ -272,7 +270,7 @@ class DynamoDbLane:
 
     def open_windows(self, *, limit: int) -> list[Opened]:
         """The most overdue first."""
-        found = self._table.open_windows(due_before_ms=self._clock() + REMEMBER_MS, limit=limit)
+        found = self._table.open_windows(due_before_ms=self._clock() + REMEMBERED_MS, limit=limit)
         return [Opened(conversation, due_at_ms) for conversation, due_at_ms in found]
 
     def was_used(self, conversation: str) -> bool:

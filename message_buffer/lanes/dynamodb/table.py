@@ -19,20 +19,15 @@ from zlib import crc32
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
+from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SECONDS
 
 WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
 OPEN_INDEX = "open"
-# A partition of an index takes a thousand writes a second, and every window is opened and closed.
-SLICES = 8
 FIRST_ATTEMPT = 1
 # These stand in a tombstone in place of the id of a batch of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
-# A frozen batch has a thousand names, and an item at most 400 KB.
-MAX_NAME_BYTES = 256
 BATCH_WRITES, BATCH_READS = 25, 100
-# The pauses before each further try to do what the service left undone of a batch of requests.
-PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 T = TypeVar("T")
 
@@ -184,7 +179,7 @@ class MessageTable(Table):
     @staticmethod
     def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
         """Repeat the requests that the service left undone. Raise SendFailed if some are left in the end."""
-        for pause in (*PAUSES_SECONDS, None):
+        for pause in (*UNDONE_PAUSES_SECONDS, None):
             requests = call(requests)
             if not requests:
                 return
@@ -397,7 +392,7 @@ class MessageTable(Table):
         The index lags a little behind the table.
         """
         found: list[tuple[str, int]] = []
-        for number_of_slice in range(SLICES):
+        for number_of_slice in range(INDEX_SLICES):
             query = expressions(
                 {"slice": str(number_of_slice), "due": due_before_ms},
                 KeyConditionExpression="#open = :slice AND #due_at < :due",
@@ -426,7 +421,7 @@ def _key(conversation: str, item: str) -> dict[str, str]:
 
 
 def _slice_of(conversation: str) -> str:
-    return str(crc32(conversation.encode()) % SLICES)
+    return str(crc32(conversation.encode()) % INDEX_SLICES)
 
 
 def _window(item: Item) -> Window:

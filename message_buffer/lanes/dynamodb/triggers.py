@@ -5,10 +5,7 @@ from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput
-
-# The service's limits. What is due later comes back to the queue until it is.
-LONGEST_DELAY_MS = 900_000
-LONGEST_REST_MS = 11 * 3_600_000
+from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 
 
 class Trigger(NamedTuple):
@@ -29,7 +26,7 @@ class TriggerQueue:
             aws.client("sqs", patience=self._patience).send_message(
                 QueueUrl=self._url,
                 MessageBody=json.dumps({"conversation_id": conversation}),
-                DelaySeconds=_seconds_up(min(delay_ms, LONGEST_DELAY_MS)),
+                DelaySeconds=_seconds_up(min(delay_ms, MAX_TRIGGER_DELAY_MS)),
             )
 
     def rest(self, trigger: Trigger, *, for_ms: int) -> None:
@@ -38,7 +35,7 @@ class TriggerQueue:
             aws.client("sqs", patience=self._patience).change_message_visibility(
                 QueueUrl=self._url,
                 ReceiptHandle=trigger.receipt,
-                VisibilityTimeout=_seconds_up(min(for_ms, LONGEST_REST_MS)),
+                VisibilityTimeout=_seconds_up(min(for_ms, MAX_TRIGGER_HIDDEN_MS)),
             )
 
 

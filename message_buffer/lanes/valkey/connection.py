@@ -39,6 +39,7 @@ from message_buffer.errors import (
 )
 from message_buffer.lanes.valkey.scripts import Script
 from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
@@ -51,9 +52,6 @@ _TRANSIENT = (
     InvalidResponse,
 )  # fmt: skip
 
-
-# ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
-SIGN_IN_LIFE_MS = 11 * 3_600_000
 
 Argument = str | bytes | int | float
 # Told of each error that no caller will see.
@@ -119,7 +117,7 @@ class Connection:
     def __init__(
         self,
         open_client: Callable[[], Client],
-        attempts: int = 2,
+        attempts: int = VALKEY_ATTEMPTS,
         *,
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,

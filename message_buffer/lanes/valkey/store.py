@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
+from message_buffer.errors import InvalidId, InvalidInput, InvalidSettings, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.connection import Argument, Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, encode_conversation, script_keys, shard_of
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.settings import A_DAY_MS, StoreSettings
+from message_buffer.lanes.valkey.settings import NOT_TOLD, StoreSettings
+from message_buffer.limits import DAY_MS
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
@@ -28,7 +29,7 @@ class Store:
     def __init__(
         self,
         connection: Connection,
-        settings: StoreSettings | None = None,
+        settings: StoreSettings,
         *,
         clock: Clock = system_clock,
         scripts: Path = LUA_DIRECTORY,
@@ -40,7 +41,7 @@ class Store:
         self._scripts = scripts
         self._shebang = shebang
         self._new_call_id = new_call_id
-        self.settings = settings or StoreSettings()
+        self.settings = settings
 
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
@@ -61,7 +62,7 @@ class Store:
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
         reply = self._run(
-            "take_batch", conversation, self._clock(), conversation, token, s.executor_ms,
+            "take_batch", conversation, self._clock(), conversation, token, _told("executor_ms", s.executor_ms),
             batch_prefix(conversation), s.max_batch, s.max_batch_bytes,
         )  # fmt: skip
         match reply[0]:
@@ -111,7 +112,7 @@ class Store:
         return o.Cancelled(reply[1], reply[2], reply[3], bool(reply[4]))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        _whole("hold_ms", hold_ms, 1, A_DAY_MS)
+        _whole("hold_ms", hold_ms, 1, DAY_MS)
         now_ms = self._clock()
         _, held_until_ms, start = self._run(
             "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, *self._start()
@@ -124,8 +125,8 @@ class Store:
         return outcome(_or_none(due_at_ms), bool(start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
-        _whole("extend_ms", extend_ms, 1, A_DAY_MS)
-        _whole("max_wait_ms", max_wait_ms, 1, A_DAY_MS)
+        _whole("extend_ms", extend_ms, 1, DAY_MS)
+        _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
         reply = self._run("extend_wait", conversation, self._clock(), conversation, extend_ms, max_wait_ms)
         match reply[0]:
             case b"EXTENDED":
@@ -181,11 +182,11 @@ class Store:
     # -- what processors and the watchdog do to a shard --------------------------------------------------------
 
     def acquire_lease(self, shard: int, lease_id: str) -> o.Acquired | o.Held:
-        word, expires_at_ms = self._run_shard("acquire_lease", shard, self._clock(), lease_id, self.settings.lease_ms)
+        word, expires_at_ms = self._run_shard("acquire_lease", shard, self._clock(), lease_id, self._lease_ms)
         return o.Acquired(expires_at_ms) if word == b"ACQUIRED" else o.Held(expires_at_ms)
 
     def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
-        reply = self._run_shard("renew_lease", shard, self._clock(), lease_id, self.settings.lease_ms)
+        reply = self._run_shard("renew_lease", shard, self._clock(), lease_id, self._lease_ms)
         return o.Renewed(reply[1]) if reply[0] == b"RENEWED" else o.Lost()
 
     def leave_if_idle(self, shard: int, lease_id: str) -> o.Released | o.WorkIsNear | o.Lost:
@@ -207,7 +208,14 @@ class Store:
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
         s = self.settings
         reply = self._run_shard(
-            "claim_due", shard, self._clock(), lease_id, limit, s.claim_ms, s.look_ms, self._new_call_id()
+            "claim_due",
+            shard,
+            self._clock(),
+            lease_id,
+            limit,
+            _told("claim_ms", s.claim_ms),
+            s.look_ms,
+            self._new_call_id(),
         )
         if reply[0] == b"LOST":
             return o.Lost()
@@ -256,6 +264,10 @@ class Store:
     def _start(self) -> tuple[str, int, int]:
         return self._new_call_id(), self.settings.start_ms, self.settings.horizon_ms
 
+    @property
+    def _lease_ms(self) -> int:
+        return _told("lease_ms", self.settings.lease_ms)
+
     def _run(self, name: str, conversation: str, *args: Argument) -> list[Any]:
         return self._call(name, shard_of(conversation, self.settings.shards), encode_conversation(conversation), args)
 
@@ -267,6 +279,12 @@ class Store:
         if len(args) != len(script.args):
             raise ScriptInvariantBroken(f"{name} takes {len(script.args)} arguments, not {len(args)}")
         return self._connection.run(script, script_keys(script.keys, shard, conversation), args)
+
+
+def _told(name: str, value: int) -> int:
+    if value == NOT_TOLD:
+        raise InvalidSettings(f"{name} is not among this function's settings, so it must not make this call")
+    return value
 
 
 def _whole(name: str, value: int, low: int, high: int) -> None:
