@@ -1,7 +1,7 @@
 """Every number of the library that only developers change, grouped by subject.
 
 Operators change the numbers in `infra/config.py` and in the rules. A function's own numbers are in `lambdas/limits.py`.
-What a protocol or a service prescribes, and nobody can tune, stands beside its use.
+Numbers that a protocol or a service prescribes, and that nobody can tune, are beside their use.
 """
 
 SECOND_MS = 1_000
@@ -26,7 +26,7 @@ MAX_CONVERSATION_NAMES_KEPT = 1_024
 
 # A batch is taken, read and emitted in one piece. The rest makes the next batch.
 MAX_MESSAGES_IN_A_BATCH = 1_000
-# Of payloads: a conversation processor's memory holds a batch several times.
+# The payloads of a batch. A conversation processor's memory holds them several times.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours. For this long after its batch has left, a lane still knows the message.
 REMEMBERED_MS = DAY_MS
@@ -47,11 +47,11 @@ MAX_ADAPTIVE_K = 20.0
 MAX_NAME_CHARACTERS = 128
 MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
-# A longer text is no control word, whatever stands around the word; it is not compared.
+# A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
 # The rules of one scope, as JSON. An instance reads those of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
-# A write of rules that fails has been overtaken by another one, which succeeded.
+# A write of rules fails only if another operator's write succeeded at the same time. Then it is tried again.
 MAX_RULES_WRITES = 5
 # An instance asks this often whether the rules have changed, and less often while their table does not answer, since
 # a webhook waits for each of these calls.
@@ -76,7 +76,7 @@ SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 
-# Of one call to EventBridge: the entries that it takes, and the least bytes that any account or emulator allows.
+# One call to EventBridge takes this many entries. Some emulators allow no more bytes than this.
 MAX_ENTRIES_IN_A_CALL = 10
 MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 # The largest message that the SQS queue of every account takes. The payloads of a larger letter go to the bucket.
@@ -100,9 +100,9 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# A script looks through so many waiting messages, the newest first, for one to edit or delete.
+# A script looks for a message to edit or delete among this many waiting messages, the newest first.
 MAX_MESSAGES_SEARCHED = 1_000
-# A conversation remembers so many batches, to say which one contains a message that is edited later.
+# A conversation remembers this many batches, to name the one that contains a message that is edited later.
 MAX_BATCHES_REMEMBERED = 100
 
 # -- the fallback --------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------
 
-# A window that is overdue by this has lost its trigger. The next message for it, or the sweep, sends another one.
+# A window that is overdue by this has lost its trigger. The conversation's next message, or the sweep, sends a new trigger.
 WINDOW_GRACE_MS = MINUTE_MS
 # An instance numbers messages on from the last arrival while its clock is behind that by less than this. If the clock
 # is further behind, the earlier time was wrong.

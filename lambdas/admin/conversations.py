@@ -1,7 +1,6 @@
 """What an operator does to a conversation, and sees of the shards."""
 
 import json
-from typing import Any
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
@@ -13,9 +12,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import decode_fields
-
-Json = dict[str, Any]
+from message_buffer.messages.wire_form import Json, decode_fields
 
 # As many as an answer of Lambda surely holds, be each as long as it may be.
 MOST_MESSAGES = 60

@@ -22,7 +22,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):
-    """What is kept from one call to the next."""
+    """The parts that an instance keeps from one call to the next."""
 
     settings: config.AdminSettings
     valkey_lane: ValkeyLane | None

@@ -15,12 +15,11 @@ from message_buffer.lanes.outcomes import Retimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
+from message_buffer.messages.wire_form import Json
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
-
-Json = dict[str, Any]
 
 # As many as an answer of Lambda surely holds, unless their rules are huge.
 MOST_LISTED = 5_000

@@ -92,7 +92,7 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:
-        # A REST API tells the stage's path in its context alone, and never the query as it was sent.
+        # A REST API has the stage's path only in its context, and the query only in parts.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"

@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):
-    """What is kept from one run to the next."""
+    """The parts that an instance keeps from one run to the next."""
 
     settings: config.ProcessorSettings
     opener: Opener

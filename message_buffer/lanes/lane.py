@@ -1,4 +1,4 @@
-"""What ingest asks of a lane: the Valkey lane, the DynamoDB lane, or the first with the second behind it."""
+"""A lane as ingest uses it: the Valkey lane, the DynamoDB lane, or the first with the second behind it."""
 
 from typing import Protocol
 

@@ -275,7 +275,7 @@ class Waiting:
 
     @property
     def batch_id(self) -> None:
-        """A waiting message is in no batch yet."""
+        """Return None, since a waiting message is in no batch yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,19 @@
-"""The DynamoDB lane as ingest and operators see it: the store's methods, on the message table.
+"""The DynamoDB lane as ingest and operators see it: the methods of a lane, on the message table.
 
-A message waits until the window that its conversation's first message opened is over, and no longer. Windows are
-emptied by the DynamoDB processor, at whose trigger; who opens a window sends it, and fails if it cannot.
+A message waits until the end of the window that its conversation's first message opened, and no longer. The request
+that opens a window sends a trigger, and fails if it cannot. At the trigger the DynamoDB processor empties the window.
 """
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, name_of
+from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
     CANCEL_LOCK_PAUSE_SECONDS,
@@ -25,19 +26,15 @@ from message_buffer.limits import (
 from message_buffer.rules.timing import Timing
 
 
-class SendsTriggers(Protocol):
-    def send(self, conversation: str, *, delay_ms: int) -> None: ...
-
-
 class Opened(NamedTuple):
-    """An open window and when it is due."""
+    """An open window and its due time."""
 
     conversation: str
     due_at_ms: int
 
 
 class _Changed(NamedTuple):
-    """Where a message waited when it was changed: after `position` others, before `behind` others."""
+    """The place of a message when it was changed: after `position` others, before `behind` others."""
 
     position: int
     behind: int
@@ -47,7 +44,7 @@ class DynamoDbLane:
     def __init__(
         self,
         table: MessageTable,
-        triggers: SendsTriggers,
+        triggers: Triggers,
         *,
         clock: Clock = system_clock,
         sleep: Callable[[float], None] = time.sleep,
@@ -71,13 +68,13 @@ class DynamoDbLane:
         return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
-        """What one instance takes in turn keeps its order, be the clock as coarse as it is."""
+        """Return a message's time of arrival, which grows with each message, so that an instance keeps their order."""
         now_ms, last_ms = self._clock(), self._last_arrival_ms
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
     def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int]:
-        """(when it is due, how many wait)"""
+        """Let stored messages wait in the conversation's window. Return its due time, and the number of messages."""
         now_ms = self._clock()
         window_ms = min(timing.window_ms, timing.max_wait_ms)
         due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
@@ -106,13 +103,13 @@ class DynamoDbLane:
         try:
             self._triggers.send(conversation, delay_ms=max(delay_ms, 0))
         except SendFailed:
-            # The request fails, and the platform sends it again. Others may rely on this window already: for them,
-            # it is the sweep that sends the trigger.
+            # The request fails, and the platform sends it again. If another request relies on this window already,
+            # the window stays open, and the sweep sends its trigger.
             self._table.close_unanswered(conversation, generation=generation)
             raise
 
     def _hurry(self, conversation: str, now_ms: int, reason: str) -> int | None:
-        """When it is due: now. None: it was not open, or due by then anyway."""
+        """Make an open window due now and return that time, or return None if it is closed or due already."""
         if not self._table.hasten(conversation, due_at_ms=now_ms, reason=reason):
             return None
         self._triggers.send(conversation, delay_ms=0)
@@ -133,7 +130,7 @@ class DynamoDbLane:
         return o.Flushed(due_at_ms or window.due_at_ms, window.waiting)
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        """A window that is open stays as long as it was opened for; it can only be ended."""
+        """End an open window if `timing` has a flush reason. Other rules do not change a window that is open."""
         window = self._table.window(conversation)
         if not window.is_open:
             return o.Empty()
@@ -145,7 +142,7 @@ class DynamoDbLane:
         return o.Retimed(flushed.due_at_ms, flushed.count)
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Unmoved | o.Empty:
-        """Who is typing does not move the end of a window."""
+        """Return the window's due time, which typing does not change."""
         del extend_ms, max_wait_ms
         window = self._table.window(conversation)
         return o.Unmoved(window.due_at_ms) if window.is_open else o.Empty()
@@ -154,7 +151,7 @@ class DynamoDbLane:
         until_ms = self._clock() + hold_ms
         if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
             return o.OnHold(self._table.window(conversation).held_until_ms)
-        # Its trigger finds it not due, and rests until it is.
+        # The trigger that is on its way will find the window not due, and rest.
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
         return o.OnHold(until_ms)
 
@@ -168,7 +165,7 @@ class DynamoDbLane:
         return outcome(window.due_at_ms if window.is_open else None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """Under the window's lock: what is on its way out cannot be dropped, what waits is."""
+        """Drop all messages under the window's lock. Raise StoreUnavailable if a processor keeps it locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner)
         try:
@@ -176,7 +173,7 @@ class DynamoDbLane:
             if cancel_id is not None and name_of(cancel_id) in contents.tombstones:
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
-            # What the Valkey lane has taken is out, or dropped there; but for what had its batch here before.
+            # The Valkey lane emits or drops the messages that it has taken, except those frozen here before.
             theirs = contents.journaled - frozen
             taken = [each.name for each in contents.stored if each.name in theirs]
             dropped = [each.name for each in contents.stored if each.name not in theirs]
@@ -184,7 +181,7 @@ class DynamoDbLane:
             expires_at_ms = self._clock() + REMEMBERED_MS
             self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
             self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            # Whoever finds the mark finds nothing left to drop.
+            # The mark comes last: a repeat that finds it finds nothing left to drop.
             self._table.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
@@ -205,7 +202,7 @@ class DynamoDbLane:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
                 self._sleep(CANCEL_LOCK_PAUSE_SECONDS)
-        raise StoreUnavailable("cancel: the window is being emptied; try again")
+        raise StoreUnavailable("cancel: the DynamoDB processor is emptying the window; try again")
 
     # -- messages that wait ------------------------------------------------------------------------------------
 
@@ -269,7 +266,7 @@ class DynamoDbLane:
         )
 
     def open_windows(self, *, limit: int) -> list[Opened]:
-        """The most overdue first."""
+        """Return open windows, the most overdue first."""
         found = self._table.open_windows(due_before_ms=self._clock() + REMEMBERED_MS, limit=limit)
         return [Opened(conversation, due_at_ms) for conversation, due_at_ms in found]
 

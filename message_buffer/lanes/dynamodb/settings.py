@@ -1,10 +1,10 @@
-"""Where the DynamoDB lane is."""
+"""The DynamoDB lane's addresses."""
 
 from typing import NamedTuple
 
 
 class DynamoDbLaneSettings(NamedTuple):
-    """Where the DynamoDB lane stores messages, and the queue whose triggers end its windows."""
+    """The table that stores messages, and the queue whose triggers end windows."""
 
     table: str
     queue_url: str

@@ -1,4 +1,4 @@
-"""The DynamoDB lane's table. Each method is one request that the server does or refuses, whatever others do meanwhile.
+"""The DynamoDB lane's table. The server does or refuses each request as a whole, whatever others do meanwhile.
 
     conversation   item          attributes
     <id>           !             the conversation's window: see `Window`
@@ -24,7 +24,7 @@ from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SE
 WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
-# These stand in a tombstone in place of the id of a batch of this lane.
+# Values of a tombstone's `batch_id` that name no batch of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
@@ -340,7 +340,7 @@ class MessageTable(Table):
         )
 
     def freeze(self, conversation: str, owner: str, frozen: Frozen, *, changes: int) -> bool:
-        """Freeze a batch. Return False also if a stored message was edited or removed since the caller read it."""
+        """Freeze a batch. Return False if a stored message was edited or removed since the caller read it."""
         return self._owned(
             "freeze batch",
             conversation,
@@ -357,7 +357,7 @@ class MessageTable(Table):
         )
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
-        """Close the window. Return False also if a message has come since the given generation."""
+        """Close the window. Return False if a message has come since the given generation."""
         return self._owned(
             "close window",
             conversation,
