@@ -115,7 +115,7 @@ MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------
 
-# A window that is overdue by this has lost its trigger. The conversation's next message, or the sweep, sends a new trigger.
+# A window that is overdue by this has lost its trigger. The next message, or the sweep, sends a new one.
 WINDOW_GRACE_MS = MINUTE_MS
 # An instance numbers messages on from the last arrival while its clock is behind that by less than this. If the clock
 # is further behind, the earlier time was wrong.

@@ -1,1 +1,1 @@
-"""The events: batches, amendments, cancellations and dead letters, and the bus they go to. Imports lanes and all below."""
+"""Events: batches, amendments, cancellations, dead letters, and the bus they go to. Imports lanes and all below."""

@@ -237,13 +237,9 @@ class MessageTable(Table):
 
     def close_unanswered(self, conversation: str, *, generation: int) -> bool:
         """Close a window whose trigger could not be sent. Return False if another request has joined it since."""
-        return self._update(
-            "close window",
-            _key(conversation, WINDOW),
-            "REMOVE #open, #due_at, #reason",
-            {"generation": generation},
-            only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
-        ).done
+        only_if = "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
+        key, do = _key(conversation, WINDOW), "REMOVE #open, #due_at, #reason"
+        return self._update("close window", key, do, {"generation": generation}, only_if=only_if).done
 
     def hasten(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
         """Return False if the window is not open, or due by then anyway."""
@@ -256,13 +252,10 @@ class MessageTable(Table):
         )
 
     def _reschedule(self, conversation: str, due_at_ms: int, reason: str, *, only_if: str) -> bool:
-        return self._update(
-            "reschedule window",
-            _key(conversation, WINDOW),
-            "SET #due_at = :due, #reason = :reason",
-            {"due": due_at_ms, "reason": reason},
-            only_if=f"attribute_exists(#open) AND {only_if}",
-        ).done
+        key, do = _key(conversation, WINDOW), "SET #due_at = :due, #reason = :reason"
+        values: Values = {"due": due_at_ms, "reason": reason}
+        only_if = f"attribute_exists(#open) AND {only_if}"
+        return self._update("reschedule window", key, do, values, only_if=only_if).done
 
     def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
         """Return False if the conversation is on hold for longer."""
@@ -283,10 +276,8 @@ class MessageTable(Table):
 
     def end_hold(self, conversation: str, *, now_ms: int) -> bool:
         """Return False if the conversation is not on hold."""
-        key = _key(conversation, WINDOW)
-        return self._update(
-            "resume window", key, "REMOVE #held_until", {"now": now_ms}, only_if="#held_until > :now"
-        ).done
+        key, do = _key(conversation, WINDOW), "REMOVE #held_until"
+        return self._update("resume window", key, do, {"now": now_ms}, only_if="#held_until > :now").done
 
     # -- the lock of a window, and the steps of its owner ------------------------------------------------------
 
@@ -442,15 +433,7 @@ def _window(item: Item) -> Window:
 
 
 def _frozen_item(frozen: Frozen) -> Values:
-    return {
-        "batch_id": frozen.batch_id,
-        "names": frozen.names,
-        "generation": frozen.generation,
-        "first_at": frozen.first_at_ms,
-        "last_at": frozen.last_at_ms,
-        "due_at": frozen.due_at_ms,
-        "reason": frozen.reason,
-    }
+    return {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
 
 
 def _frozen(item: Item) -> Frozen:
