@@ -22,12 +22,7 @@ class LaneWithFallback:
     """
 
     def __init__(
-        self,
-        valkey_lane: Lane,
-        dynamodb_lane: DynamoDbLane,
-        telemetry: Telemetry,
-        *,
-        clock: Clock = system_clock,
+        self, valkey_lane: Lane, dynamodb_lane: DynamoDbLane, telemetry: Telemetry, *, clock: Clock = system_clock
     ) -> None:
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
@@ -76,23 +71,15 @@ class LaneWithFallback:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
-        def edit(lane: Lane) -> o.Edited | o.Frozen | o.Absent:
-            return lane.edit_message(conversation, message_id, payload=payload, timing=timing)
-
-        return self._changed(conversation, edit)
+        return self._changed(
+            conversation, lambda lane: lane.edit_message(conversation, message_id, payload=payload, timing=timing)
+        )
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
-        def delete(lane: Lane) -> o.Deleted | o.Frozen | o.Absent:
-            return lane.delete_message(conversation, message_id)
-
-        return self._changed(conversation, delete)
+        return self._changed(conversation, lambda lane: lane.delete_message(conversation, message_id))
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
-        def find(lane: Lane) -> o.Waiting | o.Frozen | o.Absent:
-            return lane.find_message(conversation, message_id)
-
-        _, found = self._where_it_is(conversation, find)
-        return found
+        return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
         """Make a change where the message is.
