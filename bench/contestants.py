@@ -15,10 +15,10 @@ from message_buffer.lanes.outcomes import Claimed, Completed, Taken
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS
 
 FRAGMENTS = 5
 PAYLOAD_BYTES = 200
@@ -92,7 +92,7 @@ class Ours:
         self._payload_bytes = payload_bytes
         self.now_ms = START_MS
         self._waves = 0
-        settings = StoreSettings(lease_ms=10**12)
+        settings = SETTINGS._replace(lease_ms=10**12)
         self._recorder = Recorder()
         self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms, scripts=scripts)
         self._processor = Store(Sender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)

@@ -23,11 +23,11 @@ from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
-from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets
+from tests.support.engine import SETTINGS
+from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import SECRET, SECRETS, gateway
 from tests.support.platforms import FIXTURES, body_of, content_type, signed
 from tests.support.valkey_server import ValkeyServer
@@ -85,9 +85,8 @@ def warm_handler(port: int, commands: Commands) -> Handler:
         return client
 
     ingest = Ingest(
-        lane=Store(Connection(opened)),
+        lane=valkey_lane(Store(Connection(opened), SETTINGS)),
         secrets=WebhookSecrets(FakeSecrets(json.dumps(SECRETS)), "id", telemetry),
-        starter=ProcessorStarter(FakeFunctions(), "processor", telemetry),
         bus=FakeBus(),
         telemetry=telemetry,
         book=RuleBook(FakeRules(), {}, telemetry),

@@ -35,6 +35,7 @@ from bench.wire import Wire
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
+from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
 
 CLIENTS = (1, 16, 256)
@@ -202,7 +203,7 @@ def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
 def _our_client(port: int, messages: int) -> tuple[float, float]:
     """Return the seconds, and the seconds of CPU time."""
     client = connect(ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true"))
-    store = Store(Connection(lambda: client))
+    store = Store(Connection(lambda: client), SETTINGS)
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(messages):
         each = number % 1_000

@@ -25,6 +25,7 @@ from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettin
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
 
 POLL_SECONDS = 0.5
@@ -53,7 +54,7 @@ def messages() -> Iterator[Given]:
         yield message
 
 
-def lean_store(port: int, settings: StoreSettings | None = None) -> Store:
+def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
     wire = Wire(port)
     for path in LUA_DIRECTORY.glob("*.lua"):
         wire.call("SCRIPT", "LOAD", load_script(path.stem).source)
@@ -94,7 +95,7 @@ def process(given: Given) -> None:
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
     telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
-        store=Store(Connection(lambda: connect(address))),
+        store=Store(Connection(lambda: connect(address)), SETTINGS),
         wake=Wake(lambda: connect(address), 0),
         conversation_processors=ConversationProcessors(functions, "conversation_processor"),
         starter=ProcessorStarter(functions, "processor", telemetry),

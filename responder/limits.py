@@ -1,6 +1,6 @@
 """The responder's numbers that only developers change. Operators change those of `Responder` in `infra/config.py`."""
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
+from message_buffer.limits import MAX_CALL_MS
 
 DAY_SECONDS = 86_400
 
@@ -39,7 +39,7 @@ MAX_LOGGED_STATUS_CHARACTERS = 20
 # The last write of a batch, or the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
 # A part whose run ends after `sending` is recorded is never sent again, so the table's write needs its time, too.
-MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + LONGEST_CALL_MS
+MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
 
 # -- a conversation's record -----------------------------------------------------------------------
 

@@ -1,29 +1,22 @@
 """What an operator does to a conversation, and sees of the shards."""
 
 import json
-from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
+from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import decode_fields
-
-Json = dict[str, Any]
+from message_buffer.messages.wire_form import Json, decode_fields
 
 # As many as an answer of Lambda surely holds, be each as long as it may be.
 MOST_MESSAGES = 60
 PAGE = 500
-
-
-class Bus(Protocol):
-    def publish(self, detail_type: str, detail: str) -> None: ...
 
 
 class Conversations:
@@ -31,9 +24,8 @@ class Conversations:
 
     def __init__(
         self,
-        valkey_lane: Store | None,
-        starter: ProcessorStarter,
-        bus: Bus,
+        valkey_lane: ValkeyLane | None,
+        bus: Publishes,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         clock: Clock = system_clock,
@@ -41,14 +33,13 @@ class Conversations:
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
         self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
-        self._starter = starter
         self._bus = bus
         self._clock = clock
 
     def status(self, _request: Request) -> Json:
         """As a pass of the watchdog sees the shards, and with what such a pass puts right."""
         lane = self._valkey_lane
-        shards = [self._shard(lane, shard) for shard in range(lane.settings.shards)] if lane else []
+        shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
         shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
@@ -68,10 +59,8 @@ class Conversations:
             "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
         }
 
-    def _shard(self, valkey_lane: Store, shard: int) -> Json:
+    def _shard(self, valkey_lane: ValkeyLane, shard: int) -> Json:
         seen = valkey_lane.recover_expired(shard, limit=PAGE)
-        if seen.start_processor:
-            self._starter.start(shard)
         due_at_ms = seen.oldest_due_at_ms
         return {
             "shard": shard,
@@ -89,11 +78,11 @@ class Conversations:
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
 
-    def _seen(self, lane: Store | DynamoDbLane, name: str, request: ShowConversation) -> Json:
+    def _seen(self, lane: ValkeyLane | DynamoDbLane, name: str, request: ShowConversation) -> Json:
         seen = lane.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
-            "shard": lane.shard_of(name),
+            **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
             "state": seen.state.lower(),
             "count": seen.count,
             "dueAt": seen.due_at_ms,
@@ -110,8 +99,6 @@ class Conversations:
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
         flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
-        for each in flushed:
-            self._start_if(each, name)
         if not flushed:
             raise NotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
@@ -133,15 +120,11 @@ class Conversations:
     def hold(self, request: HoldConversation) -> Json:
         name = _name(request)
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        for each in held:
-            self._start_if(each, name)
         return {"heldUntil": held[0].held_until_ms}  # as `show` has it; the other one's is a moment later
 
     def resume(self, request: OfConversation) -> Json:
         name = _name(request)
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
-        for each in outcomes:
-            self._start_if(each, name)
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
         return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
@@ -151,10 +134,6 @@ class Conversations:
         lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
         current = lane.peek_conversation(_name(request)).generation
         return {"current": current, "newer": current > request.generation}
-
-    def _start_if(self, outcome: o.Flushed | o.OnHold | o.Resumed | o.NotOnHold, name: str) -> None:
-        if outcome.start_processor and self._valkey_lane:
-            self._starter.start(self._valkey_lane.shard_of(name))
 
 
 def _name(request: OfConversation) -> str:

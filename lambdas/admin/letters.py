@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import ListLetters, OfLetter, ShowLetter
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
+from message_buffer.messages.wire_form import Json
 
-Json = dict[str, Any]
 TimeLeft = Callable[[], int]
 
 # What a person wants to know of a letter; not what people wrote.

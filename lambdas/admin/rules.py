@@ -12,15 +12,14 @@ from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from message_buffer.lanes.outcomes import Retimed
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
+from message_buffer.messages.wire_form import Json
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
-
-Json = dict[str, Any]
 
 # As many as an answer of Lambda surely holds, unless their rules are huge.
 MOST_LISTED = 5_000
@@ -68,16 +67,14 @@ class RulesAdmin:
         *,
         table: Table,
         stage_rules: Mapping[str, Any],
-        store: Store | None,
-        starter: ProcessorStarter,
+        valkey_lane: ValkeyLane | None,
         telemetry: Telemetry,
         time_left: Callable[[], int],
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
-        self._store = store
-        self._starter = starter
+        self._valkey_lane = valkey_lane
         self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
@@ -148,9 +145,9 @@ class RulesAdmin:
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
         """Were all seen before the time was over?"""
-        if self._store is None:
+        if self._valkey_lane is None:
             return True  # a window that is open stays as long as it was opened for
-        for name in self._open_conversations(self._store, scope):
+        for name in self._open_conversations(self._valkey_lane.store, scope):
             if self._time_left() < ANSWERING_MS:
                 return False
             conversation = parse_conversation_id(name)
@@ -159,11 +156,7 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 counts["looked"] += 1
                 timing = book.for_conversation(conversation, agent).rules.timing
-                outcome = self._store.retime_buffer(name, timing=timing)
-                if isinstance(outcome, Retimed):
-                    counts["retimed"] += 1
-                    if outcome.start_processor:
-                        self._starter.start(self._store.shard_of(name))
+                counts["retimed"] += isinstance(self._valkey_lane.retime_buffer(name, timing=timing), Retimed)
         return True
 
     @staticmethod

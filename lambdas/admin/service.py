@@ -29,9 +29,9 @@ from lambdas.admin.requests import (
 )
 from lambdas.admin.rules import RulesAdmin
 from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
+from message_buffer.messages.wire_form import Json
 from message_buffer.telemetry import Telemetry
 
-Json = dict[str, Any]
 Operation = Callable[[Json], Json]
 
 # The fields that say who asks, and about whom.

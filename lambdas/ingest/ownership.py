@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from lambdas.ingest.platforms.base import Edited, Incoming, Reacted, Update
+from lambdas.ingest.platforms.base import Incoming, Update
+from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, escape_part
 from message_buffer.rules.layers import Owner
 

@@ -8,21 +8,23 @@ that stop a buffer; changes are made twice.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from lambdas.ingest.amendments import Amendment, Amendments, Publishes, event_of
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Reacted, Signer, Webhook, to_json
+from lambdas.ingest.platforms.base import Incoming, Intake, Platform, Signer, Webhook, to_json
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
+from message_buffer.events.amended import DETAIL_TYPE as AMENDED
+from message_buffer.events.amended import amended_event
 from message_buffer.events.cancelled import DETAIL_TYPE as CANCELLED
 from message_buffer.events.cancelled import cancelled_event
+from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.fallback import Lane
+from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
@@ -64,7 +66,7 @@ class _Message(NamedTuple):
 class _Change(NamedTuple):
     """What happened to a message that came earlier."""
 
-    amendment: Amendment
+    change: Change
     payload: bytes = b""
     """What the message becomes, if it is edited."""
     timing: Timing | None = None
@@ -81,8 +83,6 @@ class _Done:
     stopped: int = 0
     flushed: int = 0
     ignored: Counter[str] = field(default_factory=Counter)
-    to_start: dict[int, None] = field(default_factory=dict)
-    """Shards, in order."""
 
 
 class Ingest:
@@ -91,7 +91,6 @@ class Ingest:
         *,
         lane: Lane,
         secrets: WebhookSecrets,
-        starter: ProcessorStarter,
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
@@ -100,9 +99,7 @@ class Ingest:
     ) -> None:
         self._lane = lane
         self._secrets = secrets
-        self._starter = starter
         self._bus = bus
-        self._amendments = Amendments(bus)
         self._telemetry = telemetry
         self._book = book
         self._platforms = platforms
@@ -204,7 +201,7 @@ class Ingest:
         done.ignored.update(ignored)
         # After all messages: in its body, a change may stand before what it changes.
         amendments = [event for change in changes if (event := self._change(change))]
-        self._amendments.send(amendments)
+        self._bus.publish_all(AMENDED, amendments)
         self._tell(platform, done, changed=len(changes) - len(amendments), amended=len(amendments))
         body, content_type = platform.acknowledge(
             {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
@@ -236,24 +233,19 @@ class Ingest:
 
     def _buffer(self, messages: list[_Message]) -> _Done:
         done = _Done()
-        try:
-            for message in messages:
-                match message.order:
-                    case "stop":
-                        self._stop(message, done)
-                    case "flush":
-                        self._send_now(message, done)
-                    case None:
-                        outcome = self._lane.buffer_message(
-                            str(message.conversation), message.id, payload=message.payload, timing=message.timing
-                        )
-                        done.accepted += isinstance(outcome, o.Buffered)
-                        done.duplicates += isinstance(outcome, o.Duplicate)
-                        self._waits(message, outcome, done)
-        finally:
-            # Also for what was buffered before a failure: the start was promised.
-            for shard in done.to_start:
-                self._starter.start(shard)
+        for message in messages:
+            match message.order:
+                case "stop":
+                    self._stop(message, done)
+                case "flush":
+                    self._send_now(message, done)
+                case None:
+                    outcome = self._lane.buffer_message(
+                        str(message.conversation), message.id, payload=message.payload, timing=message.timing
+                    )
+                    done.accepted += isinstance(outcome, o.Buffered)
+                    done.duplicates += isinstance(outcome, o.Duplicate)
+                    self._waits(message, outcome, done)
         return done
 
     def _stop(self, message: _Message, done: _Done) -> None:
@@ -278,39 +270,28 @@ class Ingest:
         else:
             done.ignored["flush"] += 1
 
-    def _waits(self, message: _Message, outcome: o.Buffered | o.Duplicate | o.Retimed, done: _Done) -> None:
-        name = str(message.conversation)
-        done.conversations[name] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
-        if outcome.start_processor:
-            done.to_start[self._lane.shard_of(name)] = None
+    @staticmethod
+    def _waits(message: _Message, outcome: o.Buffered | o.Duplicate | o.Retimed, done: _Done) -> None:
+        done.conversations[str(message.conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
 
-    def _change(self, change: _Change) -> dict[str, Any] | None:
-        """What to tell the bus: of a message that waits no longer, and of every reaction. None: changed in place."""
-        conversation, batch_id = str(change.amendment.conversation), None
-        match change.amendment:
+    def _change(self, change: _Change) -> str | None:
+        """Make the change in its lane. Return the event to publish, or None if the message waits and was changed."""
+        conversation = str(change.change.conversation)
+        found: o.Waiting | o.Frozen | o.Absent
+        match change.change:
             case Edited(_, message):
-                edited = self._lane.edit_message(conversation, message.id, payload=change.payload)
+                edited = self._lane.edit_message(conversation, message.id, payload=change.payload, timing=change.timing)
                 if isinstance(edited, o.Edited):
-                    # The wait belongs to the last message, which may wait for a transcript of its own.
-                    if change.timing is not None and edited.behind == 0:
-                        self._retime(conversation, change.timing)
                     return None
-                batch_id = edited.batch_id
+                found = edited
             case Deleted(_, message_id):
                 deleted = self._lane.delete_message(conversation, message_id)
                 if isinstance(deleted, o.Deleted):
                     return None
-                batch_id = deleted.batch_id
-            case Reacted():
-                found = self._lane.find_message(conversation, change.amendment.message_id)
-                if not isinstance(found, o.Waiting):
-                    batch_id = found.batch_id
-        return event_of(change.amendment, batch_id=batch_id)
-
-    def _retime(self, conversation: str, timing: Timing) -> None:
-        retimed = self._lane.retime_buffer(conversation, timing=timing)
-        if isinstance(retimed, o.Retimed) and retimed.start_processor:
-            self._starter.start(self._lane.shard_of(conversation))
+                found = deleted
+            case Reacted(_, message_id):
+                found = self._lane.find_message(conversation, message_id)
+        return amended_event(change.change, batch_id=found.batch_id, lane=found.lane)
 
     def _ready(self, intake: Intake, *, leave_out: bool) -> tuple[list[_Message], list[_Change]]:
         messages: list[_Message] = []

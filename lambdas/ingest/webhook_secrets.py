@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import Credentials, object_of
-from message_buffer.aws.cached_secret import LIFE_MS, KeptSecret, ReadsSecrets
+from message_buffer.aws.cached_secret import KeptSecret, ReadsSecrets
 from message_buffer.clock import Clock, system_clock
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.telemetry import Telemetry
 
 # A flood of forgeries makes a worker read no more often than this.
@@ -49,7 +50,7 @@ class WebhookSecrets:
             clock=clock,
         )
 
-    def of(self, platform: str, *, at_most_ms_old: int = LIFE_MS) -> Credentials:
+    def of(self, platform: str, *, at_most_ms_old: int = SECRET_LIFE_MS) -> Credentials:
         """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 

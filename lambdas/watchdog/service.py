@@ -3,20 +3,18 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.lanes.outcomes import Recovered
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.limits import MAX_CALL_MS, WATCHDOG_PASS_MS
 from message_buffer.telemetry import Telemetry
 
 PAGE = 500
 # What is left waits for the next sweep.
 MOST_IN_A_SWEEP = 50_000
-EVERY_MS = 30_000
 # The slowest step: a Valkey that does not answer is given up after 2.4 seconds; then a processor is started.
-LONGEST_STEP_MS = 4_000 + LONGEST_CALL_MS
+LONGEST_STEP_MS = 4_000 + MAX_CALL_MS
 
 
 class _Health(NamedTuple):
@@ -26,11 +24,8 @@ class _Health(NamedTuple):
 
 
 class Watchdog:
-    def __init__(
-        self, store: Store, starter: ProcessorStarter, telemetry: Telemetry, *, clock: Clock = system_clock
-    ) -> None:
-        self._store = store
-        self._starter = starter
+    def __init__(self, lane: ValkeyLane, telemetry: Telemetry, *, clock: Clock = system_clock) -> None:
+        self._lane = lane
         self._telemetry = telemetry
         self._clock = clock
 
@@ -39,8 +34,8 @@ class Watchdog:
 
         Each pass begins at another shard: where the time does not reach for all, none is always left out.
         """
-        shards = self._store.settings.shards
-        first = self._clock() // EVERY_MS % shards
+        shards = self._lane.store.settings.shards
+        first = self._clock() // WATCHDOG_PASS_MS % shards
         first_error: StoreError | None = None
         seen: list[_Health] = []
         for n in range(shards):
@@ -66,7 +61,7 @@ class Watchdog:
             self._telemetry.count("Pending", sum(health.pending for health in seen))
             self._telemetry.count("InFlight", sum(health.inflight for health in seen))
             self._telemetry.measure_ms("OldestOverdueMs", max(health.overdue_ms for health in seen))
-        if len(seen) == self._store.settings.shards:
+        if len(seen) == self._lane.store.settings.shards:
             self._telemetry.count("Sweeps")
 
     def _sweep_shard(self, shard: int, remaining_ms: Callable[[], int]) -> _Health:
@@ -85,9 +80,7 @@ class Watchdog:
         """Page by page; a page that is not full was the last."""
         conversations = 0
         while True:
-            recovered = self._store.recover_expired(shard, limit=PAGE)
-            if recovered.start_processor:
-                self._starter.start(shard)
+            recovered = self._lane.recover_expired(shard, limit=PAGE)
             for conversation in recovered.conversations:
                 self._telemetry.warn("recovered", conversation=conversation)
             conversations += len(recovered.conversations)

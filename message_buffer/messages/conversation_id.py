@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from message_buffer.errors import InvalidId
+from message_buffer.limits import MAX_CONVERSATION_NAMES_KEPT
 
 DEFAULT_TENANT = "default"
 
@@ -23,7 +24,7 @@ class ConversationId(NamedTuple):
         return _joined(self)
 
 
-@lru_cache(maxsize=1_024)  # a message asks for its conversation's name five times
+@lru_cache(maxsize=MAX_CONVERSATION_NAMES_KEPT)
 def _joined(conversation: ConversationId) -> str:
     if not all(conversation):
         raise InvalidId("no part of a conversation id may be empty")

@@ -7,13 +7,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
 from message_buffer.errors import MalformedMessage, MessageTooLarge
+from message_buffer.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_line, mend_id
-
-MAX_MESSAGE_BYTES = 64 * 1024
-# The longest ids known are those of e-mail: a header line has at most 998 bytes.
-MAX_ID_BYTES = 1_024
-# The last millisecond of the year 9999, which is the last that Python's datetime can show.
-MAX_TIME_MS = 253_402_300_799_999
 
 
 def _mend_text(value: Any) -> Any:
@@ -38,8 +33,8 @@ def _legal_id(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     mended = mend_id(value)
-    if not 1 <= len(mended.encode()) <= MAX_ID_BYTES:
-        raise ValueError(f"an id has 1 to {MAX_ID_BYTES} bytes of UTF-8")
+    if not 1 <= len(mended.encode()) <= MAX_MESSAGE_ID_BYTES:
+        raise ValueError(f"an id has 1 to {MAX_MESSAGE_ID_BYTES} bytes of UTF-8")
     return mended
 
 

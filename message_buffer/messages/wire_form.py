@@ -14,6 +14,9 @@ from typing import Any
 
 from message_buffer.errors import MalformedMessage
 
+Json = dict[str, Any]
+"""A JSON object."""
+
 WIRE_VERSION = 1
 
 # Never to change: a message that older code buffered is found by these very bytes.
@@ -40,7 +43,7 @@ def id_of(wire: bytes) -> str | None:
     return str(message_id)
 
 
-def decode_fields(wire: bytes) -> dict[str, Any]:
+def decode_fields(wire: bytes) -> Json:
     """The fields of a message by their wire names, `id` among them; what they hold is not looked at."""
     head, line_end, tail = wire.partition(b"\n")
     if not line_end:

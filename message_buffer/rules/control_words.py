@@ -8,10 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-MOST_WORDS = 50
-WORD_LIMIT = 40
-# With what may stand around a word, nobody writes an order longer than this; a text is looked at no further.
-TEXT_LIMIT = 4 * WORD_LIMIT
+from message_buffer.limits import MAX_CONTROL_TEXT_CHARACTERS
 
 Language = Literal["de", "en", "es", "fr", "it", "pt"]
 
@@ -42,7 +39,7 @@ class ControlWords(NamedTuple):
     flush: frozenset[str] = frozenset()
 
     def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
-        if not (self.stop or self.flush) or len(text) > TEXT_LIMIT:
+        if not (self.stop or self.flush) or len(text) > MAX_CONTROL_TEXT_CHARACTERS:
             return None
         word = compared_form(text)
         if word in self.stop:

@@ -25,25 +25,18 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from message_buffer.errors import InvalidRules
-from message_buffer.messages.conversation_id import DEFAULT_TENANT
-from message_buffer.rules.control_words import (
-    LANGUAGES,
-    MOST_WORDS,
-    WORD_LIMIT,
-    ControlWords,
-    Language,
-    compared_form,
-    control_words,
+from message_buffer.limits import (
+    MAX_ADAPTIVE_K,
+    MAX_CONTROL_WORD_CHARACTERS,
+    MAX_CONTROL_WORDS,
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_NAME_CHARACTERS,
+    MAX_SILENCE_MS,
+    MAX_WAIT_MS,
 )
-from message_buffer.rules.timing import WAIT_LIMIT_MS, Timing
-
-# SQS delays a message by 15 minutes at most: a longer silence could not be kept by the DynamoDB lane.
-SILENCE_LIMIT_MS = 900_000
-# A batch is taken, read and emitted in one piece.
-COUNT_LIMIT = 1_000
-ADAPTIVE_K_LIMIT = 20.0
-# It is part of conversations' ids, which have a limit: what has no id would be left out.
-NAME_LIMIT = 128
+from message_buffer.messages.conversation_id import DEFAULT_TENANT
+from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
+from message_buffer.rules.timing import Timing
 
 _UNREADABLE = 10**30
 
@@ -207,14 +200,18 @@ def _legal_ms(low: int, high: int) -> Any:
 
 
 def _legal_name(what: str) -> Any:
-    return Field(min_length=1, max_length=NAME_LIMIT, description=f"{what} of at most {NAME_LIMIT} characters")
+    return Field(
+        min_length=1, max_length=MAX_NAME_CHARACTERS, description=f"{what} of at most {MAX_NAME_CHARACTERS} characters"
+    )
 
 
-_Silence = Annotated[int, _legal_ms(0, SILENCE_LIMIT_MS)]
-_Adaptive = Annotated[int, _legal_ms(1, SILENCE_LIMIT_MS)]
-_Count = Annotated[int, Field(ge=1, le=COUNT_LIMIT, description=f"a whole number from 1 to {COUNT_LIMIT}")]
+_Silence = Annotated[int, _legal_ms(0, MAX_SILENCE_MS)]
+_Adaptive = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
+_Count = Annotated[
+    int, Field(ge=1, le=MAX_MESSAGES_IN_A_BATCH, description=f"a whole number from 1 to {MAX_MESSAGES_IN_A_BATCH}")
+]
 _Deviations = Annotated[
-    float, Field(gt=0, le=ADAPTIVE_K_LIMIT, description=f"a number above 0, at most {ADAPTIVE_K_LIMIT}")
+    float, Field(gt=0, le=MAX_ADAPTIVE_K, description=f"a number above 0, at most {MAX_ADAPTIVE_K}")
 ]
 
 
@@ -224,14 +221,15 @@ def _legal_word(word: str) -> str:
     return word
 
 
-_Word = Annotated[str, Field(max_length=WORD_LIMIT), AfterValidator(_legal_word)]
+_Word = Annotated[str, Field(max_length=MAX_CONTROL_WORD_CHARACTERS), AfterValidator(_legal_word)]
 # JSON has lists; a tuple keeps what is cached from being changed.
 _Words = Annotated[
     tuple[_Word, ...],
     Field(
         strict=False,
-        max_length=MOST_WORDS,
-        description=f"a list of at most {MOST_WORDS} strings of at most {WORD_LIMIT} characters, each with a letter,"
+        max_length=MAX_CONTROL_WORDS,
+        description=f"a list of at most {MAX_CONTROL_WORDS} strings"
+        f" of at most {MAX_CONTROL_WORD_CHARACTERS} characters, each with a letter,"
         " a digit or a sign",
     ),
 ]
@@ -245,7 +243,7 @@ class _RuleFields(_Checked):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
     # At least 1: it is the bound that ends a batch which never falls silent or never reaches minMessages.
-    max_wait_ms: Annotated[int, _legal_ms(1, WAIT_LIMIT_MS)] = 30_000
+    max_wait_ms: Annotated[int, _legal_ms(1, MAX_WAIT_MS)] = 30_000
     max_messages: _Count = 20
     min_messages: _Count = 1
     priority: Annotated[Literal["normal", "vip"], Field(description="'normal' or 'vip'")] = "normal"
@@ -298,7 +296,7 @@ class Rules(_RuleFields):
         timing = self.timing
         if in_album:
             # A batch that ends by its count would split the album.
-            timing = timing._replace(max_messages=COUNT_LIMIT)
+            timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
         least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
         if not least_ms or self.priority == "vip":
             return timing

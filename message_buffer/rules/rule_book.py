@@ -13,15 +13,13 @@ from typing import Any, Protocol
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
+from message_buffer.limits import MAX_MS_BETWEEN_RULES_CHECKS, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
 from message_buffer.telemetry import Telemetry
 
 DEPLOYED = "deployed"
 STAGE = "stage"
-CHECK_MS = 5_000
-# Who asks a table that does not answer waits for it: not each time.
-LONGEST_PAUSE_MS = 30_000
 
 
 class Stored(Protocol):
@@ -148,7 +146,8 @@ class RuleBook:
         with self._checking:
             now_ms = self._clock()
             # Before the table was read once, messages are refused: then it is asked as often as may be.
-            pause_ms = CHECK_MS if self._version is None else min(CHECK_MS * (self._failures + 1), LONGEST_PAUSE_MS)
+            checks_missed = 0 if self._version is None else self._failures
+            pause_ms = min(MIN_MS_BETWEEN_RULES_CHECKS * (checks_missed + 1), MAX_MS_BETWEEN_RULES_CHECKS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:
                 self._check(self._table)
                 self._checked_at_ms = now_ms

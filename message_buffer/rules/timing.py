@@ -2,9 +2,6 @@
 
 from typing import NamedTuple
 
-# WhatsApp and Messenger close the free-form reply 24 hours after the author's message.
-WAIT_LIMIT_MS = 86_400_000
-
 
 class Timing(NamedTuple):
     """When a message's batch is due."""

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from infra import config as reference
 from infra.config import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
 from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
-from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
@@ -150,7 +151,7 @@ def test_the_settings_reference_explains_every_setting() -> None:
 
 
 def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
-    connection, store = ConnectionSettings("valkey://host:1"), StoreSettings()
+    connection, store = ConnectionSettings("valkey://host:1"), SETTINGS
     failing_ms = connection.connect_timeout_ms + connection.answer_timeout_ms
     assert store.look_ms + failing_ms < MIN_LEASE_MS - MIN_LEASE_MS // 3
 

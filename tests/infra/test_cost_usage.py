@@ -29,9 +29,11 @@ from lambdas.watchdog.service import Watchdog
 from message_buffer.events.batch_ready import DETAIL_TYPE
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.dynamodb.table import MESSAGE, SLICES, WINDOW
+from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.rules.rule_book import CHECK_MS, RuleBook
+from message_buffer.limits import INDEX_SLICES, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
@@ -85,11 +87,11 @@ class Scene:
     def __init__(self, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
         self.engine, self.telemetry, self._capsys = engine, Telemetry(), capsys
         self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
+        self.lane = ValkeyLane(engine.store, self.starter)
         self.bus = FakeBus()
         self.ingest = Ingest(
-            lane=engine.store,
+            lane=self.lane,
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
-            starter=self.starter,
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(None, {}, self.telemetry),
@@ -128,14 +130,13 @@ class Scene:
         assert self.engine.claim() == [CONVERSATION]
         self.written()
         conversation_processor = ConversationProcessor(
-            store=self.engine.store,
+            lane=self.lane,
             emission=Emission(
                 EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
                 self.telemetry,
                 Limits(262_144, 20),
                 clock=self.engine.clock,
             ),
-            starter=self.starter,
             telemetry=self.telemetry,
             clock=self.engine.clock,
         )
@@ -184,9 +185,7 @@ def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> 
 
 
 def test_a_pass_of_the_watchdog_writes_as_much_as_the_model_says(scene: Scene) -> None:
-    Watchdog(scene.engine.store, scene.starter, scene.telemetry, clock=scene.engine.clock).sweep(
-        remaining_ms=lambda: 25_000
-    )
+    Watchdog(scene.lane, scene.telemetry, clock=scene.engine.clock).sweep(remaining_ms=lambda: 25_000)
     assert scene.written() == pytest.approx(used("sweep_log_bytes"), rel=0.1)
 
 
@@ -264,8 +263,8 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     scene.written()
     window.new_processor().sweep()
     assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
-    assert window.wire.made == ["query"] * SLICES
-    assert used("index_slices") == SLICES
+    assert window.wire.made == ["query"] * INDEX_SLICES
+    assert used("index_slices") == INDEX_SLICES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
@@ -287,7 +286,7 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
 
 
 def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> None:
-    assert RULES_CHECK_SECONDS * 1_000 == CHECK_MS
+    assert RULES_CHECK_SECONDS * 1_000 == MIN_MS_BETWEEN_RULES_CHECKS
 
 
 def test_the_model_has_the_number_of_metrics() -> None:

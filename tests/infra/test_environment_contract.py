@@ -10,13 +10,12 @@ from aws_cdk.assertions import Template
 from infra import bus, responder, storage
 from lambdas import environment as config
 from lambdas.admin.requests import HoldConversation, read_request
-from lambdas.ingest import amendments
 from message_buffer.errors import InvalidInput, InvalidSettings
+from message_buffer.events import amended, cancelled, event_bus
 from message_buffer.events import batch_ready as batch
-from message_buffer.events import cancelled, event_bus
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.limits import MAX_MESSAGE_BYTES
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from responder import batch as responder_batch
 from responder import environment as responder_environment
@@ -181,7 +180,7 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE} | by_responder
+    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE} | by_responder
     assert set(bus.EVENTS) == published
 
 

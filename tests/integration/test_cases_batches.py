@@ -17,7 +17,6 @@ from message_buffer.lanes.outcomes import (
     Taken,
     WorkIsNear,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
@@ -25,12 +24,9 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
-
-SETTINGS = StoreSettings()
-
 
 RULES = Rules()
 

@@ -7,11 +7,10 @@ import pytest
 
 from message_buffer.errors import InvalidRules
 from message_buffer.lanes.outcomes import Buffered, Duplicate, Empty, Stale, Taken
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.messages.message import Attachment, Message, decode, encode
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
-from tests.support.engine import Engine, ManualClock
+from tests.support.engine import SETTINGS, Engine, ManualClock
 from tests.support.invariants import assert_invariants
 
 DEFAULT = Rules()
@@ -252,7 +251,7 @@ def test_case_27_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engin
 
 
 def test_case_27_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(engine: Engine) -> None:
-    settings = StoreSettings()
+    settings = SETTINGS
     engine.send("c", "m1")
     run_until_idle(engine, Bus())
     engine.clock.advance(settings.seen_ms - 60_000)

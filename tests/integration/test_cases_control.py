@@ -12,11 +12,10 @@ from message_buffer.lanes.outcomes import (
     Frozen,
     Stale,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.messages.message import decode
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
-from tests.support.engine import Engine, payload
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
 from tests.support.states import (
@@ -28,9 +27,6 @@ from tests.support.states import (
     waiting_behind_a_frozen_batch,
     waiting_for_retry,
 )
-
-SETTINGS = StoreSettings()
-
 
 PLAIN = Rules(typing_inference_ms=0)
 

@@ -10,7 +10,6 @@ from message_buffer.lanes.outcomes import (
     Duplicate,
     Lost,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     WATCHDOG_PASS_MS,
@@ -22,11 +21,10 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants, assert_nothing_expires, assert_nothing_left_behind
 from tests.support.outcomes import same
 
-SETTINGS = StoreSettings()
 RULES = Rules()
 
 

@@ -17,7 +17,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
 from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle
-from tests.support.engine import Engine, payload
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer, free_port
 
@@ -28,7 +28,7 @@ MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone",
 def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
     url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
     settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
-    return Store(Connection(lambda: connect(settings), attempts), shebang=STRICT_SHEBANG)
+    return Store(Connection(lambda: connect(settings), attempts), SETTINGS, shebang=STRICT_SHEBANG)
 
 
 def send(store: Store, message_id: str = "m1") -> Buffered | Duplicate:

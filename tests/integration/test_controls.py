@@ -15,10 +15,9 @@ from message_buffer.lanes.outcomes import (
     Taken,
     Unmoved,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, emit_one, ids_of, run_until_idle, take
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 from tests.support.states import (
@@ -28,7 +27,6 @@ from tests.support.states import (
     waiting_for_retry,
 )
 
-SETTINGS = StoreSettings()
 PLAIN = Rules(typing_inference_ms=0)
 
 

@@ -12,9 +12,8 @@ from message_buffer.lanes.outcomes import (
     Released,
     Taken,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 
 PATIENT = Rules(silence_ms=200_000, max_wait_ms=400_000, typing_inference_ms=0)
 
@@ -39,7 +38,7 @@ def test_a_claim_of_more_than_a_reply_can_hold_is_cut_not_lost(engine: Engine) -
 
 
 def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch=9000))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch=9000))
     for number in range(1001):
         engine.send("c", f"m{number}", rules=Rules(priority="vip"))
     assert engine.claim() == ["c"]
@@ -67,7 +66,7 @@ def test_ids_of_messages_that_wait_behind_a_stuck_batch_are_kept(engine: Engine)
     assert engine.claim() == ["c"]
     engine.store.take_batch("c", "t")
     engine.send("c", "m2")
-    engine.clock.advance(StoreSettings().seen_ms + 1)
+    engine.clock.advance(SETTINGS.seen_ms + 1)
     engine.store.complete_batch("c", "t")
     assert isinstance(engine.send("c", "m2"), Duplicate)
 
@@ -140,7 +139,7 @@ def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: 
     engine.clock.advance(1000)
     assert engine.claim() == ["c"]
     engine.store.take_batch("c", "t1")
-    engine.clock.advance(StoreSettings().seen_ms + 60_002)
+    engine.clock.advance(SETTINGS.seen_ms + 60_002)
     engine.send("c", "new")
     engine.store.complete_batch("c", "t1")
     assert isinstance(engine.send("c", "new"), Duplicate)
@@ -148,7 +147,7 @@ def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: 
 
 
 def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carry(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch_bytes=2_500))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=2_500))
     for number in range(5):
         engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
     sizes, generations = [], []
@@ -165,7 +164,7 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
 
 
 def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch_bytes=10))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=10))
     engine.send("c", "m1", rules=Rules(priority="vip"))
     assert engine.claim() == ["c"]
     taken = engine.store.take_batch("c", "t")

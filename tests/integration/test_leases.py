@@ -19,14 +19,10 @@ from message_buffer.lanes.outcomes import (
     Retried,
     WorkIsNear,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, run_until_idle
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
-
-SETTINGS = StoreSettings()
-
 
 NOW = Rules(priority="vip")
 

@@ -17,14 +17,13 @@ from message_buffer.lanes.outcomes import (
     Returned,
 )
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants
 from tests.support.valkey_server import ValkeyServer
 
-SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
 ROOM = 3_000_000
 

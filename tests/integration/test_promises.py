@@ -6,14 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from message_buffer.lanes.outcomes import Buffered, Completed, Taken
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import WATCHDOG_PASS_MS, Bus, claim_and_take, new_token, run_until_idle
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import changed, same
 
-SETTINGS = StoreSettings()
 BRISK = Rules(silence_ms=200, typing_inference_ms=0, max_wait_ms=2000, max_messages=4)
 
 

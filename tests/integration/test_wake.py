@@ -8,14 +8,12 @@ from message_buffer.lanes.outcomes import (
     Returned,
     Stale,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import claim_and_take, ids_of
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 
-SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
 
 

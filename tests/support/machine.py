@@ -44,14 +44,14 @@ from message_buffer.lanes.outcomes import (
     WorkIsNear,
 )
 from message_buffer.lanes.valkey.keys import shard_of
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, Key, payload
 from tests.support.model import ConversationModel
 
-SETTINGS = StoreSettings(
+SETTINGS = STAGE_SETTINGS._replace(
     lease_ms=15_000,
     start_ms=10_000,
     horizon_ms=90_000,

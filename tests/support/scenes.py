@@ -4,13 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine, payload
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.outcomes import changed, parts
 
-SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
 

@@ -2,12 +2,8 @@
 
 from collections.abc import Callable
 
-from message_buffer.lanes.valkey.settings import StoreSettings
 from tests.support.emission import take
-from tests.support.engine import Engine
-
-SETTINGS = StoreSettings()
-
+from tests.support.engine import SETTINGS, Engine
 
 State = Callable[[Engine], object]
 

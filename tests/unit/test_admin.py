@@ -14,12 +14,12 @@ from lambdas.admin.service import Admin, operations_of
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
+from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
 from tests.support.engine import Engine, payload
-from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+from tests.support.fakes import CONVERSATION_PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry, valkey_lane
 
 ME = "arn:aws:iam::111122223333:user/ada"
 # What Lambda hands over at most.
@@ -107,14 +107,13 @@ class Desk:
         self.time_left_ms = 60_000
 
     def ask(self, operation: object, **fields: object) -> Json:
-        starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
+        lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         operations = operations_of(
-            Conversations(self.engine.store, starter, self.bus, clock=self.engine.clock),
+            Conversations(lane, self.bus, clock=self.engine.clock),
             RulesAdmin(
                 table=self.table,
                 stage_rules={"silenceMs": 2_000},
-                store=self.engine.store,
-                starter=starter,
+                valkey_lane=lane,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,

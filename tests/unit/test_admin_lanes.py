@@ -9,11 +9,10 @@ import pytest
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation, read_request
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from responder.batch import read_batch
 from responder.buffer import BufferClient
 from tests.support.engine import Engine, payload
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
 
 
@@ -25,8 +24,7 @@ class Desk:
     def __init__(self, window: WindowScene, engine: Engine | None) -> None:
         self.functions, self.bus = FakeFunctions(), FakeBus()
         self.conversations = Conversations(
-            engine.store if engine else None,
-            ProcessorStarter(self.functions, PROCESSOR, RecordedTelemetry()),
+            valkey_lane(engine.store, self.functions) if engine else None,
             self.bus,
             dynamodb_lane=window.lane,
             clock=window.clock,

@@ -67,7 +67,10 @@ def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
     settings = SimpleNamespace(
-        conversation_processor_function="c", processor_function="p", idle_ms=10_000, handover_ms=30_000
+        conversation_processor_function="c",
+        valkey=SimpleNamespace(processor_function="p"),
+        idle_ms=10_000,
+        handover_ms=30_000,
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
     opener = SimpleNamespace(open=raising(AssertionError()), swallowed=raising(AssertionError()))

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import MAX_BODY_BYTES
-from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import SendFailed, StoreOutOfMemory, StoreUnavailable
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.limits import MAX_MESSAGE_BYTES, SECRET_LIFE_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.ingest_scene import HEADERS, SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway, signature
@@ -180,14 +179,14 @@ def test_a_changed_secret_is_known_after_a_while_and_read_only_then(scene: Scene
         scene.post("generic", message())
     assert scene.secrets.reads == 1
     scene.secrets.text = '{"generic": "another"}'
-    scene.secrets_now_ms = LIFE_MS + 1
+    scene.secrets_now_ms = SECRET_LIFE_MS + 1
     assert scene.post("generic", message())[0] == 401
     assert scene.secrets.reads == 2
 
 
 def test_an_old_secret_is_better_than_none(scene: Scene) -> None:
     scene.post("generic", message("m1"))
-    scene.secrets_now_ms = LIFE_MS + 1
+    scene.secrets_now_ms = SECRET_LIFE_MS + 1
     scene.secrets.failures = [SendFailed("read secret: Throttling")]
     assert scene.post("generic", message("m2"))[0] == 200
 

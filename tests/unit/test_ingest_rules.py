@@ -9,7 +9,7 @@ import pytest
 
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.rules.rule_book import CHECK_MS
+from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Json, Scene
 
@@ -99,7 +99,7 @@ def test_a_group_is_one_buffer_or_one_an_author(scene: Scene) -> None:
     scene.post("telegram", telegram("two", message_id=2, author=8))
     assert texts(scene, f"default/telegram/shopbot/{GROUP}") == ["one", "two"]
     scene.rules.write("account:telegram/shopbot", {"perAuthor": True})
-    scene.engine.clock.advance(CHECK_MS)
+    scene.engine.clock.advance(MIN_MS_BETWEEN_RULES_CHECKS)
     scene.post("telegram", telegram("three", message_id=3, author=7))
     scene.post("telegram", telegram("four", message_id=4, author=8))
     scene.post("telegram", telegram("drei", message_id=3, author=7, edited=True))
@@ -148,10 +148,10 @@ def test_case_32_the_next_message_is_buffered_by_the_changed_rules(scene: Scene)
     scene.rules.write("stage", {"silenceMs": 20_000})
     scene.engine.clock.advance(500)
     assert waits_ms(scene, scene.post("generic", message("m2"))[1]) == 8_000
-    scene.engine.clock.advance(CHECK_MS)
+    scene.engine.clock.advance(MIN_MS_BETWEEN_RULES_CHECKS)
     assert waits_ms(scene, scene.post("generic", message("m3"))[1]) == 20_000
     scene.engine.clock.advance(15_000)
-    since_first_ms = 500 + CHECK_MS + 15_000
+    since_first_ms = 500 + MIN_MS_BETWEEN_RULES_CHECKS + 15_000
     assert waits_ms(scene, scene.post("generic", message("m4"))[1]) == 30_000 - since_first_ms
 
 

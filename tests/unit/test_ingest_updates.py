@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.webhook_secrets import EARLY_MS
-from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MIN_BREAKER_PAUSE_MS, SECRET_LIFE_MS
 from tests.support.engine import Engine
+from tests.support.fakes import valkey_lane
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway, rest_gateway
 from tests.support.platforms import FORM, HOST, body_of, content_type, fixtures, name_of, signed
+from tests.support.two_lanes import TwoLanes
+from tests.support.window import make_message_table
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.amended.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -167,6 +171,44 @@ def test_every_fixture_is_accepted_and_its_amendments_are_valid(scene: Scene, fi
         VALIDATOR.validate(event)
 
 
+def leave_window(lanes: TwoLanes) -> str:
+    """Let the DynamoDB lane emit what it holds; its batch id."""
+    lanes.scene.pass_time(60_000)
+    batch_id: str = lanes.scene.events()[-1]["batchId"]
+    return batch_id
+
+
+@pytest.mark.parametrize(
+    ("which", "lane_of_known", "lanes_of_unknown"),
+    [
+        ("valkey", "debounce", ["debounce"]),
+        ("dynamodb", "window", ["window"]),
+        # The message may wait in Valkey, so the platform is to send its edit again.
+        ("fallback in an outage", "window", []),
+        ("fallback after an outage", "window", ["debounce"]),
+    ],
+)
+def test_an_amendment_names_the_lane_that_answered_for_its_message(
+    database: Any, monkeypatch: pytest.MonkeyPatch, which: str, lane_of_known: str, lanes_of_unknown: list[str]
+) -> None:
+    make_message_table(database)
+    lanes = TwoLanes()
+    alone: dict[str, Lane] = {"valkey": valkey_lane(lanes.engine.store), "dynamodb": lanes.scene.lane}
+    scene = Scene(lanes.engine, monkeypatch, lane=alone.get(which, lanes.ingesters[0]))
+    if which not in alone:
+        lanes.cut("ingest", "swallowed")
+    scene.post("telegram", telegram("Order 1"))
+    batch_id = emit(scene, CHAT).batch_id if which == "valkey" else leave_window(lanes)
+    if which == "fallback after an outage":
+        lanes.mend("ingest")
+        lanes.clock.advance(MIN_BREAKER_PAUSE_MS)
+    assert scene.post("telegram", telegram("Order 2", edited=True))[0] == 200
+    scene.post("telegram", telegram("Order 3", message_id=9, edited=True))
+    known, *unknown = scene.amended()
+    assert (known["batchId"], known["lane"]) == (batch_id, lane_of_known)
+    assert [(each["batchId"], each["lane"]) for each in unknown] == [(None, lane) for lane in lanes_of_unknown]
+
+
 # -- what is answered ------------------------------------------------------------------------------
 
 
@@ -255,7 +297,7 @@ def test_p9_a_bots_token_makes_its_updates_that_bots(scene: Scene) -> None:
 def test_p9_a_platform_without_a_secret_is_closed_and_that_is_counted(scene: Scene, platform: str) -> None:
     for text in ("{}", json.dumps({platform: {"accounts": {"111": {}}}})):
         scene.secrets.text = text
-        scene.secrets_now_ms += LIFE_MS + 1
+        scene.secrets_now_ms += SECRET_LIFE_MS + 1
         body = {"Body": "x"} if platform == "twilio" else {}
         assert scene.post(platform, body, secret="")[0] == 401
     assert (scene.telemetry.counts["NoSecret"], scene.telemetry.counts["Unauthentic"]) == (2, 2)
@@ -354,7 +396,7 @@ def test_who_tells_of_no_typing_has_no_such_door(scene: Scene, platform: str) ->
 def test_typing_is_signed_like_everything(scene: Scene) -> None:
     assert scene.post("generic", typing(), route="typing", secret="guess")[0] == 401
     scene.secrets.text = json.dumps({"generic": {"accounts": {"shop": "as", "other": "bs"}}})
-    scene.secrets_now_ms += LIFE_MS + 1
+    scene.secrets_now_ms += SECRET_LIFE_MS + 1
     assert scene.post("generic", [typing(), typing(account="other")], route="typing", secret="as")[0] == 401
     assert scene.post("generic", typing(), route="typing", secret="as")[0] == 200
 

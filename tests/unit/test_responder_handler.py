@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import SendFailed
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import handler as module
@@ -343,7 +343,7 @@ def test_credentials_are_kept_for_a_while_and_an_old_answer_is_better_than_none(
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert store.of("telegram", "bot") == {}
     assert secrets.reads == 1
-    now_ms, secrets.is_away = LIFE_MS + 1, True
+    now_ms, secrets.is_away = SECRET_LIFE_MS + 1, True
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert secrets.reads == 2
 

@@ -94,7 +94,7 @@ def test_what_is_no_lane_is_refused(lane: str) -> None:
 def test_a_lane_without_a_cache_asks_for_none() -> None:
     ingest, admin = config.read_ingest(without_a_cache(INGEST)), config.read_admin(without_a_cache(ADMIN))
     for settings in (ingest, admin):
-        assert (settings.valkey, settings.processor_function) == (None, None)
+        assert settings.valkey is None
         assert settings.dynamodb_lane == ("h", "https://t")
 
 
@@ -148,4 +148,4 @@ def test_iam_needs_all_of_its_names() -> None:
 def test_without_an_argument_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in WATCHDOG.items():
         monkeypatch.setenv(name, value)
-    assert config.read_watchdog().processor_function == "p"
+    assert config.read_watchdog().valkey.processor_function == "p"

@@ -1,13 +1,12 @@
 import pytest
 
-from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog
+from lambdas.watchdog.service import LONGEST_STEP_MS, PAGE, Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Recovered
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeFunctions, RecordedTelemetry
+from tests.support.engine import SETTINGS, Engine
+from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 
@@ -16,9 +15,9 @@ class Scene:
     def __init__(self, engine: Engine, *, shards: int = 1) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
-        self.store = engine.another_store(StoreSettings(shards=shards))
-        starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
-        self.watchdog = Watchdog(self.store, starter, self.telemetry, clock=engine.clock)
+        self.store = engine.another_store(SETTINGS._replace(shards=shards))
+        lane = valkey_lane(self.store, self.functions, self.telemetry)
+        self.watchdog = Watchdog(lane, self.telemetry, clock=engine.clock)
 
     def sweep(self) -> None:
         self.watchdog.sweep(lambda: 25_000)
@@ -83,7 +82,7 @@ def test_every_shard_is_swept(fake: Engine) -> None:
 def three(fake: Engine) -> Scene:
     """Three shards, and a pass that begins with the first."""
     scene = Scene(fake, shards=3)
-    fake.clock.advance(-fake.clock.now_ms % (3 * EVERY_MS))
+    fake.clock.advance(-fake.clock.now_ms % (3 * WATCHDOG_PASS_MS))
     return scene
 
 
@@ -116,7 +115,7 @@ def test_each_pass_begins_at_the_next_shard(three: Scene, monkeypatch: pytest.Mo
     swept = sweeps_of(three, monkeypatch)
     for _ in range(4):
         three.sweep()
-        three.engine.clock.advance(EVERY_MS)
+        three.engine.clock.advance(WATCHDOG_PASS_MS)
     assert swept == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
     assert three.telemetry.counts["Sweeps"] == 4
 
@@ -128,7 +127,7 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
     for _ in range(3):
         left = iter([25_000, 25_000, LONGEST_STEP_MS - 1])
         three.watchdog.sweep(lambda left=left: next(left, 0))  # type: ignore[misc]
-        three.engine.clock.advance(EVERY_MS)
+        three.engine.clock.advance(WATCHDOG_PASS_MS)
     assert swept == [0, 1, 1, 2, 2, 0]
     assert three.telemetry.counts["SweepsCut"] == 3
     assert three.telemetry.said("sweep cut")[0] == {"shards_left": 1}

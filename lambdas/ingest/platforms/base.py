@@ -12,8 +12,10 @@ from pydantic import ValidationError
 
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.limits import MAX_TIME_MS
+from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId
-from message_buffer.messages.message import MAX_TIME_MS, Message
+from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
 Headers = Mapping[str, str]
@@ -101,33 +103,7 @@ class Incoming(NamedTuple):
     """Who serves it, if that is told with the message."""
 
 
-class Edited(NamedTuple):
-    conversation: ConversationId
-    message: Message
-    """As it is now, under the id that it always had."""
-    at_ms: int
-    group: bool = False
-    agent: str | None = None
-
-
-class Deleted(NamedTuple):
-    conversation: ConversationId
-    message_id: str
-    author: str | None
-    at_ms: int
-    group: bool = False
-
-
-class Reacted(NamedTuple):
-    conversation: ConversationId
-    message_id: str
-    author: str | None
-    emoji: str | None
-    """None takes a reaction back."""
-    at_ms: int
-
-
-Update = Incoming | Edited | Deleted | Reacted
+Update = Incoming | Change
 
 
 @dataclass

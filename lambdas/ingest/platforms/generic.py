@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
     Credentials,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
@@ -28,6 +27,7 @@ from lambdas.ingest.platforms.base import (
     hmac_signer,
     parse_json,
 )
+from message_buffer.messages.changes import Edited
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 

@@ -8,13 +8,11 @@ from typing import Any
 
 from lambdas.ingest.platforms.base import (
     Credentials,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
     Json,
     Platform,
-    Reacted,
     Signer,
     Update,
     Webhook,
@@ -28,6 +26,7 @@ from lambdas.ingest.platforms.base import (
     strings_of,
     word_of,
 )
+from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 

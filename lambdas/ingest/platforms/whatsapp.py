@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
-    Deleted,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
     Json,
-    Reacted,
     Signer,
     Update,
     Webhook,
@@ -29,6 +26,7 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
+from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 

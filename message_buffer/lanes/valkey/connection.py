@@ -39,6 +39,7 @@ from message_buffer.errors import (
 )
 from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
@@ -51,9 +52,6 @@ _TRANSIENT = (
     InvalidResponse,
 )  # fmt: skip
 
-
-# ElastiCache closes a connection 12 hours after its IAM sign-in. We open new ones an hour earlier, which costs nothing.
-SIGN_IN_LIFE_MS = 11 * 3_600_000
 
 # Counts an error that no caller will see.
 Swallowed = Callable[[Exception], None]
@@ -121,7 +119,7 @@ class Connection:
     def __init__(
         self,
         open_client: Callable[[], Client],
-        attempts: int = 2,
+        attempts: int = VALKEY_ATTEMPTS,
         *,
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,

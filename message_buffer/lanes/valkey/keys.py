@@ -9,8 +9,7 @@ from hashlib import blake2s
 from zlib import crc32
 
 from message_buffer.errors import InvalidId
-
-MAX_CONVERSATION_BYTES = 1024
+from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 
 def shard_of(conversation: str, shards: int) -> int:
@@ -29,8 +28,8 @@ def encode_conversation(conversation: str) -> bytes:
         encoded = conversation.encode()
     except UnicodeEncodeError as error:
         raise InvalidId("a conversation id must be valid Unicode: it holds a lone surrogate") from error
-    if not 0 < len(encoded) <= MAX_CONVERSATION_BYTES:
-        raise InvalidId(f"a conversation id has 1 to {MAX_CONVERSATION_BYTES} bytes; this one has {len(encoded)}")
+    if not 0 < len(encoded) <= MAX_CONVERSATION_ID_BYTES:
+        raise InvalidId(f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes; this one has {len(encoded)}")
     return encoded
 
 

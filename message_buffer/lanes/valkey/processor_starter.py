@@ -6,9 +6,6 @@ from typing import Protocol
 from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 
-# The processor's name on a stage with only the DynamoDB lane, where no call reserves a start.
-NO_PROCESSOR = "none"
-
 
 class StartsFunctions(Protocol):
     def start(self, function: str, payload: Mapping[str, object]) -> None: ...

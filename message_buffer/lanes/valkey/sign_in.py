@@ -10,10 +10,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
 from message_buffer.lanes.valkey.settings import IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.store import Store
-
-# AWS accepts a token for 15 minutes. It is needed only to sign in.
-TOKEN_REUSE_MS = 600_000
-
+from message_buffer.limits import SIGN_IN_TOKEN_REUSE_MS
 
 SignToken = Callable[[IamAccess], str]
 
@@ -30,7 +27,7 @@ class IamTokens(CredentialProvider):
         self._made_at_ms = 0
 
     def get_credentials(self) -> tuple[str, str]:
-        if not self._token or not 0 <= self._clock() - self._made_at_ms <= TOKEN_REUSE_MS:
+        if not self._token or not 0 <= self._clock() - self._made_at_ms <= SIGN_IN_TOKEN_REUSE_MS:
             self._renew()
         return self._iam.user, self._token
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
+from message_buffer.errors import InvalidId, InvalidInput, InvalidSettings, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import (
@@ -22,7 +22,8 @@ from message_buffer.lanes.valkey.keys import (
     shard_of_encoded,
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.lanes.valkey.settings import A_DAY_MS, StoreSettings
+from message_buffer.lanes.valkey.settings import NOT_TOLD, StoreSettings
+from message_buffer.limits import DAY_MS
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
@@ -34,7 +35,7 @@ class Store:
     def __init__(
         self,
         connection: Connection,
-        settings: StoreSettings | None = None,
+        settings: StoreSettings,
         *,
         clock: Clock = system_clock,
         scripts: Path = LUA_DIRECTORY,
@@ -47,7 +48,7 @@ class Store:
         self._shebang = shebang
         self._loaded: dict[str, Script] = {}
         self._new_call_id = new_call_id
-        self.settings = settings or StoreSettings()
+        self.settings = settings
 
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
@@ -82,8 +83,9 @@ class Store:
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
         reply = self._run(
-            "take_batch", conversation=conversation, now_ms=self._clock(), token=token, token_ms=s.token_ms,
-            batch_prefix=batch_prefix(conversation), limit=s.max_batch, max_bytes=s.max_batch_bytes,
+            "take_batch", conversation=conversation, now_ms=self._clock(), token=token,
+            token_ms=_told("token_ms", s.token_ms), batch_prefix=batch_prefix(conversation),
+            limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
         match reply.word:
             case b"TAKEN":
@@ -136,7 +138,7 @@ class Store:
         return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        _whole("hold_ms", hold_ms, 1, A_DAY_MS)
+        _whole("hold_ms", hold_ms, 1, DAY_MS)
         now_ms = self._clock()
         reply = self._run(
             "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **self._start()
@@ -149,8 +151,8 @@ class Store:
         return outcome(_or_none(reply.due_at_ms), bool(reply.start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
-        _whole("extend_ms", extend_ms, 1, A_DAY_MS)
-        _whole("max_wait_ms", max_wait_ms, 1, A_DAY_MS)
+        _whole("extend_ms", extend_ms, 1, DAY_MS)
+        _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
         reply = self._run(
             "extend_wait", conversation=conversation, now_ms=self._clock(), extend_ms=extend_ms, max_wait_ms=max_wait_ms
         )
@@ -211,15 +213,13 @@ class Store:
 
     def acquire_lease(self, shard: int, lease_id: str) -> o.Acquired | o.LeaseTaken:
         reply = self._run_shard(
-            "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self.settings.lease_ms
+            "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms
         )
         outcome = o.Acquired if reply.word == b"ACQUIRED" else o.LeaseTaken
         return outcome(reply.expires_at_ms)
 
     def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
-        reply = self._run_shard(
-            "renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self.settings.lease_ms
-        )
+        reply = self._run_shard("renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms)
         return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.Lost()
 
     def leave_if_idle(self, shard: int, lease_id: str) -> o.Released | o.WorkIsNear | o.Lost:
@@ -243,8 +243,8 @@ class Store:
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
         s = self.settings
         reply = self._run_shard(
-            "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit, claim_ms=s.claim_ms,
-            look_ms=s.look_ms, call_id=self._new_call_id(),
+            "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit,
+            claim_ms=_told("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
@@ -310,6 +310,10 @@ class Store:
             "max_emitted": self.settings.max_emitted,
         }
 
+    @property
+    def _lease_ms(self) -> int:
+        return _told("lease_ms", self.settings.lease_ms)
+
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
         """Run a script on a conversation; return the answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
@@ -341,6 +345,12 @@ class Store:
             return script.read[values[0]](values)
         except (TypeError, ValueError) as error:
             raise ScriptInvariantBroken(f"{script.name} answered a form that its header does not name") from error
+
+
+def _told(name: str, value: int) -> int:
+    if value == NOT_TOLD:
+        raise InvalidSettings(f"{name} is not among this function's settings, so it must not make this call")
+    return value
 
 
 def _whole(name: str, value: int, low: int, high: int) -> None:

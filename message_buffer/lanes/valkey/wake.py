@@ -15,8 +15,7 @@ from redis.cluster import RedisCluster
 from message_buffer.errors import StoreError
 from message_buffer.lanes.valkey.connection import FAILURES, Client, Swallowed
 from message_buffer.lanes.valkey.keys import wake_key
-
-POP_SECONDS = 20
+from message_buffer.limits import POP_SECONDS
 
 
 class _Line(Protocol):
