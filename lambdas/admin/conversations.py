@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_MESSAGES_SHOWN
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
@@ -16,10 +17,6 @@ from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import decode_fields
 
 Json = dict[str, Any]
-
-# As many as an answer of Lambda surely holds, be each as long as it may be.
-MOST_MESSAGES = 60
-PAGE = 500
 
 
 class Bus(Protocol):
@@ -60,7 +57,7 @@ class Conversations:
         return shown | ({"windows": self._windows(self._dynamodb_lane)} if self._dynamodb_lane else {})
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
-        seen = dynamodb_lane.open_windows(limit=PAGE)
+        seen = dynamodb_lane.open_windows(limit=MAX_CONVERSATIONS_IN_A_PAGE)
         due_at_ms = seen[0].due_at_ms if seen else None
         return {
             "open": len(seen),
@@ -69,7 +66,7 @@ class Conversations:
         }
 
     def _shard(self, valkey_lane: Store, shard: int) -> Json:
-        seen = valkey_lane.recover_expired(shard, limit=PAGE)
+        seen = valkey_lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_PAGE)
         if seen.start_processor:
             self._starter.start(shard)
         due_at_ms = seen.oldest_due_at_ms
@@ -90,7 +87,7 @@ class Conversations:
         return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
 
     def _seen(self, lane: Store | DynamoDbLane, name: str, request: ShowConversation) -> Json:
-        seen = lane.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
+        seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN if request.messages else 0)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
             "shard": lane.shard_of(name),

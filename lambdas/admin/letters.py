@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import ListLetters, OfLetter, ShowLetter
+from lambdas.limits import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, REDRIVE_ANSWER_SECONDS
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
 
@@ -15,12 +16,6 @@ TimeLeft = Callable[[], int]
 
 # What a person wants to know of a letter; not what people wrote.
 HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
-# Of one operator: hidden from a second one for so long if this function dies meanwhile.
-HIDDEN_SECONDS = 90
-# The conversation processor's time-out is 20 seconds at first, and its cold start comes before that.
-ANSWER_SECONDS = 30.0
-# Looking ends while a call can still be answered, and what was hidden be given back.
-LOOKING_MS = 38_000
 
 
 class Queue(Protocol):
@@ -64,7 +59,7 @@ class Letters:
         with self._peek() as letters:
             letter = _find(letters, request.batch_id)
             answer = self._functions.call(
-                self._conversation_processor, {"redrive": _parsed(letter)}, answer_seconds=ANSWER_SECONDS
+                self._conversation_processor, {"redrive": _parsed(letter)}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
                 raise Refused(f"The batch could not be sent again, and stays where it is: {_problem(answer)}.")
@@ -92,8 +87,8 @@ class _Look:
         self.hidden: list[Letter] = []
 
     def __iter__(self) -> Iterator[Letter]:
-        while self._time_left() > LOOKING_MS:
-            received = self._queue.receive(hidden_seconds=HIDDEN_SECONDS)
+        while self._time_left() > MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS:
+            received = self._queue.receive(hidden_seconds=DEAD_LETTER_HIDDEN_SECONDS)
             if not received:
                 return
             self.hidden += received

@@ -4,15 +4,22 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lambdas.limits import (
+    DEFAULT_DEAD_LETTERS_LISTED,
+    MAX_CALLER_CHARACTERS,
+    MAX_DEAD_LETTERS_LISTED,
+    MAX_HOLD_MS,
+    MAX_NAME_CHARACTERS,
+)
 from message_buffer.errors import InvalidInput
 
-Name = Annotated[str, Field(min_length=1, max_length=1_100)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
 class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
-    by: Annotated[str, Field(min_length=1, max_length=256)]
+    by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
     """Who asks: what the caller says, kept beside what is changed. CloudTrail has the proof."""
 
 
@@ -26,7 +33,7 @@ class ShowConversation(OfConversation):
 
 
 class HoldConversation(OfConversation):
-    hold_ms: Annotated[int, Field(ge=1, le=86_400_000, alias="holdMs")]
+    hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
 
 
 class AskGate(OfConversation):
@@ -41,7 +48,7 @@ class OfScope(Request):
 
 
 class ListRules(Request):
-    prefix: Annotated[str, Field(max_length=1_100)] = ""
+    prefix: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] = ""
 
 
 class SetRules(OfScope):
@@ -59,7 +66,7 @@ class ExplainRules(OfConversation):
 
 
 class ListLetters(Request):
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    limit: Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS_LISTED)] = DEFAULT_DEAD_LETTERS_LISTED
 
 
 class OfLetter(Request):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_RULES_LISTED, MIN_MS_LEFT_TO_RETIME
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from message_buffer.lanes.outcomes import Retimed
@@ -22,11 +23,6 @@ from message_buffer.telemetry import Telemetry
 
 Json = dict[str, Any]
 
-# As many as an answer of Lambda surely holds, unless their rules are huge.
-MOST_LISTED = 5_000
-PAGE = 500
-# Retiming ends while there is time for the slowest page and the answer.
-ANSWERING_MS = 10_000
 # Stands for the parts of a conversation's id that a scope leaves open.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
@@ -84,7 +80,7 @@ class RulesAdmin:
 
     def list(self, request: ListRules) -> Json:
         found = sorted(each for each in self._table.read_all() if each.scope.startswith(request.prefix))
-        return {"rules": [_shown(each) for each in found[:MOST_LISTED]], "more": len(found) > MOST_LISTED}
+        return {"rules": [_shown(each) for each in found[:MAX_RULES_LISTED]], "more": len(found) > MAX_RULES_LISTED}
 
     def get(self, request: OfScope) -> Json:
         for each in self._table.read_all():
@@ -151,7 +147,7 @@ class RulesAdmin:
         if self._store is None:
             return True  # a window that is open stays as long as it was opened for
         for name in self._open_conversations(self._store, scope):
-            if self._time_left() < ANSWERING_MS:
+            if self._time_left() < MIN_MS_LEFT_TO_RETIME:
                 return False
             conversation = parse_conversation_id(name)
             agent = _agent_of(book, conversation)
@@ -175,7 +171,7 @@ class RulesAdmin:
         for shard in range(store.settings.shards):
             cursor: str | None = FIRST_PAGE
             while cursor:
-                page = store.list_conversations(shard, cursor=cursor, limit=PAGE)
+                page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
                 yield from (each.conversation for each in page.conversations)
                 cursor = page.next_cursor
 

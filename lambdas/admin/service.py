@@ -28,6 +28,7 @@ from lambdas.admin.requests import (
     read_request,
 )
 from lambdas.admin.rules import RulesAdmin
+from lambdas.limits import MAX_CALLER_CHARACTERS
 from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
 from message_buffer.telemetry import Telemetry
 
@@ -89,7 +90,7 @@ class Admin:
 
     def _tell(self, operation: str, fields: Json, outcome: str) -> None:
         """Who did what to whom; no texts, and no rules, which may be anything that somebody typed."""
-        named = {name: str(fields[name])[:256] for name in WHOM if name in fields}
+        named = {name: str(fields[name])[:MAX_CALLER_CHARACTERS] for name in WHOM if name in fields}
         self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
 
 

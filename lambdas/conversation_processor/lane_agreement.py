@@ -8,6 +8,7 @@ by then are left out here.
 
 from hashlib import blake2s
 
+from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, MAX_WAITS_FOR_DYNAMODB_LANE
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.lane import REMEMBER_MS, SendsTriggers
@@ -15,12 +16,6 @@ from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.messages.wire_form import id_of
 from message_buffer.telemetry import Telemetry
-
-# So often a batch waits for the DynamoDB lane to emit what it holds of the same conversation.
-MOST_WAITS = 5
-# So many attempts are spent on that and on a table that does not answer. An outage of the table is not to be one of
-# the Valkey lane.
-MOST_ATTEMPTS = 10
 
 
 class DynamoDbLaneFirst(Exception):
@@ -38,8 +33,8 @@ class LaneAgreement:
         triggers: SendsTriggers,
         telemetry: Telemetry,
         *,
-        max_waits: int = MOST_WAITS,
-        max_attempts_of_agreement: int = MOST_ATTEMPTS,
+        max_waits: int = MAX_WAITS_FOR_DYNAMODB_LANE,
+        max_attempts_of_agreement: int = MAX_ATTEMPTS_TO_AGREE,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table

@@ -6,6 +6,7 @@ from random import SystemRandom
 from uuid import uuid4
 
 from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
+from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
@@ -13,11 +14,6 @@ from message_buffer.lanes.outcomes import Stale, Taken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
-
-# What the DynamoDB lane holds goes out in a moment.
-DYNAMODB_LANE_FIRST_MS = 1_000
-# Ten attempts are half a minute.
-ASK_AGAIN_MS = 3_000
 
 _random = SystemRandom().random
 
@@ -58,7 +54,7 @@ class ConversationProcessor:
             return
         except DynamoDbLaneUnasked as error:
             self._telemetry.warn("message table silent", conversation=conversation, reason=str(error))
-            self._put_back(conversation, token, wait_ms=ASK_AGAIN_MS)
+            self._put_back(conversation, token, wait_ms=ASK_TABLE_AGAIN_MS)
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
             self._try_later(conversation, token, taken, error)

@@ -17,6 +17,16 @@ from random import SystemRandom
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from lambdas.limits import (
+    HEARTBEAT_SECONDS,
+    MAX_BYTES_IN_A_BATCH,
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_READS_OF_A_WINDOW,
+    MAX_TRIGGER_REST_MS,
+    MAX_WINDOWS_IN_A_SWEEP,
+    MIN_TRIGGER_REST_MS,
+    WINDOW_LOCK_MS,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
@@ -26,16 +36,6 @@ from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen,
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.telemetry import Telemetry
-
-# As long as the queue hides a trigger that was received; both are prolonged while work goes on.
-LOCK_MS = 30_000
-BEAT_SECONDS = 10.0
-# Another one's work is mostly over in a moment.
-LONGEST_REST_MS = 5_000
-# What is edited while it is read is read again.
-READS = 5
-MAX_MESSAGES, MAX_BYTES = 1_000, 4_194_304
-MOST_IN_A_SWEEP = 500
 
 _random = SystemRandom().random
 
@@ -71,7 +71,7 @@ class DynamoDbProcessor:
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
-        beat_seconds: float = BEAT_SECONDS,
+        beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._table = table
         self._triggers = triggers
@@ -87,21 +87,21 @@ class DynamoDbProcessor:
         try:
             time.require_a_call()
             window = self._table.acquire(
-                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + LOCK_MS
+                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + WINDOW_LOCK_MS
             )
             if window.owner != owner:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
             # An edit of a held message is in the way for a moment, as a busy table is for a while.
-            self._rest(trigger, LONGEST_REST_MS)
+            self._rest(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
     def sweep(self) -> None:
         """Windows whose trigger was lost get another one."""
         now_ms = self._clock()
-        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBER_MS, limit=MOST_IN_A_SWEEP)
+        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBER_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
         overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - GRACE_MS]
         for conversation in overdue:
             self._triggers.send(conversation, delay_ms=0)
@@ -123,16 +123,16 @@ class DynamoDbProcessor:
             self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.owner_until_ms - now_ms, LONGEST_REST_MS)
+            rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
         self._telemetry.info("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
-        self._rest(trigger, max(rest_ms, 1_000))
+        self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
         return False
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
         def beat() -> None:
-            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + LOCK_MS):
+            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + WINDOW_LOCK_MS):
                 raise LockLost("the lock ran out, and somebody else has the window now")
-            self._triggers.rest(trigger, for_ms=LOCK_MS)
+            self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
@@ -161,7 +161,7 @@ class DynamoDbProcessor:
 
     def _batch(self, locked: _Locked) -> _Batch | None:
         """The one that was frozen before, or a new one; None: nothing waited, and the window is closed."""
-        for _ in range(READS):
+        for _ in range(MAX_READS_OF_A_WINDOW):
             contents = self._table.read(locked.conversation)
             if contents.window.owner != locked.owner:
                 raise LockLost("the lock ran out, and somebody else has the window now")
@@ -235,11 +235,11 @@ def _again(frozen: Frozen, contents: Contents) -> _Batch:
 def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
     """As many as one batch holds, but always one."""
     size = 0
-    for count, each in enumerate(stored[:MAX_MESSAGES]):
+    for count, each in enumerate(stored[:MAX_MESSAGES_IN_A_BATCH]):
         size += len(each.body)
-        if count and size > MAX_BYTES:
+        if count and size > MAX_BYTES_IN_A_BATCH:
             return stored[:count]
-    return stored[:MAX_MESSAGES]
+    return stored[:MAX_MESSAGES_IN_A_BATCH]
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:

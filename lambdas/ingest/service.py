@@ -15,6 +15,7 @@ from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Deleted, Edited, Incoming, Intake, Platform, Reacted, Signer, Webhook, to_json
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.limits import MAX_WEBHOOK_BYTES, RETRY_AFTER_SECONDS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.cancelled import DETAIL_TYPE as CANCELLED
@@ -30,8 +31,6 @@ from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 from message_buffer.telemetry import Telemetry
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
-RETRY_AFTER_SECONDS = 5
 # Nobody writes a caption for these.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that are buttons, or rows of a list.
@@ -182,8 +181,8 @@ class Ingest:
         return Response(200, to_json({"conversations": conversations}))
 
     def _authenticate(self, platform: Platform, webhook: Webhook) -> Signer | Response:
-        if len(webhook.body) > MAX_BODY_BYTES:
-            return refuse(413, f"A webhook has at most {MAX_BODY_BYTES} bytes.")
+        if len(webhook.body) > MAX_WEBHOOK_BYTES:
+            return refuse(413, f"A webhook has at most {MAX_WEBHOOK_BYTES} bytes.")
         credentials = self._secrets.of(platform.name)
         signer = platform.authenticate(webhook, credentials)
         if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:

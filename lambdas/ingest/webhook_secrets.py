@@ -22,12 +22,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import Credentials, object_of
+from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.aws.cached_secret import LIFE_MS, KeptSecret, ReadsSecrets
 from message_buffer.clock import Clock, system_clock
 from message_buffer.telemetry import Telemetry
-
-# A flood of forgeries makes a worker read no more often than this.
-EARLY_MS = 10_000
 
 NOBODY = Credentials()
 
@@ -55,7 +53,7 @@ class WebhookSecrets:
 
     def after_a_refusal(self, platform: str) -> Credentials:
         """Read early: the secret may just have been replaced."""
-        return self.of(platform, at_most_ms_old=EARLY_MS)
+        return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 
 def _parse(text: str) -> Mapping[str, Credentials]:

@@ -11,24 +11,26 @@ from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from lambdas.limits import (
+    LEASE_RENEWALS,
+    MAX_CONVERSATIONS_IN_A_CLAIM,
+    MAX_LEASES_WITHOUT_VALKEY,
+    MAX_MS_BETWEEN_LEASE_RENEWALS,
+    MAX_PAUSE_MS,
+    MAX_RETURN_MS,
+    MAX_STARTS_AT_ONCE,
+    MAX_STARTS_UNDER_WAY,
+    METRICS_EVERY_MS,
+    MIN_MS_LEFT_TO_PAUSE,
+    MIN_PAUSE_MS,
+    MIN_RETURN_MS,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, Held, Lost, Released, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
-
-# Starting a conversation processor is waiting for Lambda's answer: as many wait at once as one claim may bring.
-WORKERS = 32
-MOST_UNDER_WAY = 200
-MOST_IN_A_CLAIM = 100
-RETURN_AFTER_MS = 250
-LONGEST_RETURN_MS = 5_000
-RENEW_MS = 5_000
-REPORT_MS = 30_000
-FIRST_PAUSE_MS = 50
-LONGEST_PAUSE_MS = 1_000
-LEAST_REMAINING_MS = 2_000
 
 
 class Exit(StrEnum):
@@ -68,7 +70,7 @@ class ConversationProcessors:
     def __init__(self, functions: PreparedFunctions, function: str) -> None:
         self._functions = functions
         self._function = function
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="start-conversation-processor")
+        self._pool = ThreadPoolExecutor(MAX_STARTS_AT_ONCE, thread_name_prefix="start-conversation-processor")
         self._under_way: dict[Future[None], str] = {}
 
     @property
@@ -77,7 +79,7 @@ class ConversationProcessors:
 
     @property
     def room(self) -> int:
-        return max(MOST_UNDER_WAY - len(self._under_way), 0)
+        return max(MAX_STARTS_UNDER_WAY - len(self._under_way), 0)
 
     def prepare(self) -> None:
         """While the first conversation still waits for its silence."""
@@ -128,10 +130,10 @@ class Processor:
         self._shard = shard
         self._lease_id = uuid4().hex
         self._clock, self._monotonic_ms, self._sleep = time or Time()
-        self._renew_ms = min(RENEW_MS, store.settings.lease_ms // 3)
+        self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
         self._failures_in_a_row = 0
-        self._pause_ms = FIRST_PAUSE_MS
+        self._pause_ms = MIN_PAUSE_MS
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
@@ -153,7 +155,7 @@ class Processor:
         """One step; while Valkey is away, pauses that get longer, until the lease is long lost."""
         try:
             leave = step(remaining_ms())
-            self._down_since, self._pause_ms = None, FIRST_PAUSE_MS
+            self._down_since, self._pause_ms = None, MIN_PAUSE_MS
             return leave
         except StoreError as error:
             if not error.retryable:
@@ -163,10 +165,13 @@ class Processor:
             if self._down_since is None:
                 self._down_since = now
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
-            if now - self._down_since > 2 * self._store.settings.lease_ms or remaining_ms() < LEAST_REMAINING_MS:
+            if (
+                now - self._down_since > MAX_LEASES_WITHOUT_VALKEY * self._store.settings.lease_ms
+                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE
+            ):
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)
-        self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        self._pause_ms = min(2 * self._pause_ms, MAX_PAUSE_MS)
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
@@ -187,7 +192,7 @@ class Processor:
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
             return None
-        limit = min(MOST_IN_A_CLAIM, self._conversation_processors.room)
+        limit = min(MAX_CONVERSATIONS_IN_A_CLAIM, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
             return self._come_back()
@@ -229,7 +234,7 @@ class Processor:
             if error is None:
                 self._failures_in_a_row = 0
                 continue
-            wait_ms = min(RETURN_AFTER_MS << min(self._failures_in_a_row, 10), LONGEST_RETURN_MS)
+            wait_ms = min(MIN_RETURN_MS << min(self._failures_in_a_row, 10), MAX_RETURN_MS)
             self._failures_in_a_row += 1
             outcome = self._store.return_claim(conversation, self._lease_id, due_at_ms=self._clock() + wait_ms)
             self._telemetry.count("ConversationProcessorStartFailures")
@@ -258,6 +263,6 @@ class Processor:
 
     def _report(self) -> None:
         """A long run must not keep its metrics to itself until it ends."""
-        if self._monotonic_ms() - self._reported_at >= REPORT_MS:
+        if self._monotonic_ms() - self._reported_at >= METRICS_EVERY_MS:
             self._reported_at = self._monotonic_ms()
             self._telemetry.flush()

@@ -3,20 +3,18 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
+from lambdas.limits import (
+    MAX_CONVERSATIONS_IN_A_RECOVERY,
+    MAX_CONVERSATIONS_RECOVERED_IN_A_PASS,
+    MAX_STEP_MS,
+    PASS_EVERY_MS,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.lanes.outcomes import Recovered
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
-
-PAGE = 500
-# What is left waits for the next sweep.
-MOST_IN_A_SWEEP = 50_000
-EVERY_MS = 30_000
-# The slowest step: a Valkey that does not answer is given up after 2.4 seconds; then a processor is started.
-LONGEST_STEP_MS = 4_000 + LONGEST_CALL_MS
 
 
 class _Health(NamedTuple):
@@ -40,11 +38,11 @@ class Watchdog:
         Each pass begins at another shard: where the time does not reach for all, none is always left out.
         """
         shards = self._store.settings.shards
-        first = self._clock() // EVERY_MS % shards
+        first = self._clock() // PASS_EVERY_MS % shards
         first_error: StoreError | None = None
         seen: list[_Health] = []
         for n in range(shards):
-            if remaining_ms() < LONGEST_STEP_MS:
+            if remaining_ms() < MAX_STEP_MS:
                 self._telemetry.count("SweepsCut")
                 self._telemetry.warn("sweep cut", shards_left=shards - n)
                 break
@@ -85,12 +83,12 @@ class Watchdog:
         """Page by page; a page that is not full was the last."""
         conversations = 0
         while True:
-            recovered = self._store.recover_expired(shard, limit=PAGE)
+            recovered = self._store.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
             if recovered.start_processor:
                 self._starter.start(shard)
             for conversation in recovered.conversations:
                 self._telemetry.warn("recovered", conversation=conversation)
             conversations += len(recovered.conversations)
-            full = len(recovered.conversations) >= PAGE
-            if not full or conversations >= MOST_IN_A_SWEEP or remaining_ms() < LONGEST_STEP_MS:
+            full = len(recovered.conversations) >= MAX_CONVERSATIONS_IN_A_RECOVERY
+            if not full or conversations >= MAX_CONVERSATIONS_RECOVERED_IN_A_PASS or remaining_ms() < MAX_STEP_MS:
                 return recovered, conversations

@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as LostConnection
 
-from lambdas.admin.conversations import MOST_MESSAGES, Conversations
-from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
-from lambdas.admin.rules import ANSWERING_MS, RulesAdmin
+from lambdas.admin.conversations import Conversations
+from lambdas.admin.letters import Letters
+from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
+from lambdas.limits import (
+    DEAD_LETTER_HIDDEN_SECONDS,
+    MAX_MESSAGES_SHOWN,
+    MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
+    MIN_MS_LEFT_TO_RETIME,
+)
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.valkey.connection import Connection
@@ -263,10 +269,10 @@ def test_the_longest_messages_fit_into_an_answer(desk: Desk) -> None:
     grows = {"data": [1] * (MAX_MESSAGE_BYTES // 2 - 100)}
     longest = encode(Message.model_validate({"id": "m", "platform": "generic", "receivedAt": 0} | grows))
     assert len(longest) > MAX_MESSAGE_BYTES - 1_000
-    for n in range(MOST_MESSAGES + 1):
+    for n in range(MAX_MESSAGES_SHOWN + 1):
         desk.engine.store.buffer_message(NAME, f"m{n}", payload=longest, timing=Rules().timing)
     shown = desk.result("conversation.show", conversation=NAME, messages=True)
-    assert len(shown["messages"]) == MOST_MESSAGES
+    assert len(shown["messages"]) == MAX_MESSAGES_SHOWN
     assert len(json.dumps(shown)) < ANSWER_BYTES
 
 
@@ -507,7 +513,7 @@ def test_every_kind_of_scope_finds_its_open_buffers(desk: Desk, scope: str, rule
 
 def test_retiming_ends_before_the_time_does_and_says_so(desk: Desk) -> None:
     desk.engine.send("acme/sms/+1/+2", "m1")
-    desk.time_left_ms = ANSWERING_MS - 1
+    desk.time_left_ms = MIN_MS_LEFT_TO_RETIME - 1
     answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
     assert answer["open"]["complete"] is False
     assert desk.table.items["stage"].rules == {"silenceMs": 5_000}
@@ -533,7 +539,7 @@ def test_letters_are_listed_without_words_and_given_back(desk: Desk) -> None:
     assert {head["messages"] for head in listed["letters"]} == {2}
     assert "hello" not in str(listed)
     assert desk.queue.hidden == set()
-    assert desk.queue.hidden_seconds == HIDDEN_SECONDS > 60, "hidden for as long as this function may run"
+    assert desk.queue.hidden_seconds == DEAD_LETTER_HIDDEN_SECONDS > 60, "hidden for as long as this function may run"
 
 
 def test_letters_that_cannot_be_given_back_are_listed_all_the_same(desk: Desk) -> None:
@@ -607,6 +613,6 @@ def test_a_letter_whose_fate_is_not_known_stays(desk: Desk) -> None:
 
 def test_looking_ends_while_there_is_time_to_act(desk: Desk) -> None:
     desk.queue = FakeLetters(letter("b0"))
-    desk.time_left_ms = LOOKING_MS
+    desk.time_left_ms = MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
     assert desk.error("dead.redrive", batchId="b0")[0] == "not_found"
     assert desk.conversation_processor.calls == []

@@ -1,6 +1,7 @@
 import pytest
 
-from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_STEP_MS, PASS_EVERY_MS
+from lambdas.watchdog.service import Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Recovered
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -63,11 +64,14 @@ def test_what_a_dead_conversation_processor_left_comes_back(scene: Scene) -> Non
 
 
 def test_full_pages_are_followed_by_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = [Recovered(0, 0, None, None, True, [f"c{n}" for n in range(size)]) for size in (PAGE, PAGE, 1)]
+    pages = [
+        Recovered(0, 0, None, None, True, [f"c{n}" for n in range(size)])
+        for size in (MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_IN_A_RECOVERY, 1)
+    ]
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: pages.pop(0))
     scene.sweep()
     assert pages == []
-    assert scene.telemetry.counts["Recovered"] == 2 * PAGE + 1
+    assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY + 1
 
 
 def test_every_shard_is_swept(fake: Engine) -> None:
@@ -83,7 +87,7 @@ def test_every_shard_is_swept(fake: Engine) -> None:
 def three(fake: Engine) -> Scene:
     """Three shards, and a pass that begins with the first."""
     scene = Scene(fake, shards=3)
-    fake.clock.advance(-fake.clock.now_ms % (3 * EVERY_MS))
+    fake.clock.advance(-fake.clock.now_ms % (3 * PASS_EVERY_MS))
     return scene
 
 
@@ -116,7 +120,7 @@ def test_each_pass_begins_at_the_next_shard(three: Scene, monkeypatch: pytest.Mo
     swept = sweeps_of(three, monkeypatch)
     for _ in range(4):
         three.sweep()
-        three.engine.clock.advance(EVERY_MS)
+        three.engine.clock.advance(PASS_EVERY_MS)
     assert swept == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
     assert three.telemetry.counts["Sweeps"] == 4
 
@@ -126,9 +130,9 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
 ) -> None:
     swept = sweeps_of(three, monkeypatch)
     for _ in range(3):
-        left = iter([25_000, 25_000, LONGEST_STEP_MS - 1])
+        left = iter([25_000, 25_000, MAX_STEP_MS - 1])
         three.watchdog.sweep(lambda left=left: next(left, 0))  # type: ignore[misc]
-        three.engine.clock.advance(EVERY_MS)
+        three.engine.clock.advance(PASS_EVERY_MS)
     assert swept == [0, 1, 1, 2, 2, 0]
     assert three.telemetry.counts["SweepsCut"] == 3
     assert three.telemetry.said("sweep cut")[0] == {"shards_left": 1}
@@ -138,11 +142,11 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
 def test_a_shard_with_more_pages_than_there_is_time_for_is_left_to_the_next_pass(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = Recovered(0, 0, None, None, False, ["c"] * PAGE)
+    full = Recovered(0, 0, None, None, False, ["c"] * MAX_CONVERSATIONS_IN_A_RECOVERY)
     left = iter([25_000, 25_000, 0])
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: full)
     scene.watchdog.sweep(lambda: next(left))
-    assert scene.telemetry.counts["Recovered"] == 2 * PAGE
+    assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY
 
 
 def test_a_pass_tells_one_value_of_all_shards(three: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

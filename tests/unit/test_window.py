@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from lambdas.dynamodb_processor import service
-from lambdas.dynamodb_processor.service import LONGEST_REST_MS, MAX_MESSAGES
+from lambdas.limits import MAX_MESSAGES_IN_A_BATCH, MAX_TRIGGER_REST_MS
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import table as message_table
@@ -195,7 +195,7 @@ def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: Wind
 def test_more_than_one_batch_holds_goes_out_in_several_at_once(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
+    monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 30)
     ids = [f"m{n:04}" for n in range(40)]
     for message_id in ids:
         window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
@@ -209,7 +209,7 @@ def test_more_than_one_batch_holds_goes_out_in_several_at_once(
 def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
+    monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 2)
     window.bus.failures = [SendFailed("put event: Throttling")]
     for message_id in ("m1", "m2", "m3"):
         window.send(message_id)
@@ -220,7 +220,7 @@ def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
 def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_BYTES", 300)
+    monkeypatch.setattr(service, "MAX_BYTES_IN_A_BATCH", 300)
     for n in range(3):
         window.send(f"m{n}", text="x" * 200)
     window.pass_time(WINDOW_MS + 5_000)
@@ -232,7 +232,7 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     window.clock.advance(WINDOW_MS)
     now_ms = window.clock()
     window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
-    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
+    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
     frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
     assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
     assert window.table.window(CONVERSATION).frozen == frozen
@@ -377,7 +377,7 @@ def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene
     assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
     window.run()
     (waiting,) = window.triggers.waiting
-    assert waiting.visible_at_ms == window.clock() + LONGEST_REST_MS
+    assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_REST_MS
     assert window.telemetry.counts["TriggersReturned"] == 1
     window.pass_time(25_000)
     assert window.batches() == [["m1"]]

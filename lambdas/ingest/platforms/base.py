@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from lambdas.limits import MAX_DIGITS_OF_A_TIME_IN_SECONDS
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.messages.conversation_id import ConversationId
@@ -19,9 +20,6 @@ from message_buffer.messages.wire_form import mend_id
 Headers = Mapping[str, str]
 Query = Mapping[str, str]
 Json = Mapping[str, Any]
-
-# Digits of the last second that a time may have.
-LONGEST_SECONDS = 11
 
 
 class InvalidWebhook(InvalidInput):
@@ -223,7 +221,11 @@ def address_of(value: Any) -> str:
 
 def ms_of_seconds(seconds: Any) -> int | None:
     text = str(seconds) if type(seconds) is int or isinstance(seconds, str) else ""
-    return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) <= LONGEST_SECONDS else None
+    return (
+        int(text) * 1_000
+        if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS_OF_A_TIME_IN_SECONDS
+        else None
+    )
 
 
 def time_ms(value: Any) -> int | None:

@@ -28,10 +28,9 @@ from lambdas.ingest.platforms.base import (
     hmac_signer,
     parse_json,
 )
+from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
-
-MOST_MESSAGES = 1_000
 
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 
@@ -63,8 +62,10 @@ def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
     parsed = parse_json(body)
     if isinstance(parsed, dict):
         return [(parsed, "")]
-    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MOST_MESSAGES:
-        raise InvalidWebhook(f"The body must be a JSON object or a list of 1 to {MOST_MESSAGES} of them.")
+    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MAX_MESSAGES_IN_A_GENERIC_WEBHOOK:
+        raise InvalidWebhook(
+            f"The body must be a JSON object or a list of 1 to {MAX_MESSAGES_IN_A_GENERIC_WEBHOOK} of them."
+        )
     for place, given in enumerate(parsed):
         if not isinstance(given, dict):
             raise InvalidWebhook(f"[{place}] must be a JSON object.")

@@ -25,14 +25,12 @@ from lambdas.ingest.platforms.base import (
     drop_nones,
     is_same,
 )
+from lambdas.limits import MAX_FIELDS_IN_A_TWILIO_FORM, MAX_MEDIA_IN_A_TWILIO_FORM
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
 Form = list[tuple[str, str]]
 
-# Twilio sends a few dozen.
-MOST_FIELDS = 1_000
-MOST_MEDIA = 10
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
@@ -78,7 +76,7 @@ def _is_form(webhook: Webhook) -> bool:
 
 def _form(body: bytes) -> Form:
     try:
-        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS_IN_A_TWILIO_FORM)
     except ValueError as error:
         raise InvalidWebhook("The body is not a form.") from error
 
@@ -160,7 +158,11 @@ def _choice(form: Mapping[str, str]) -> dict[str, Any]:
 
 def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
     given = form.get("NumMedia", "0")
-    count = min(int(given), MOST_MEDIA) if given.isascii() and given.isdigit() and len(given) < len("1000") else 0
+    count = (
+        min(int(given), MAX_MEDIA_IN_A_TWILIO_FORM)
+        if given.isascii() and given.isdigit() and len(given) < len("1000")
+        else 0
+    )
     kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
     return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
 
