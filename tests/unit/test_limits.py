@@ -14,7 +14,7 @@ def test_every_time_that_is_read_from_a_platforms_seconds_is_one_that_a_message_
 
 def test_both_lanes_put_the_same_into_one_batch() -> None:
     store = StoreSettings()
-    assert (limits.MAX_MESSAGES_IN_A_BATCH, limits.MAX_BYTES_IN_A_BATCH) == (store.max_batch, store.max_batch_bytes)
+    assert (store.max_batch, store.max_batch_bytes) == (limits.MAX_MESSAGES_IN_A_BATCH, limits.MAX_BYTES_IN_A_BATCH)
     assert limits.MAX_MESSAGES_IN_A_BATCH == COUNT_LIMIT
 
 
