@@ -46,6 +46,8 @@ DEFAULT_CONVERSATIONS_LISTED = 50
 MAX_PAGES_IN_A_LISTING = 200
 # The index of open windows has no cursor for operators, so a listing looks at so many of them at most.
 MAX_WINDOWS_IN_A_LISTING = 5_000
+# A cursor names a shard and a position in one of its keys, of at most 20 digits.
+MAX_CURSOR_CHARACTERS = 64
 # Retiming stops while there is time for the slowest page and for the answer.
 MIN_MS_LEFT_TO_RETIME = 10_000
 

@@ -4,7 +4,15 @@ import json
 from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.admin.listing import list_conversations
+from lambdas.admin.requests import (
+    AskGate,
+    HoldConversation,
+    ListConversations,
+    OfConversation,
+    Request,
+    ShowConversation,
+)
 from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_MESSAGES_SHOWN
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
@@ -78,6 +86,9 @@ class Conversations:
             "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
             "heartbeatAt": seen.heartbeat_at_ms,
         }
+
+    def list(self, request: ListConversations) -> Json:
+        return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
 
     def show(self, request: ShowConversation) -> Json:
         """Of the Valkey lane, if there is one; with what the DynamoDB lane behind it holds, if it does."""

@@ -5,8 +5,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lambdas.limits import (
+    DEFAULT_CONVERSATIONS_LISTED,
     DEFAULT_DEAD_LETTERS_LISTED,
     MAX_CALLER_CHARACTERS,
+    MAX_CONVERSATIONS_LISTED,
+    MAX_CURSOR_CHARACTERS,
     MAX_DEAD_LETTERS_LISTED,
     MAX_HOLD_MS,
     MAX_NAME_CHARACTERS,
@@ -30,6 +33,16 @@ class OfConversation(Request):
 class ShowConversation(OfConversation):
     messages: bool = False
     """People's words are shown only on request."""
+
+
+class ListConversations(Request):
+    tenant: Name | None = None
+    platform: Name | None = None
+    shard: Annotated[int | None, Field(ge=0)] = None
+    """Only this shard of the Valkey lane, and no windows."""
+    cursor: Annotated[str | None, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS)] = None
+    """`next` of the answer before."""
+    limit: Annotated[int, Field(ge=1, le=MAX_CONVERSATIONS_LISTED)] = DEFAULT_CONVERSATIONS_LISTED
 
 
 class HoldConversation(OfConversation):

@@ -15,6 +15,7 @@ from lambdas.admin.requests import (
     DeleteRules,
     ExplainRules,
     HoldConversation,
+    ListConversations,
     ListLetters,
     ListRules,
     OfConversation,
@@ -42,6 +43,7 @@ WHOM = ("by", "conversation", "scope", "batchId")
 def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Letters) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
+        "conversation.list": _on(ListConversations, conversations.list),
         "conversation.show": _on(ShowConversation, conversations.show),
         "conversation.flush": _on(OfConversation, conversations.flush),
         "conversation.cancel": _on(OfConversation, conversations.cancel),

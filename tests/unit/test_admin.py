@@ -14,6 +14,7 @@ from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
     DEAD_LETTER_HIDDEN_SECONDS,
     MAX_MESSAGES_SHOWN,
+    MAX_PAGES_IN_A_LISTING,
     MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
     MIN_MS_LEFT_TO_RETIME,
 )
@@ -21,6 +22,7 @@ from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
@@ -160,6 +162,105 @@ def letter(batch_id: str, *texts: str, **more: object) -> str:
             "payloads": [payload(f"m{n}", text).decode() for n, text in enumerate(texts)], **more,
         }
     )  # fmt: skip
+
+
+# -- the list of conversations ---------------------------------------------------------------------
+
+
+def listed(desk: Desk, **fields: object) -> list[Json]:
+    """All answers' conversations, as a program asks for them."""
+    found: list[Json] = []
+    cursor = None
+    for _ in range(1_000):
+        answer = desk.result("conversation.list", cursor=cursor, **fields)
+        found += answer["conversations"]
+        cursor = answer["next"]
+        assert answer["more"] is (cursor is not None)
+        if cursor is None:
+            return found
+    raise AssertionError("the list has no end")
+
+
+def test_conversations_are_listed_with_what_they_wait_for_and_no_words(behind_it: Desk) -> None:
+    desk = behind_it
+    desk.engine.send(NAME, "m1")
+    waiting = desk.engine.send(NAME, "m2")
+    assert listed(desk) == [
+        {
+            "conversation": NAME, "lane": "valkey", "shard": desk.engine.store.shard_of(NAME), "state": "pending",
+            "count": 2, "frozen": 0, "reason": "silence", "dueAt": waiting.due_at_ms,
+        }
+    ]  # fmt: skip
+
+
+def test_a_conversation_whose_batch_is_on_its_way_is_listed_with_what_waits_behind_it(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1", rules=Rules(priority="vip"))
+    desk.engine.claim()
+    desk.engine.store.take_batch(NAME, "token")
+    (row,) = listed(desk)
+    assert (row["state"], row["count"], row["frozen"], row["dueAt"]) == ("inflight", 0, 1, None)
+    desk.engine.send(NAME, "m2")
+    (row,) = listed(desk)
+    assert (row["state"], row["count"], row["frozen"]) == ("inflight", 1, 1)
+
+
+def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None:
+    names = ["acme/sms/+1/+2", "acme/whatsapp/1/2", "acme2/sms/+1/+2", "a%2Fb/sms/+1/+2"]
+    for name in names:
+        desk.engine.send(name, "m1")
+
+    def found(**fields: object) -> list[str]:
+        return sorted(row["conversation"] for row in listed(desk, **fields))
+
+    assert found() == sorted(names)
+    assert found(tenant="acme") == names[:2]
+    assert found(platform="sms") == sorted([names[0], *names[2:]])
+    assert found(tenant="acme", platform="sms") == names[:1]
+    assert found(tenant="a/b") == names[3:]
+    assert found(tenant="nobody") == []
+
+
+def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) -> None:
+    desk = Desk(fake)
+    fake.store = fake.another_store(StoreSettings(shards=3))
+    names = {f"acme/sms/+1/{n}" for n in range(40)}
+    for name in names:
+        fake.send(name, "m1")
+    rows = listed(desk, limit=1)
+    assert sorted(row["conversation"] for row in rows) == sorted(names)
+    assert {row["shard"] for row in rows} == {0, 1, 2}
+    assert listed(desk, shard=1) == [row for row in rows if row["shard"] == 1]
+
+
+def test_a_call_that_looks_through_many_pages_ends_with_a_cursor(fake: Engine) -> None:
+    desk = Desk(fake)
+    # Three pages a shard, of its open buffers, its batches in flight and its frozen ones.
+    fake.store = fake.another_store(StoreSettings(shards=MAX_PAGES_IN_A_LISTING // 3 + 1))
+    answer = desk.result("conversation.list")
+    assert (answer["conversations"], answer["more"]) == ([], True)
+    assert desk.result("conversation.list", cursor=answer["next"])["next"] is None
+
+
+def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.engine.send(NAME, "m1")
+    page = desk.engine.store.list_conversations(desk.engine.store.shard_of(NAME))
+    desk.engine.cancel(NAME)
+    monkeypatch.setattr(desk.engine.store, "list_conversations", lambda *_, **__: page)
+    assert desk.result("conversation.list", limit=1, shard=0)["conversations"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
+        ({"cursor": "windows"}, "cursor: no answer gave 'windows'; leave it out to begin again"),
+        ({"cursor": "0/closed:0"}, "a cursor is what the page before gave, not 'closed:0'"),
+        ({"cursor": "7/open:0"}, "shard: this stage has the shards 0 to 0, not 7"),
+        ({"limit": 0}, "limit: should be greater than or equal to 1."),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused(desk: Desk, fields: Json, problem: str) -> None:
+    assert desk.error("conversation.list", **fields) == ("invalid", problem)
 
 
 # -- requests --------------------------------------------------------------------------------------
