@@ -1,4 +1,4 @@
-"""What each function is told by its environment: the only module that reads it.
+"""Reads the settings of each function from its environment variables. No other module reads them.
 
 `infra/environment.py` lists the variables and says where they come from.
 """
@@ -17,7 +17,7 @@ LANES = ("valkey", "dynamodb")
 
 
 class DynamoDbLaneSettings(NamedTuple):
-    """Where the DynamoDB lane keeps messages, and what ends a window."""
+    """The table of the DynamoDB lane's messages, and the queue of its triggers."""
 
     table: str
     queue_url: str
@@ -25,14 +25,14 @@ class DynamoDbLaneSettings(NamedTuple):
 
 class IngestSettings(NamedTuple):
     valkey: ValkeySettings | None
-    """`None` where the DynamoDB lane stands alone; so is the processor."""
+    """None on a stage without Valkey, like `processor_function`."""
     processor_function: str | None
     dynamodb_lane: DynamoDbLaneSettings | None
-    """`None` where the Valkey lane has no fallback."""
+    """None on a stage without a fallback."""
     webhook_secret_id: str
     event_bus: str
     rules: Mapping[str, Any]
-    """The layer that is deployed with the stage, as JSON has it."""
+    """The rules that are deployed with the stage, as JSON has them."""
     rules_table: str
 
 
@@ -48,7 +48,7 @@ class ConversationProcessorSettings(NamedTuple):
     valkey: ValkeySettings
     processor_function: str
     dynamodb_lane: DynamoDbLaneSettings | None
-    """`None` where the Valkey lane has no fallback."""
+    """None on a stage without a fallback."""
     emission: EmissionSettings
 
 
@@ -64,20 +64,20 @@ class WatchdogSettings(NamedTuple):
 
 class AdminSettings(NamedTuple):
     valkey: ValkeySettings | None
-    """`None` where the DynamoDB lane stands alone; so is the processor."""
+    """None on a stage without Valkey, like `processor_function`."""
     processor_function: str | None
     dynamodb_lane: DynamoDbLaneSettings | None
-    """`None` where the Valkey lane has no fallback."""
+    """None on a stage without a fallback."""
     redrive_function: str
     event_bus: str
     dead_letter_queue_url: str
     rules: Mapping[str, Any]
-    """The layer that is deployed with the stage, as JSON has it."""
+    """The rules that are deployed with the stage, as JSON has them."""
     rules_table: str
 
 
 class _Environment(Variables):
-    """The environment, with what several functions read alike."""
+    """The environment, with the settings that several functions have in common."""
 
     def is_dynamodb_lane(self) -> bool:
         lane = self.text("LANE")
@@ -94,7 +94,10 @@ class _Environment(Variables):
         return self.dynamodb_lane()
 
     def lanes(self) -> tuple[ValkeySettings | None, str | None, DynamoDbLaneSettings | None]:
-        """Valkey and the processor, which the DynamoDB lane alone has not; where messages are held, if anywhere."""
+        """Return the settings of Valkey, the processor's name, and the settings of the DynamoDB lane.
+
+        The first two are None on a stage without Valkey, the last on a stage without a fallback.
+        """
         if self.is_dynamodb_lane():
             return None, None, self.dynamodb_lane()
         return self.valkey(), self.text("PROCESSOR_FUNCTION_NAME"), self.fallback()
@@ -139,7 +142,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
     env = _environment(environ)
     return ProcessorSettings(
         valkey=env.valkey(lease_ms=env.whole("LEASE_MS"), claim_ms=env.whole("CLAIM_TIMEOUT_MS")),
-        # Lambda itself says so: its successor is the same function.
+        # Lambda sets this variable: a processor's successor is the same function.
         processor_function=env.text("AWS_LAMBDA_FUNCTION_NAME"),
         conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
         idle_ms=env.whole("PROCESSOR_IDLE_MS"),

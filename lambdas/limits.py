@@ -22,14 +22,14 @@ MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts no more files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
-# Every time of so many digits is earlier than MAX_TIME_MS, the last that a message may have.
+# With one digit more, a time could be later than MAX_TIME_MS, the last that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 
 # -- admin ---------------------------------------------------------------------------------------------------
 
 # Lambda returns at most 6 MB. 60 messages stay below that if each is as long as a message may be.
 MAX_MESSAGES_SHOWN = 60
-# Rules are mostly short: so many fit into an answer, unless they are all huge.
+# Rules are mostly short: 5,000 fit into an answer, unless they are all huge.
 MAX_RULES_LISTED = 5_000
 # A conversation's id has four parts of at most some hundred characters; a scope is not much longer.
 MAX_NAME_CHARACTERS = 1_100
@@ -37,14 +37,14 @@ MAX_NAME_CHARACTERS = 1_100
 MAX_CALLER_CHARACTERS = 256
 # A hold that a person forgets blocks a customer for no longer than a day.
 MAX_HOLD_MS = 86_400_000
-# A script looks through so many conversations in one call, and blocks Valkey only briefly.
+# A script that looks through one page blocks Valkey only briefly.
 MAX_CONVERSATIONS_IN_A_PAGE = 500
 # A call of `conversation.list` reads the state of each conversation that it lists, one after the other.
 MAX_CONVERSATIONS_LISTED = 500
 DEFAULT_CONVERSATIONS_LISTED = 50
 # A filter that matches little must not keep a call busy until its time-out: the answer then has a cursor.
 MAX_PAGES_IN_A_LISTING = 200
-# The index of open windows has no cursor for operators, so a listing looks at so many of them at most.
+# The index of open windows has no cursor for operators, so a listing ends at the 5,000 most overdue.
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
@@ -84,7 +84,7 @@ METRICS_EVERY_MS = 30_000
 # While Valkey fails, the processor pauses this long, and twice as long each time.
 MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000
-# After so many lengths of a lease without Valkey the lease is certainly lost, and the processor leaves.
+# After two lengths of a lease without Valkey, the lease is certainly lost, and the processor leaves.
 MAX_LEASES_WITHOUT_VALKEY = 2
 # With less time left a processor leaves instead of pausing: its metrics still have to be published.
 MIN_MS_LEFT_TO_PAUSE = 2_000
@@ -93,9 +93,9 @@ MIN_MS_LEFT_TO_PAUSE = 2_000
 
 # The rule and the queue start one pass each, half a minute apart.
 PASS_EVERY_MS = 30_000
-# One call of the script puts back so many conversations, and blocks Valkey only briefly.
+# A script that puts back one page blocks Valkey only briefly.
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
-# What a pass leaves behind on a shard waits for the next pass.
+# If more have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 # The slowest step: the watchdog gives a call to Valkey up after 2.4 seconds, then it starts a processor.
 MAX_STEP_MS = 4_000 + LONGEST_CALL_MS
@@ -106,26 +106,26 @@ MAX_STEP_MS = 4_000 + LONGEST_CALL_MS
 DYNAMODB_LANE_FIRST_MS = 1_000
 # A batch whose messages could not be looked up in the table is tried again after this.
 ASK_TABLE_AGAIN_MS = 3_000
-# A batch waits so many times for the DynamoDB lane to emit what it stores of the same conversation.
+# A batch waits at most five times for the DynamoDB lane to emit what it stores of the same conversation.
 MAX_WAITS_FOR_DYNAMODB_LANE = 5
-# So many attempts, half a minute in all, are spent on waiting and on a table that does not answer. After that the batch
+# Ten attempts, half a minute in all, are spent on waiting and on a table that does not answer. After that the batch
 # leaves unchecked: an outage of the table must not become an outage of the Valkey lane.
 MAX_ATTEMPTS_TO_AGREE = 10
 # A token outlives the function's time-out by the rounding of the time-out to whole seconds, and by the difference
-# between the clocks of two hosts: until it has expired, nobody else may emit the batch.
+# between the clocks of two hosts: until it has expired, no other run may emit the batch.
 TOKEN_MARGIN_MS = 2_000
 
 # -- DynamoDB processor --------------------------------------------------------------------------------------
 
-# As long as the queue hides a received trigger; work that goes on extends both.
+# The queue hides a received trigger for the same time; a heartbeat extends both.
 WINDOW_LOCK_MS = 30_000
-# A heartbeat that fails is followed by another one before the lock expires.
+# If one heartbeat fails, the next one comes before the lock expires.
 HEARTBEATS_IN_A_LOCK = 3
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / HEARTBEATS_IN_A_LOCK
 # A trigger that finds its window locked comes back after this: another run's work is mostly over in a moment.
 MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
-# An edit between the read and the freeze makes the processor read again, so many times.
+# If a message is edited between the read and the freeze, the processor reads again.
 MAX_READS_OF_A_WINDOW = 5
 # As in the Valkey lane: the messages and payload bytes that one batch holds. The rest makes the next batch.
 MAX_MESSAGES_IN_A_BATCH = 1_000

@@ -1,4 +1,4 @@
-"""The dead letters: looked at without taking them away, and sent again under their old batch ids."""
+"""Shows dead letters without removing them, and sends their batches again under their old ids."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from message_buffer.events.dead_letters import Letter
 Json = dict[str, Any]
 TimeLeft = Callable[[], int]
 
-# What a person wants to know of a letter; not what people wrote.
+# The fields of a letter that an operator needs; none contains what people wrote.
 HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
 
 
@@ -55,14 +55,17 @@ class Letters:
         return _head(found) | (payloads if request.payloads else {})
 
     def redrive(self, request: OfLetter) -> Json:
-        """The letter goes only once its batch is on the bus: what goes wrong leaves it there."""
+        """Send the batch again, then remove its letter. The letter stays if anything fails before.
+
+        Raises NotFound, or Refused if the batch was not sent.
+        """
         with self._peek() as letters:
             letter = _find(letters, request.batch_id)
             answer = self._functions.call(
                 self._conversation_processor, {"redrive": _parsed(letter)}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
-                raise Refused(f"The batch could not be sent again, and stays where it is: {_problem(answer)}.")
+                raise Refused(f"The batch was not sent again, and its letter stays in the queue: {_problem(answer)}.")
             self._queue.delete(letter)
             letters.hidden.remove(letter)
         return {"redriven": request.batch_id}
@@ -73,13 +76,13 @@ class Letters:
         try:
             yield look
         finally:
-            # What is not given back comes back by itself, a little later: no reason to fail.
+            # The queue shows them again by itself a little later, so a failure here does not matter.
             with suppress(errors.SendFailed):
                 self._queue.give_back(look.hidden)
 
 
 class _Look:
-    """Letters as they come, each hidden from others until it is given back."""
+    """Yields letters as the queue gives them. Each is hidden from others until it is given back."""
 
     def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
         self._queue = queue
@@ -99,7 +102,10 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     for letter in letters:
         if _parsed(letter).get("batchId") == batch_id:
             return letter
-    raise NotFound(f"No dead letter of the batch {batch_id} is to be seen; another operator may be looking at it.")
+    raise NotFound(
+        f"No dead letter of the batch {batch_id} was found. Another operator may be looking at it; try again in"
+        f" {DEAD_LETTER_HIDDEN_SECONDS} s."
+    )
 
 
 def _head(letter: Letter) -> Json:
@@ -120,5 +126,5 @@ def _parsed(letter: Letter) -> Json:
 
 def _problem(answer: Json) -> str:
     kind = str(answer.get("errorType", "no answer"))
-    # Our own errors are worded for an operator; others may quote a message.
+    # Our own errors are written for operators; those of others may quote a customer's message.
     return f"{kind}: {answer.get('errorMessage')}" if hasattr(errors, kind) else kind

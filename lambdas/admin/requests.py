@@ -1,4 +1,4 @@
-"""What an operator may ask for: one model an operation, by the names of the JSON event."""
+"""The requests of operators: one model an operation, with the names of the JSON event."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -23,7 +23,7 @@ class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
     by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
-    """Who asks: what the caller says, kept beside what is changed. CloudTrail has the proof."""
+    """The caller's name for itself, stored with what it changes. CloudTrail has the proof."""
 
 
 class OfConversation(Request):
@@ -32,7 +32,7 @@ class OfConversation(Request):
 
 class ShowConversation(OfConversation):
     messages: bool = False
-    """People's words are shown only on request."""
+    """Show what people wrote."""
 
 
 class ListConversations(Request):
@@ -51,9 +51,9 @@ class HoldConversation(OfConversation):
 
 class AskGate(OfConversation):
     generation: Annotated[int, Field(ge=1)]
-    """Of the batch that is about to be answered."""
+    """The generation of the batch that the consumer is about to answer."""
     lane: Literal["debounce", "window"] = "debounce"
-    """Of that batch: each lane counts for itself."""
+    """The lane of that batch, since each lane counts generations for itself."""
 
 
 class OfScope(Request):
@@ -75,7 +75,7 @@ class DeleteRules(OfScope):
 
 class ExplainRules(OfConversation):
     agent: Name | None = None
-    """A generic webhook may name it; otherwise it is the one its account belongs to."""
+    """The agent that a generic webhook names; by default, the one that the account belongs to."""
 
 
 class ListLetters(Request):
@@ -88,14 +88,14 @@ class OfLetter(Request):
 
 class ShowLetter(OfLetter):
     payloads: bool = False
-    """People's words are shown only on request."""
+    """Show what people wrote."""
 
 
 R = TypeVar("R", bound=Request)
 
 
 def read_request(model: type[R], fields: dict[str, Any]) -> R:
-    """Raises InvalidInput, in sentences."""
+    """Return the request. Raises InvalidInput, with a sentence for each problem."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:

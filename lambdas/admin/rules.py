@@ -1,6 +1,6 @@
-"""The rules that operators change: looked at, checked before they are stored, and explained.
+"""Shows, checks, stores and explains the rules that operators change.
 
-Who changes rules means the people who are writing now, too: the open buffers in their scope wait by the new rules.
+A change also applies to people who are writing now: the open buffers in its scope are retimed.
 """
 
 import re
@@ -23,7 +23,7 @@ from message_buffer.telemetry import Telemetry
 
 Json = dict[str, Any]
 
-# Stands for the parts of a conversation's id that a scope leaves open.
+# Takes the place of the parts of a conversation's id that a scope leaves open.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}")
@@ -46,7 +46,7 @@ class _Candidate(NamedTuple):
 
 
 class _FixedTable:
-    """A table as it was read: what was found stands, whatever happens to the table meanwhile."""
+    """A copy of the table, which does not change with it."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
         self._stored = stored
@@ -98,7 +98,7 @@ class RulesAdmin:
         return {"version": version, "open": self._retime(scope)}
 
     def delete(self, request: DeleteRules) -> Json:
-        # Not checked: what a person wrote into the table by hand can be deleted too.
+        # The scope is not checked, so that an item that a person wrote into the table by hand can be deleted.
         if not self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         ):
@@ -121,7 +121,10 @@ class RulesAdmin:
         }
 
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
-        """On top of the layers beneath, for every platform that one of them knows; raises InvalidRules."""
+        """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
+
+        They are checked for every platform that one of these layers names.
+        """
         read_scope(scope, stored[-1].rules)
         if scope.startswith("account:"):
             return
@@ -134,7 +137,10 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """What the change means for the buffers that are open; it is stored, so nothing that goes wrong is raised."""
+        """Make the open buffers in the scope wait by the new rules. Return the counts, and whether all were looked at.
+
+        The change is stored already, so a failure is returned as `problem` and not raised.
+        """
         counts = {"looked": 0, "retimed": 0}
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
@@ -143,9 +149,9 @@ class RulesAdmin:
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
-        """Were all seen before the time was over?"""
+        """Return whether all open buffers were looked at before the time was over."""
         if self._store is None:
-            return True  # a window that is open stays as long as it was opened for
+            return True  # the length of an open window is fixed
         for name in self._open_conversations(self._store, scope):
             if self._time_left() < MIN_MS_LEFT_TO_RETIME:
                 return False
@@ -164,7 +170,7 @@ class RulesAdmin:
 
     @staticmethod
     def _open_conversations(store: Store, scope: str) -> Iterator[str]:
-        """Those that this scope may be about."""
+        """Yield the open conversations that the scope may include."""
         if scope.startswith("conversation:"):
             yield scope.partition(":")[2]
             return
@@ -192,7 +198,7 @@ def _shown(stored: StoredRules) -> Json:
 
 
 def _problem(stored: Stored) -> str | None:
-    """Why nobody follows these rules."""
+    """Return why the rules are not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
     except InvalidRules as error:
@@ -210,7 +216,7 @@ def _checked_scope(scope: str) -> str:
 
 
 def _example_of(scope: str) -> ConversationId:
-    """A conversation that the layer under this scope is good for."""
+    """Return a conversation to which the layer of this scope applies."""
     kind, _, name = scope.partition(":")
     if kind == "conversation":
         return parse_conversation_id(name)

@@ -1,7 +1,8 @@
 """One event, one operation, one answer: `{"ok": true, "result"}` or `{"ok": false, "error": {"code", "message"}}`.
 
-Codes: `invalid` (the request makes no sense), `not_found`, `conflict` (somebody else was faster), `refused` (it was
-tried), `unavailable` (Valkey or AWS; try again), `failed` (a bug). Nothing is raised for what the caller did.
+Codes: `invalid` (the request makes no sense), `not_found`, `conflict` (the rules have changed since they were read),
+`refused` (the operation failed), `unavailable` (Valkey or AWS cannot be reached; try again), `failed` (a bug). No error
+is raised for a caller's mistake.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,8 +37,8 @@ from message_buffer.telemetry import Telemetry
 Json = dict[str, Any]
 Operation = Callable[[Json], Json]
 
-# The fields that say who asks, and about whom.
-WHOM = ("by", "conversation", "scope", "batchId")
+# The fields that name the caller and the subject of an operation.
+NAMED_IN_THE_LOG = ("by", "conversation", "scope", "batchId")
 
 
 def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Letters) -> Mapping[str, Operation]:
@@ -82,17 +83,17 @@ class Admin:
         except MessageBufferError as error:
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
-            self._tell(name, fields, _code(error))
+            self._log(name, fields, _code(error))
             return _refusal(_code(error), str(error))
-        except Exception as error:  # noqa: BLE001 - the boundary: what is not foreseen is told, and answered
+        except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and answer
             self._telemetry.crash("admin failed", error, operation=name)
             return _refusal("failed", "Something went wrong here; the function's log says where.")
-        self._tell(name, fields, "ok")
+        self._log(name, fields, "ok")
         return {"ok": True, "result": result}
 
-    def _tell(self, operation: str, fields: Json, outcome: str) -> None:
-        """Who did what to whom; no texts, and no rules, which may be anything that somebody typed."""
-        named = {name: str(fields[name])[:MAX_CALLER_CHARACTERS] for name in WHOM if name in fields}
+    def _log(self, operation: str, fields: Json, outcome: str) -> None:
+        """Log the operation, its caller and its subject; never texts or rules, which may contain anything."""
+        named = {name: str(fields[name])[:MAX_CALLER_CHARACTERS] for name in NAMED_IN_THE_LOG if name in fields}
         self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
 
 

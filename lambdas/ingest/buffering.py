@@ -25,7 +25,7 @@ class Buffering:
                 if outcome is not None and outcome.start_processor:
                     shards_to_start[self._lane.shard_of(str(message.conversation))] = None
         finally:
-            # Also if a later message failed: the lane reserved these starts for us, so nobody else makes them.
+            # Start them even if a later message failed: the lane reserved these starts for this request.
             for shard in shards_to_start:
                 self._starter.start(shard)
 

@@ -1,4 +1,4 @@
-"""What the gateway hands to ingest and gets back from it, apart from the gateway's own formats."""
+"""A request of a route and its response, independent of the gateway's formats, and the refusals."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What the platform gets; JSON, unless the platform wants something else."""
+    """The answer to the platform, in JSON unless the platform expects something else."""
 
     status: int
     body: str

@@ -16,7 +16,7 @@ from message_buffer.rules.layers import Rules
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 
-# Attachments for which nobody writes a caption.
+# Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that come from a button or from a row of a list.
 PRESSED = {"button", "interactive"}
@@ -33,7 +33,7 @@ class PreparedMessage(NamedTuple):
 
 
 class PreparedChange(NamedTuple):
-    """What happened to a message that came earlier."""
+    """An edit, a deletion or a reaction, about a message that came earlier."""
 
     amendment: Amendment
     payload: bytes = b""

@@ -1,4 +1,4 @@
-"""What became of a webhook: the answer's conversations, the metrics, and one line in the log."""
+"""Reports a webhook that was taken: the conversations of the answer, the metrics, and one line in the log."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from message_buffer.telemetry import Telemetry
 
 @dataclass
 class Done:
-    """What became of a webhook's messages and changes, and what the answer says of each conversation."""
+    """The counts of a webhook's messages and changes, and the answer's entry for each conversation."""
 
     ignored: Counter[str]
     """Items that were no messages for us, by kind."""

@@ -1,7 +1,7 @@
-"""The processor of one shard: claims what is due and sends a conversation processor for each conversation.
+"""The processor of one shard: claims what is due, and starts a conversation processor for each conversation.
 
-At most one acts on a shard; the scripts see to that by its lease. It lives as long as there is work and Lambda
-lets it, and leaves the shard either to nobody, when nothing is near, or to a successor.
+At most one processor acts on a shard, because the scripts check its lease. It runs while there is work, until Lambda is
+about to end it. It then releases the lease, or starts a successor if more work is near.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,12 +34,12 @@ from message_buffer.telemetry import Telemetry
 
 
 class Exit(StrEnum):
-    """Why a processor left."""
+    """The reason why a processor ended."""
 
-    HELD = "held"  # another one was there
+    HELD = "held"  # another processor has the lease
     IDLE = "idle"
     HANDED_OVER = "handed_over"
-    LOST = "lost"  # its lease ran out, and another one has the shard
+    LOST = "lost"  # its lease expired, and another processor has the shard
     STORE_UNAVAILABLE = "store_unavailable"
 
 
@@ -65,7 +65,7 @@ class PreparedFunctions(StartsFunctions, Protocol):
 
 
 class ConversationProcessors:
-    """Starts conversation processors side by side, and says for which conversations that failed."""
+    """Starts conversation processors side by side, and returns the conversations whose start failed."""
 
     def __init__(self, functions: PreparedFunctions, function: str) -> None:
         self._functions = functions
@@ -82,7 +82,7 @@ class ConversationProcessors:
         return max(MAX_STARTS_UNDER_WAY - len(self._under_way), 0)
 
     def prepare(self) -> None:
-        """While the first conversation still waits for its silence."""
+        """Open the client in a thread, while the first conversation still waits for its silence."""
         self._pool.submit(self._functions.prepare)
 
     def send(self, conversation: str, shard: int) -> None:
@@ -93,7 +93,10 @@ class ConversationProcessors:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
 
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
-        """Whom Lambda has accepted or refused since the last look; forgotten when the caller asks for the next."""
+        """Yield the conversations whose start has ended since the last call, with the error if it failed.
+
+        A conversation is removed when the caller asks for the next one.
+        """
         for future in [future for future in self._under_way if future.done()]:
             error = future.exception()
             if error is not None and not isinstance(error, SendFailed):
@@ -102,7 +105,7 @@ class ConversationProcessors:
             del self._under_way[future]
 
     def close(self) -> None:
-        # What has not begun must not thaw with the next invocation.
+        # Cancel starts that have not begun: a frozen thread would continue with the next invocation.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -137,7 +140,7 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to leave; `remaining_ms` is how long Lambda still lets it."""
+        """Work until there is a reason to leave, and return it. `remaining_ms` says how long Lambda lets it run."""
         leave: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
@@ -152,7 +155,10 @@ class Processor:
         return leave
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
-        """One step; while Valkey is away, pauses that get longer, until the lease is long lost."""
+        """Make one step and return a reason to leave, or None.
+
+        If Valkey fails, pause, longer each time; leave once the lease is certainly lost.
+        """
         try:
             leave = step(remaining_ms())
             self._down_since, self._pause_ms = None, MIN_PAUSE_MS
@@ -210,7 +216,7 @@ class Processor:
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time, a wake, or the next look; or leave, if there was no work for long."""
+        """Sleep until the next due time, a wake or the next look. Leave if there has been no work for long."""
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
         if claimed.conversations or near or self._conversation_processors.any_under_way:
@@ -244,13 +250,13 @@ class Processor:
             )  # fmt: skip
 
     def _come_back(self) -> Exit | None:
-        """The lease ran out: take it again, unless somebody else has."""
+        """Acquire the expired lease again. Return LOST if another processor has it."""
         self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        # Putting back what failed needs the lease: wait for no longer than it is sure to last.
+        # Returning failed claims needs the lease, so wait only as long as it certainly lasts.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
@@ -262,7 +268,7 @@ class Processor:
                 return Exit.LOST
 
     def _report(self) -> None:
-        """A long run must not keep its metrics to itself until it ends."""
+        """Publish the metrics now and then, so that those of a long run do not wait for its end."""
         if self._monotonic_ms() - self._reported_at >= METRICS_EVERY_MS:
             self._reported_at = self._monotonic_ms()
             self._telemetry.flush()

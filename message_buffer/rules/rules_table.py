@@ -1,6 +1,6 @@
-"""The table of the rules that operators change: one item a scope, and one that counts the changes.
+"""The table of the rules that operators change: one item for each scope, and one that counts the changes.
 
-The version of an item is the table's version when it was written, so no two writes ever have the same.
+The version of an item is the table's version when it was written, so two writes never have the same version.
 """
 
 import json
@@ -21,7 +21,7 @@ Item = dict[str, dict[str, Any]]
 class StoredRules(NamedTuple):
     scope: str
     rules: Any
-    """As JSON has them; None if they are no JSON, or too long to be rules."""
+    """The rules as JSON has them, or None if they are not JSON, or are too long."""
     version: int
     updated_by: str | None
     updated_at_ms: int | None
@@ -32,11 +32,12 @@ class RulesTable:
         self._table_name = table_name
 
     def version(self) -> int:
-        """It is another one after every write; 0 before the first."""
+        """Return the table's version, which every write changes; it is 0 before the first. Raises SendFailed."""
         with aws.errors_as_ours("read version of rules"):
             return _number(self._item(VERSION_SCOPE), "version") or 0
 
     def read_all(self) -> list[StoredRules]:
+        """Return the rules of all scopes. Raises SendFailed."""
         request: dict[str, Any] = {"TableName": self._table_name, "ConsistentRead": True}
         found: list[StoredRules] = []
         with aws.errors_as_ours("read rules"):
@@ -48,8 +49,11 @@ class RulesTable:
                 request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
     def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
-        """The new version. `expected_version`: of the rules that these replace, 0 if there are to be none, None if
-        that does not matter. Raises RulesConflict."""
+        """Store the rules of a scope and return their version.
+
+        `expected_version` is the version of the rules that these replace: 0 if there must be none, None if that does
+        not matter. Raises RulesConflict, InvalidInput if the rules are too long, or SendFailed.
+        """
         text = json.dumps(rules, ensure_ascii=False, separators=(",", ":"))
         if len(text.encode()) > MAX_RULES_BYTES:
             raise InvalidInput(f"the rules of a scope have at most {MAX_RULES_BYTES} bytes")
@@ -57,7 +61,7 @@ class RulesTable:
         return version
 
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
-        """Were there any? Raises RulesConflict."""
+        """Delete the rules of a scope, and return whether there were any. Raises RulesConflict or SendFailed."""
         if scope == VERSION_SCOPE:
             return False
         _, existed = self._write(scope, None, by=by, at_ms=at_ms, expected_version=expected_version)
@@ -66,10 +70,10 @@ class RulesTable:
     def _write(
         self, scope: str, fields: Item | None, *, by: str, at_ms: int, expected_version: int | None
     ) -> tuple[int, bool]:
-        """(the table's version, was there an item). Without fields the item is deleted."""
+        """Write the item, or delete it if there are no fields. Return the table's version, and whether it existed."""
         with aws.errors_as_ours("write rules"):
             for _ in range(TRIES):
-                # First: every write changes it, so what is read after it stands unless it is another one by then.
+                # Read the version first. If it has not changed when we write, nothing that was read after it has.
                 head = self._item(VERSION_SCOPE)
                 item = self._item(scope)
                 if expected_version not in (None, _number(item, "version") or 0):
@@ -86,7 +90,7 @@ class RulesTable:
                 except self._client.exceptions.TransactionCanceledException:
                     continue
                 return version + 1, bool(item)
-        raise RulesConflict(f"the rules of {scope} are no longer those that were read")
+        raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
     def _item(self, scope: str) -> Item | None:
         answer = self._client.get_item(TableName=self._table_name, Key={"scope": {"S": scope}}, ConsistentRead=True)
@@ -117,7 +121,7 @@ def _unchanged(head: Item | None) -> dict[str, Any]:
 
 
 def _stored(item: Item) -> StoredRules:
-    """Whatever a person made of it in the console."""
+    """Return an item, even if a person has spoiled it in the console."""
     return StoredRules(
         item["scope"]["S"],
         _parsed(item.get("rules", {}).get("S")),

@@ -102,7 +102,7 @@ class FakeTable:
     def _expect(self, scope: str, version: int | None) -> None:
         found = self.items[scope].version if scope in self.items else 0
         if version not in (None, found):
-            raise RulesConflict(f"the rules of {scope} are no longer those that were read")
+            raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
 class Desk:
@@ -440,7 +440,9 @@ def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
     desk.bus.failures = [SendFailed("put event: ThrottlingException")]
     code, message = desk.error("conversation.cancel", conversation=NAME)
     assert code == "refused"
-    assert message.startswith("It is cancelled, but nobody was told (put event: ThrottlingException)")
+    assert message.startswith(
+        "The buffer is cancelled, but the event was not published (put event: ThrottlingException)"
+    )
     assert desk.result("conversation.show", conversation=NAME)["count"] == 0
 
 
@@ -694,7 +696,7 @@ def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, pro
     desk.conversation_processor.answer = lambda _letter: answer
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
-        f"The batch could not be sent again, and stays where it is: {problem}.",
+        f"The batch was not sent again, and its letter stays in the queue: {problem}.",
     )
     assert len(desk.queue.letters) == 1
     assert desk.queue.hidden == set()

@@ -1,7 +1,7 @@
-"""Twilio: SMS, WhatsApp and what else its Messaging has, one message a form.
+"""Twilio: SMS, WhatsApp and the other channels of its Messaging API, one message a form.
 
-The account is the number that was written to; but for SMS its channel stands before it, so that one number's SMS and
-WhatsApp are two conversations: `15558675310`, `whatsapp:15558675310`.
+The account is the number that people write to. Except for SMS, its channel comes before it, so that SMS and WhatsApp to
+one number are two conversations: `15558675310`, `whatsapp:15558675310`.
 """
 
 import hmac
@@ -55,13 +55,13 @@ class Twilio(Platform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        # Messages are forms; what is signed by its hash is something else.
+        # Messages are forms; Twilio signs the hash of a body only for other kinds of webhooks.
         form = dict(_form(webhook.body)) if _is_form(webhook) else {}
         intake.take(lambda: _read(form, received_at_ms))
         return intake
 
     def acknowledge(self, _result: Json) -> tuple[str, str]:
-        # Anything else would be sent to the author, or logged as an error.
+        # Twilio would send any other text to the author, or log it as an error.
         return "<Response></Response>", "text/xml"
 
 
@@ -82,18 +82,21 @@ def _form(body: bytes) -> Form:
 
 
 def _signed_form(webhook: Webhook) -> Form | None:
-    """The fields that are signed with the URL; none if the URL holds the body's hash. None: the hash is wrong."""
+    """Return the form fields that the signature covers beside the URL, or None if the body is not covered at all.
+
+    The list is empty if the URL contains the hash of the body, and the hash is right.
+    """
     if _is_form(webhook):
         return _form(webhook.body)
     claimed = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
     if not claimed:
-        # What is no form and has no hash is not covered by any signature.
+        # Without a form and without a hash in the URL, no signature covers the body.
         return None
     return [] if is_same(claimed[0].lower(), sha256(webhook.body).hexdigest()) else None
 
 
 def _urls(url: str) -> tuple[str, str]:
-    """Without and with its port: Twilio itself is not consistent."""
+    """Return the URL without and with its port, because Twilio signs sometimes one and sometimes the other."""
     parts = urlsplit(url)
     host, port = parts.netloc, parts.port
     if port is not None:
@@ -103,7 +106,7 @@ def _urls(url: str) -> tuple[str, str]:
 
 
 def _signature(secret: str, url: str, form: Form) -> str:
-    # As Twilio's own libraries do it: sorted, and a field that comes twice with one value counts once.
+    # Twilio's own libraries sort the fields, and use a field only once if it comes twice with the same value.
     signed = url + "".join(name + value for name, value in sorted(set(form)))
     return b64encode(hmac.new(secret.encode(), signed.encode("utf-8", "surrogatepass"), sha1).digest()).decode()
 
