@@ -88,6 +88,7 @@ class Conversations:
         }
 
     def list(self, request: ListConversations) -> Json:
+        """Return conversations of all lanes that wait or are on their way, and the cursor of the next answer."""
         return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
 
     def show(self, request: ShowConversation) -> Json:

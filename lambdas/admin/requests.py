@@ -78,15 +78,15 @@ class ExplainRules(OfConversation):
     """The agent that a generic webhook names; by default, the one that the account belongs to."""
 
 
-class ListLetters(Request):
+class ListDeadLetters(Request):
     limit: Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS_LISTED)] = DEFAULT_DEAD_LETTERS_LISTED
 
 
-class OfLetter(Request):
+class OfDeadLetter(Request):
     batch_id: Annotated[Name, Field(alias="batchId")]
 
 
-class ShowLetter(OfLetter):
+class ShowDeadLetter(OfDeadLetter):
     payloads: bool = False
     """Show what people wrote."""
 

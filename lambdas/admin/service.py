@@ -9,24 +9,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdas.admin.conversations import Conversations
+from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.errors import NotFound
-from lambdas.admin.letters import Letters
 from lambdas.admin.requests import (
     AskGate,
     DeleteRules,
     ExplainRules,
     HoldConversation,
     ListConversations,
-    ListLetters,
+    ListDeadLetters,
     ListRules,
     OfConversation,
-    OfLetter,
+    OfDeadLetter,
     OfScope,
     R,
     Request,
     SetRules,
     ShowConversation,
-    ShowLetter,
+    ShowDeadLetter,
     read_request,
 )
 from lambdas.admin.rules import RulesAdmin
@@ -41,7 +41,9 @@ Operation = Callable[[Json], Json]
 NAMED_IN_THE_LOG = ("by", "conversation", "scope", "batchId")
 
 
-def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Letters) -> Mapping[str, Operation]:
+def operations_of(
+    conversations: Conversations, rules: RulesAdmin, dead_letters: DeadLetters
+) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
         "conversation.list": _on(ListConversations, conversations.list),
@@ -56,9 +58,9 @@ def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Lett
         "rules.set": _on(SetRules, rules.set),
         "rules.delete": _on(DeleteRules, rules.delete),
         "rules.explain": _on(ExplainRules, rules.explain),
-        "dead.list": _on(ListLetters, letters.list),
-        "dead.show": _on(ShowLetter, letters.show),
-        "dead.redrive": _on(OfLetter, letters.redrive),
+        "dead.list": _on(ListDeadLetters, dead_letters.list),
+        "dead.show": _on(ShowDeadLetter, dead_letters.show),
+        "dead.redrive": _on(OfDeadLetter, dead_letters.redrive),
     }
 
 

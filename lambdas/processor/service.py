@@ -147,7 +147,7 @@ class Processor:
             while leave is None:
                 leave = self._try(step, remaining_ms)
                 if self._down_since is None:
-                    step = self._pass
+                    step = self._work_once
                 self._report()
         finally:
             self._wake.close()
@@ -187,7 +187,7 @@ class Processor:
         self._conversation_processors.prepare()
         return None
 
-    def _pass(self, remaining_ms: int) -> Exit | None:
+    def _work_once(self, remaining_ms: int) -> Exit | None:
         if remaining_ms <= self._timings.handover_ms:
             return self._hand_over()
         if self._monotonic_ms() - self._renewed_at >= self._renew_ms:

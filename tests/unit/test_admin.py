@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.admin.conversations import Conversations
-from lambdas.admin.letters import Letters
+from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
@@ -127,7 +127,7 @@ class Desk:
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
-            Letters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
+            DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
         )
         return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import ListLetters, OfLetter, ShowLetter
+from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
 from lambdas.limits import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, REDRIVE_ANSWER_SECONDS
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
@@ -32,14 +32,14 @@ class Calls(Protocol):
     def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
 
 
-class Letters:
+class DeadLetters:
     def __init__(self, queue: Queue, functions: Calls, conversation_processor: str, time_left: TimeLeft) -> None:
         self._queue = queue
         self._functions = functions
         self._conversation_processor = conversation_processor
         self._time_left = time_left
 
-    def list(self, request: ListLetters) -> Json:
+    def list(self, request: ListDeadLetters) -> Json:
         with self._peek() as letters:
             heads = []
             for letter in letters:
@@ -48,13 +48,13 @@ class Letters:
                     break
         return {"letters": heads, "inQueue": self._queue.count()}
 
-    def show(self, request: ShowLetter) -> Json:
+    def show(self, request: ShowDeadLetter) -> Json:
         with self._peek() as letters:
             found = _find(letters, request.batch_id)
         payloads = {name: value for name, value in _parsed(found).items() if name.startswith("payloads")}
         return _head(found) | (payloads if request.payloads else {})
 
-    def redrive(self, request: OfLetter) -> Json:
+    def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, then remove its letter. The letter stays if anything fails before.
 
         Raises NotFound, or Refused if the batch was not sent.
