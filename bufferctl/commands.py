@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 POST_SECONDS = 20
 MOST_LETTERS = 500
-# The admin function lists at most so many conversations in one answer.
+# The admin function refuses a higher limit for one answer.
 MAX_LISTED_AT_ONCE = 500
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")

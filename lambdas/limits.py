@@ -22,6 +22,8 @@ MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts no more files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
+# A longer number is no count of files, and Python refuses to read a very long one.
+MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 # With one digit more, a time could be later than MAX_TIME_MS, the last that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 

@@ -25,7 +25,7 @@ from lambdas.ingest.platforms.base import (
     drop_nones,
     is_same,
 )
-from lambdas.limits import MAX_FIELDS_IN_A_TWILIO_FORM, MAX_MEDIA_IN_A_TWILIO_FORM
+from lambdas.limits import MAX_DIGITS_OF_A_MEDIA_COUNT, MAX_FIELDS_IN_A_TWILIO_FORM, MAX_MEDIA_IN_A_TWILIO_FORM
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
@@ -163,7 +163,7 @@ def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
     given = form.get("NumMedia", "0")
     count = (
         min(int(given), MAX_MEDIA_IN_A_TWILIO_FORM)
-        if given.isascii() and given.isdigit() and len(given) < len("1000")
+        if given.isascii() and given.isdigit() and len(given) <= MAX_DIGITS_OF_A_MEDIA_COUNT
         else 0
     )
     kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
