@@ -13,6 +13,7 @@ from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Stage, find_stage
 
 EXAMPLES = """examples:
   .venv/bin/python -m bufferctl status
+  .venv/bin/python -m bufferctl --stage prod conversation list --tenant acme
   .venv/bin/python -m bufferctl --stage prod conversation show acme/whatsapp/106540352242922/491701234567
   .venv/bin/python -m bufferctl --stage prod rules set tenant:acme '{"silenceMs": 2000}'
   .venv/bin/python -m bufferctl --stage prod dead redrive --all
@@ -62,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="for programs")
     topics = parser.add_subparsers(required=True, metavar="COMMAND")
     _command(topics, "status", commands.status, "what waits, what is in flight, what is late, shard by shard")
-    _add_conversation(topics.add_parser("conversation", help="look at one, or take part in it"))
+    _add_conversation(topics.add_parser("conversation", help="list them, look at one, or take part in it"))
     _add_rules(topics.add_parser("rules", help="the rules that can be changed without a deployment"))
     _add_dead(topics.add_parser("dead", help="batches that could not be sent"))
     _add_send(_command(topics, "send", commands.send, "a signed test message to the generic webhook"))
@@ -72,6 +73,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_conversation(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    listed = _command(verbs, "list", commands.list_conversations, "which ones wait or are on their way")
+    listed.add_argument("--tenant", help="only of this tenant")
+    listed.add_argument("--platform", help="only on this platform, such as whatsapp")
+    listed.add_argument("--shard", type=int, metavar="N", help="only in this shard of the Valkey lane")
+    listed.add_argument("--limit", type=int, default=50, metavar="N", help="default: 50")
     show = _command(verbs, "show", commands.show_conversation, "state, times, generation, hold, batch")
     show.add_argument("--messages", action="store_true", help="also what people wrote")
     flush = _command(verbs, "flush", commands.flush, "send now what waits")

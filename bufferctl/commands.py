@@ -22,8 +22,11 @@ Json = dict[str, Any]
 
 POST_SECONDS = 20
 MOST_LETTERS = 500
+# The admin function refuses a higher limit for one answer.
+MAX_LISTED_AT_ONCE = 500
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
+LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt")
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
 EXPLAINED = ("rule", "value", "layer", "via", "version")
@@ -41,6 +44,26 @@ def status(stage: Stage, given: Namespace) -> None:
 
 
 # -- conversations ---------------------------------------------------------------------------------
+
+
+def list_conversations(stage: Stage, given: Namespace) -> None:
+    """Show as many as the limit says, the earliest due first. An answer of the function is only a part of them."""
+    wanted = {"tenant": given.tenant, "platform": given.platform, "shard": given.shard}
+    found: dict[tuple[str, str], Json] = {}
+    cursor, more = None, True
+    while more and len(found) < max(given.limit, 1):
+        limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
+        answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
+        # A conversation that moves meanwhile may come twice.
+        found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
+        cursor, more = answer["next"], answer["more"]
+        if cursor is None:
+            break
+    shown = list(found.values())[: given.limit]
+    shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
+    result = {"conversations": shown, "more": more or len(found) > len(shown)}
+    text = table(shown, LISTED) if shown else "Nothing waits."
+    _print(given, result, text + ("\nThere are more: filter them, or raise --limit." if result["more"] else ""))
 
 
 def show_conversation(stage: Stage, given: Namespace) -> None:

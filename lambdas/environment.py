@@ -7,15 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from lambdas.limits import MIN_MAX_EVENT_BYTES, TOKEN_MARGIN_MS
 from message_buffer.errors import InvalidSettings
-from message_buffer.events.emission import EmissionSettings
+from message_buffer.events.settings import EmissionSettings
 from message_buffer.lanes.dynamodb.settings import DynamoDbLaneSettings
 from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 from message_buffer.variables import Variables
-
-# Lambda kills a conversation processor at its time-out, rounded up to whole seconds. Its token must not run out
-# before, since another run could then emit the batch at the same time; the rest is for clocks that differ.
-TOKEN_MARGIN_MS = 2_000
 
 LANES = ("valkey", "dynamodb")
 
@@ -94,7 +91,7 @@ class _Environment(Variables):
     def emission(self) -> EmissionSettings:
         return EmissionSettings(
             event_bus=self.text("EVENT_BUS_NAME"),
-            max_event_bytes=self.whole("MAX_EVENT_BYTES", at_least=1_024),
+            max_event_bytes=self.whole("MAX_EVENT_BYTES", at_least=MIN_MAX_EVENT_BYTES),
             oversize_bucket=self.text("OVERSIZE_BUCKET"),
             max_attempts=self.whole("MAX_ATTEMPTS"),
             dead_letter_queue_url=self.text("DEAD_LETTER_QUEUE_URL"),

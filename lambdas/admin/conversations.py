@@ -1,9 +1,18 @@
-"""What an operator does to a conversation, and sees of the shards."""
+"""Shows conversations and shards to operators, and carries out their commands on a conversation."""
 
 import json
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.admin.listing import list_conversations
+from lambdas.admin.requests import (
+    AskGate,
+    HoldConversation,
+    ListConversations,
+    OfConversation,
+    Request,
+    ShowConversation,
+)
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_MESSAGES_SHOWN
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
@@ -14,13 +23,9 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
 
-# As many as an answer of Lambda surely holds, be each as long as it may be.
-MOST_MESSAGES = 60
-PAGE = 500
-
 
 class Conversations:
-    """Of a stage with a Valkey lane, with the DynamoDB lane behind it, or with that alone."""
+    """The conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
 
     def __init__(
         self,
@@ -37,7 +42,7 @@ class Conversations:
         self._clock = clock
 
     def status(self, _request: Request) -> Json:
-        """As a pass of the watchdog sees the shards, and with what such a pass puts right."""
+        """Return the state of the shards and of the open windows. Repairs the shards as a pass of the watchdog does."""
         lane = self._valkey_lane
         shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
@@ -51,7 +56,7 @@ class Conversations:
         return shown | ({"windows": self._windows(self._dynamodb_lane)} if self._dynamodb_lane else {})
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
-        seen = dynamodb_lane.open_windows(limit=PAGE)
+        seen = dynamodb_lane.open_windows(limit=MAX_CONVERSATIONS_IN_A_PAGE)
         due_at_ms = seen[0].due_at_ms if seen else None
         return {
             "open": len(seen),
@@ -60,7 +65,7 @@ class Conversations:
         }
 
     def _shard(self, valkey_lane: ValkeyLane, shard: int) -> Json:
-        seen = valkey_lane.recover_expired(shard, limit=PAGE)
+        seen = valkey_lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_PAGE)
         due_at_ms = seen.oldest_due_at_ms
         return {
             "shard": shard,
@@ -71,15 +76,22 @@ class Conversations:
             "heartbeatAt": seen.heartbeat_at_ms,
         }
 
+    def list(self, request: ListConversations) -> Json:
+        """Return conversations of all lanes that wait or are on their way, and the cursor of the next answer."""
+        return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
+
     def show(self, request: ShowConversation) -> Json:
-        """Of the Valkey lane, if there is one; with what the DynamoDB lane behind it holds, if it does."""
+        """Return the state of a conversation in the first lane.
+
+        `window` has its state in the DynamoDB lane behind it, if the conversation waits there too.
+        """
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
 
     def _seen(self, lane: ValkeyLane | DynamoDbLane, name: str, request: ShowConversation) -> Json:
-        seen = lane.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
+        seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN if request.messages else 0)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
             **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
@@ -96,6 +108,7 @@ class Conversations:
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
     def flush(self, request: OfConversation) -> Json:
+        """Make what waits due now, in all lanes. Raises NotFound if nothing waits."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
         flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
@@ -104,7 +117,10 @@ class Conversations:
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
     def cancel(self, request: OfConversation) -> Json:
-        """If Valkey's first answer is lost, nobody knows any more what was dropped: null."""
+        """Drop what waits, in all lanes, and publish the cancel. Raises Refused if it could not be published.
+
+        The counts are null if Valkey's answer was lost: only the first call knows what it dropped.
+        """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
@@ -113,16 +129,20 @@ class Conversations:
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:
-            raise Refused(f"It is cancelled, but nobody was told ({error}): cancel again to tell them.") from error
-        told = json.loads(detail)
-        return {name: told[name] for name in ("generation", "dropped", "frozen", "leaving")}
+            raise Refused(
+                f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."
+            ) from error
+        published = json.loads(detail)
+        return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
+        """Keep the conversation's messages back, in all lanes. Return when the hold ends."""
         name = _name(request)
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        return {"heldUntil": held[0].held_until_ms}  # as `show` has it; the other one's is a moment later
+        return {"heldUntil": held[0].held_until_ms}  # as `show` says it; in the second lane it ends a moment later
 
     def resume(self, request: OfConversation) -> Json:
+        """End the hold, in all lanes. Return when the messages are due. Raises NotFound if there was no hold."""
         name = _name(request)
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
         if not any(isinstance(each, o.Resumed) for each in outcomes):
@@ -130,14 +150,14 @@ class Conversations:
         return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
 
     def gate(self, request: AskGate) -> Json:
-        """For consumers: has its author written again since that batch? What comes in a moment later is not seen."""
+        """Return whether the author has written again since a consumer's batch. A later message may still follow."""
         lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
         current = lane.peek_conversation(_name(request)).generation
         return {"current": current, "newer": current > request.generation}
 
 
 def _name(request: OfConversation) -> str:
-    """The id as ingest writes it; raises InvalidId."""
+    """Return the id as ingest writes it. Raises InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
 

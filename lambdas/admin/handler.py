@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
-from lambdas.admin.letters import Letters
+from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from message_buffer.aws.functions import Functions
@@ -54,7 +54,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
             telemetry=telemetry,
             time_left=context.get_remaining_time_in_millis,
         ),
-        Letters(
+        DeadLetters(
             DeadLetterQueue(settings.dead_letter_queue_url),
             functions,
             settings.redrive_function,

@@ -8,6 +8,7 @@ them, and the Valkey lane leaves out those that the DynamoDB lane has frozen bef
 
 from hashlib import blake2s
 
+from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, MAX_WAITS_FOR_DYNAMODB_LANE
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_of
@@ -16,12 +17,6 @@ from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import REMEMBERED_MS
 from message_buffer.messages.wire_form import id_of
 from message_buffer.telemetry import Telemetry
-
-# A batch waits this many times for the DynamoDB lane to emit what it stores of the same conversation.
-MOST_WAITS = 5
-# Attempts that may be spent on that and on a table that does not answer. After these the batch leaves unchecked,
-# because an outage of the table must not become an outage of the Valkey lane.
-MOST_ATTEMPTS = 10
 
 
 class DynamoDbLaneFirst(Exception):
@@ -39,8 +34,8 @@ class LaneAgreement:
         triggers: Triggers,
         telemetry: Telemetry,
         *,
-        max_waits: int = MOST_WAITS,
-        max_attempts_of_agreement: int = MOST_ATTEMPTS,
+        max_waits: int = MAX_WAITS_FOR_DYNAMODB_LANE,
+        max_attempts_of_agreement: int = MAX_ATTEMPTS_TO_AGREE,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table

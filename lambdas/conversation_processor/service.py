@@ -6,17 +6,13 @@ from random import SystemRandom
 from uuid import uuid4
 
 from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
+from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.lanes.outcomes import Stale, Taken
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
-
-# The DynamoDB lane emits in a moment what it stores.
-DYNAMODB_LANE_FIRST_MS = 1_000
-# Ten attempts to reach the table take half a minute.
-ASK_AGAIN_MS = 3_000
 
 _random = SystemRandom().random
 
@@ -56,7 +52,7 @@ class ConversationProcessor:
             return
         except DynamoDbLaneUnasked as error:
             self._telemetry.warn("message table silent", conversation=conversation, reason=str(error))
-            self._put_back(conversation, token, wait_ms=ASK_AGAIN_MS)
+            self._put_back(conversation, token, wait_ms=ASK_TABLE_AGAIN_MS)
             return
         except Exception as error:  # noqa: BLE001 - the batch is tried again after any error, and becomes a dead letter in the end
             self._try_later(conversation, token, taken, error)

@@ -17,6 +17,14 @@ from random import SystemRandom
 from typing import NamedTuple
 from uuid import uuid4
 
+from lambdas.limits import (
+    HEARTBEAT_SECONDS,
+    MAX_READS_OF_A_WINDOW,
+    MAX_TRIGGER_REST_MS,
+    MAX_WINDOWS_IN_A_SWEEP,
+    MIN_TRIGGER_REST_MS,
+    WINDOW_LOCK_MS,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
@@ -26,15 +34,6 @@ from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MAX_BYTES_IN_A_BATCH, MAX_MESSAGES_IN_A_BATCH, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.telemetry import Telemetry
-
-# The queue hides a received trigger for as long. A heartbeat prolongs both.
-LOCK_MS = 30_000
-BEAT_SECONDS = 10.0
-# A trigger that finds its window locked comes back after this: another run's work is mostly over in a moment.
-LONGEST_REST_MS = 5_000
-# An edit between the read and the freeze makes the processor read again, this many times.
-READS = 5
-MOST_IN_A_SWEEP = 500
 
 _random = SystemRandom().random
 
@@ -64,7 +63,7 @@ class DynamoDbProcessor:
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
-        beat_seconds: float = BEAT_SECONDS,
+        beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._table = table
         self._triggers = triggers
@@ -80,21 +79,21 @@ class DynamoDbProcessor:
         try:
             time.require_a_call()
             window = self._table.acquire(
-                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + LOCK_MS
+                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + WINDOW_LOCK_MS
             )
             if window.owner != owner:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
             # An edit of a stored message blocks the lock for a moment, and a busy table for a while.
-            self._rest(trigger, LONGEST_REST_MS)
+            self._rest(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
     def sweep(self) -> None:
         """Send another trigger for each window whose trigger was lost."""
         now_ms = self._clock()
-        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBERED_MS, limit=MOST_IN_A_SWEEP)
+        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBERED_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
         overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - WINDOW_GRACE_MS]
         for conversation in overdue:
             self._triggers.send(conversation, delay_ms=0)
@@ -116,16 +115,16 @@ class DynamoDbProcessor:
             self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.owner_until_ms - now_ms, LONGEST_REST_MS)
+            rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
         self._telemetry.info("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
-        self._rest(trigger, max(rest_ms, 1_000))
+        self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
         return False
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
         def beat() -> None:
-            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + LOCK_MS):
+            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + WINDOW_LOCK_MS):
                 raise LockLost("the lock ran out, and another run has the window now")
-            self._triggers.rest(trigger, for_ms=LOCK_MS)
+            self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
@@ -154,7 +153,7 @@ class DynamoDbProcessor:
 
     def _batch(self, locked: _Locked) -> _Batch | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
-        for _ in range(READS):
+        for _ in range(MAX_READS_OF_A_WINDOW):
             contents = self._table.read(locked.conversation)
             if contents.window.owner != locked.owner:
                 raise LockLost("the lock ran out, and another run has the window now")

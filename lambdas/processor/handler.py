@@ -4,7 +4,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
-from lambdas.processor.service import WORKERS, ConversationProcessors, Exit, Processor, Timings
+from lambdas.limits import MAX_STARTS_AT_ONCE
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
 from message_buffer.aws.functions import Functions
 from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -29,7 +30,7 @@ def _parts() -> _Parts:
     settings, telemetry = config.read_processor(), Telemetry()
     opener = open_valkey(settings.valkey, telemetry)
     store = open_store(settings.valkey, opener)
-    return _Parts(settings, opener, store, Functions(connections=WORKERS), telemetry)
+    return _Parts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Lambda entry of the watchdog: every minute by rule, and half a minute later by queue; both mean the same."""
+"""Lambda entry of the watchdog: a rule starts a pass every minute, and a queue starts another half a minute later."""
 
 from functools import cache
 from typing import Any
@@ -18,10 +18,10 @@ def _parts() -> tuple[Watchdog, Telemetry]:
 def handler(_event: dict[str, Any], context: Any) -> None:
     watchdog, telemetry = _parts()
     try:
-        watchdog.sweep(context.get_remaining_time_in_millis)
+        watchdog.run_pass(context.get_remaining_time_in_millis)
     except Exception as error:
-        # Raised again: a failed invocation is what the alarm looks at. The next pass comes in half a minute.
-        telemetry.crash("sweep failed", error)
+        # Raise again, because the alarm counts failed invocations. The next pass comes in half a minute.
+        telemetry.crash("pass failed", error)
         raise
     finally:
         telemetry.flush()

@@ -1,8 +1,8 @@
-"""What a conversation is called: whose, on which platform, through which account, with whom.
+"""The id of a conversation: its tenant, platform, account and user.
 
     acme/whatsapp/106540352242922/491701234567
 
-A part's own `/` is escaped, as is the sign that escapes, so that different parts never make the same id.
+A `/` inside a part is escaped, and so is the escape sign, so that different parts never make the same id.
 """
 
 from functools import lru_cache
@@ -36,6 +36,7 @@ def escape_part(part: str) -> str:
 
 
 def parse_conversation_id(text: str) -> ConversationId:
+    """Return the parts of a conversation's id. Raises InvalidId."""
     parts = [part.replace("%2F", "/").replace("%25", "%") for part in text.split("/")]
     if len(parts) != len(ConversationId._fields) or not all(parts):
         raise InvalidId("a conversation id reads tenant/platform/account/user")

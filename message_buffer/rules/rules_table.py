@@ -1,6 +1,6 @@
-"""The table of the rules that operators change: one item a scope, and one that counts the changes.
+"""The table of the rules that operators change: one item for each scope, and one that counts the changes.
 
-The version of an item is the table's version when it was written, so no two writes ever have the same.
+The version of an item is the table's version when it was written, so two writes never have the same version.
 """
 
 import json
@@ -18,7 +18,7 @@ VERSION_SCOPE = "!version"
 class StoredRules(NamedTuple):
     scope: str
     rules: Any
-    """As JSON has them; None if they are no JSON, or too long to be rules."""
+    """The rules as JSON has them, or None if they are not JSON, or are too long."""
     version: int
     updated_by: str | None
     updated_at_ms: int | None
@@ -80,7 +80,7 @@ class RulesTable(Table):
                 except self._client.exceptions.TransactionCanceledException:
                     continue  # another write came first, or was under way
             return version + 1, bool(item)
-        raise RulesConflict(f"the rules of {scope} are no longer those that were read")
+        raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
 def _key(scope: str) -> dict[str, str]:

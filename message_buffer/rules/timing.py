@@ -1,10 +1,10 @@
-"""The rules as the scripts take them; apart from the rules, because reading those takes pydantic."""
+"""The rules as the lanes take them, in a module without pydantic, which the rules need."""
 
 from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """When a message's batch is due."""
+    """When a message's batch is due. `for_scripts` has what the scripts take."""
 
     silence_ms: int
     typing_ms: int
@@ -12,11 +12,11 @@ class Timing(NamedTuple):
     max_messages: int
     min_messages: int
     flush_reason: str
-    """Empty: wait. Otherwise the batch is due at once, for this reason."""
+    """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Empty: off. Otherwise deviations above the mean gap, floor and ceiling, with spaces between."""
+    """Deviations above the mean gap, floor and ceiling, separated by spaces; empty if the wait is not adaptive."""
     window_ms: int
-    """How long the DynamoDB lane waits, be it silent or not."""
+    """The length of the DynamoDB lane's window, which messages do not extend."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:

@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 
+from lambdas.admin import listing
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
-from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation, read_request
+from lambdas.admin.requests import (
+    AskGate,
+    HoldConversation,
+    ListConversations,
+    OfConversation,
+    Request,
+    ShowConversation,
+    read_request,
+)
+from message_buffer.errors import InvalidInput
 from responder.batch import read_batch
 from responder.buffer import BufferClient
 from tests.support.engine import Engine, payload
@@ -61,6 +71,33 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
     assert (told["dropped"], told["frozen"]) == (1, 0)
     assert json.loads(alone.bus.published[0][1])["lane"] == "window"
     assert alone.functions.started == []
+
+
+def test_open_windows_are_listed_after_the_shards(
+    window: WindowScene, fake: Engine, alone: Desk, behind: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = ListConversations(by="operator")
+    assert alone.conversations.list(everything) == {"conversations": [], "next": None, "more": False}
+    window.send("m1")
+    row = {
+        "conversation": CONVERSATION, "lane": "dynamodb", "shard": None, "state": "pending", "count": 1, "frozen": 0,
+        "reason": "window", "dueAt": window.clock() + WINDOW_MS,
+    }  # fmt: skip
+    assert alone.conversations.list(everything) == {"conversations": [row], "next": None, "more": False}
+    assert alone.conversations.list(ListConversations(by="operator", tenant="nobody"))["conversations"] == []
+    fake.store.buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
+    lanes = [row["lane"] for row in behind.conversations.list(everything)["conversations"]]
+    assert lanes == ["valkey", "dynamodb"], "one conversation may wait in both lanes"
+    first = behind.conversations.list(ListConversations(by="operator", limit=1))
+    assert ([row["lane"] for row in first["conversations"]], first["more"]) == (["valkey"], True)
+    then = behind.conversations.list(ListConversations(by="operator", limit=1, cursor=first["next"]))
+    assert then == {"conversations": [row], "next": None, "more": False}
+    monkeypatch.setattr(listing, "MAX_WINDOWS_IN_A_LISTING", 1)
+    assert behind.conversations.list(everything)["more"], "windows that were not looked at are not called listed"
+    with pytest.raises(InvalidInput, match="this stage has no shards"):
+        alone.conversations.list(ListConversations(by="operator", shard=0))
+    with pytest.raises(InvalidInput, match="no answer gave '0/open:0'"):
+        alone.conversations.list(ListConversations(by="operator", cursor="0/open:0"))
 
 
 class Calls:

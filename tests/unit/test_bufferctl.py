@@ -34,6 +34,7 @@ class FakeAws:
 
     def __init__(self) -> None:
         self.answers: dict[str, Json] = {}
+        self.turns: dict[str, list[Json]] = {}
         self.asked: list[Json] = []
         self.api = "https://api.example.org"
         self.secrets: Json = {"generic": {"secret": ["newest", "older"]}}
@@ -69,13 +70,17 @@ class FakeAws:
         assert FunctionName == ("the-responder" if of_responder else "the-admin")
         assert event.pop("by") == ME
         self.asked.append(event)
-        answer = self.answers[event["operation"]]
+        turns = self.turns.get(event["operation"])
+        answer = turns.pop(0) if turns else self.answers[event["operation"]]
         return {"Payload": io.BytesIO(json.dumps(answer).encode())} | (
             {"FunctionError": "Unhandled"} if "errorType" in answer else {}
         )
 
     def answer(self, operation: str, result: Mapping[str, Any]) -> None:
         self.answers[operation] = {"ok": True, "result": result}
+
+    def answer_in_turn(self, operation: str, *results: Mapping[str, Any]) -> None:
+        self.turns[operation] = [{"ok": True, "result": result} for result in results]
 
     def refuse(self, operation: str, code: str, message: str) -> None:
         self.answers[operation] = {"ok": False, "error": {"code": code, "message": message}}
@@ -191,6 +196,54 @@ def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.Capture
     assert lines[0].split() == ["shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt"]
     assert lines[0].index("inflight") == lines[1].index("1  ", 10) == lines[2].index("1  ", 10)
     assert lines[1].endswith("1.2 s      -")
+
+
+def row(name: str, *, due_at_ms: int | None = NOON_MS, lane: str = "valkey") -> Json:
+    return {
+        "conversation": name, "lane": lane, "shard": 0, "state": "pending", "count": 2, "frozen": 0,
+        "reason": "silence", "dueAt": due_at_ms,
+    }  # fmt: skip
+
+
+def page(*rows: Json, next_cursor: str | None = None, more: bool | None = None) -> Json:
+    return {"conversations": list(rows), "next": next_cursor, "more": bool(next_cursor) if more is None else more}
+
+
+def test_conversations_are_listed_from_all_answers_the_earliest_due_first(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flying = row("d/s/a/flying", due_at_ms=None)
+    later = row("d/s/a/later", due_at_ms=NOON_MS + 1_500)
+    aws.answer_in_turn(
+        "conversation.list",
+        page(flying, later, next_cursor="1/open:0"),
+        page(later, row("d/s/a/first"), flying | {"conversation": "d/s/a/too"}),
+    )
+    assert run("conversation", "list", "--tenant", "d", "--platform", "s") == 0
+    asked = {"operation": "conversation.list", "tenant": "d", "platform": "s"}
+    assert aws.asked == [asked | {"limit": 50}, asked | {"cursor": "1/open:0", "limit": 48}]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
+    assert [line.split()[0] for line in lines[1:]] == ["d/s/a/first", "d/s/a/later", "d/s/a/flying", "d/s/a/too"]
+    assert lines[1].split()[1:] == ["valkey", "0", "pending", "2", "0", "silence", "2023-11-14", "22:13:20.000"]
+
+
+def test_a_list_ends_at_its_limit_and_says_that_there_are_more(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.list", page(row("d/s/a/1"), row("d/s/a/2"), row("d/s/a/3")))
+    assert run("conversation", "list", "--limit", "2", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert ([each["conversation"] for each in shown["conversations"]], shown["more"]) == (["d/s/a/1", "d/s/a/2"], True)
+    assert aws.asked[0]["limit"] == 2
+    aws.answer("conversation.list", page(row("d/s/a/1"), more=True))
+    assert run("conversation", "list") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "There are more: filter them, or raise --limit."
+    assert len(aws.asked) == 2, "nothing leads to windows that were left out: it does not ask for ever"
+    aws.answer("conversation.list", page())
+    assert run("conversation", "list", "--limit", "2000") == 0
+    assert capsys.readouterr().out == "Nothing waits.\n"
+    assert aws.asked[-1]["limit"] == 500, "the most that the function gives at once"
 
 
 def test_what_people_wrote_cannot_steer_the_terminal(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,11 +119,11 @@ def test_what_the_store_deals_with_itself_is_counted(
     assert (metrics["StoreRetries"], metrics["StoreFailures"]) == ([1.0], [1.0])
 
 
-def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
+def test_a_pass_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
     monkeypatch.setattr(
-        watchdog, "_parts", lambda: (SimpleNamespace(sweep=raising(StoreUnavailable("gone"))), telemetry)
+        watchdog, "_parts", lambda: (SimpleNamespace(run_pass=raising(StoreUnavailable("gone"))), telemetry)
     )
     with pytest.raises(StoreUnavailable):
         watchdog.handler({}, CONTEXT)

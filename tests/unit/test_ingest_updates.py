@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.webhook_secrets import EARLY_MS
+from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
@@ -313,7 +313,7 @@ def test_a_secret_that_was_replaced_is_known_within_seconds(scene: Scene) -> Non
     scene.post("telegram", telegram())
     scene.secrets.text = json.dumps({"telegram": {"accounts": {"shopbot": {"secret": "new"}}}})
     assert scene.post("telegram", telegram(), secret="new")[0] == 401, "it has only just been read"
-    scene.secrets_now_ms += EARLY_MS + 1
+    scene.secrets_now_ms += MIN_MS_BETWEEN_SECRET_READS + 1
     assert scene.post("telegram", telegram(), secret="new")[0] == 200
     assert scene.secrets.reads == 2
 
@@ -322,12 +322,12 @@ def test_a_flood_of_forgeries_reads_the_secrets_once_in_a_while(scene: Scene) ->
     for _ in range(1_000):
         scene.post("telegram", telegram(), secret="guess")
         scene.secrets_now_ms += 50
-    assert scene.secrets.reads <= 1 + 1_000 * 50 // EARLY_MS
+    assert scene.secrets.reads <= 1 + 1_000 * 50 // MIN_MS_BETWEEN_SECRET_READS
 
 
 def test_secrets_that_cannot_be_read_again_leave_a_refusal_a_refusal(scene: Scene) -> None:
     scene.post("telegram", telegram())
-    scene.secrets_now_ms += EARLY_MS + 1
+    scene.secrets_now_ms += MIN_MS_BETWEEN_SECRET_READS + 1
     scene.secrets.failures = [SendFailed("read secret: Throttling")]
     assert scene.post("telegram", telegram(), secret="guess")[0] == 401
 

@@ -94,7 +94,7 @@ def test_rules_replace_those_that_their_writer_read(stub: Stubber) -> None:
 def test_rules_that_somebody_else_changed_are_not_replaced(stub: Stubber, stored: Item | None) -> None:
     finds(stub, "!version", item("!version", 8))
     finds(stub, "stage", stored)
-    with pytest.raises(RulesConflict, match="the rules of stage are no longer those that were read"):
+    with pytest.raises(RulesConflict, match="the rules of stage have changed since they were read"):
         RulesTable("t").put("stage", {}, by="op", at_ms=5, expected_version=3)
 
 

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from lambdas.dynamodb_processor import service
-from lambdas.dynamodb_processor.service import LONGEST_REST_MS
+from lambdas.limits import MAX_TRIGGER_REST_MS
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import table as message_table
@@ -382,7 +382,7 @@ def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene
     assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
     window.run()
     (waiting,) = window.triggers.waiting
-    assert waiting.visible_at_ms == window.clock() + LONGEST_REST_MS
+    assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_REST_MS
     assert window.telemetry.counts["TriggersReturned"] == 1
     window.pass_time(25_000)
     assert window.batches() == [["m1"]]

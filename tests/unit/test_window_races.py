@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.dynamodb_processor.service import LOCK_MS, LONGEST_REST_MS
+from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.triggers import Trigger
@@ -68,7 +68,7 @@ def test_p7_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowSce
     due(window, "m1", "m2")
     with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
         window.run()
-    window.pass_time(LOCK_MS + VISIBILITY_MS, step_ms=1_000)
+    window.pass_time(WINDOW_LOCK_MS + VISIBILITY_MS, step_ms=1_000)
     assert window.batches() == [["m1", "m2"]]
     settle(window)
     assert window.batches() == [["m1", "m2"]]
@@ -108,7 +108,7 @@ def test_a_processor_that_sleeps_through_its_lock_changes_nothing_any_more(
     due(window, "m1")
 
     def oversleep() -> None:
-        window.clock.advance(LOCK_MS + VISIBILITY_MS + 1)
+        window.clock.advance(WINDOW_LOCK_MS + VISIBILITY_MS + 1)
         window.run(window.new_processor())
         window.send("m2")
 
@@ -260,7 +260,7 @@ def test_a_trigger_that_finds_the_table_busy_is_soon_back(window: WindowScene) -
     due(window, "m1")
     with window.wire.at("update_item", failing("TransactionConflictException")):
         window.run()
-    window.pass_time(LONGEST_REST_MS)
+    window.pass_time(MAX_TRIGGER_REST_MS)
     assert window.batches() == [["m1"]]
 
 
@@ -290,8 +290,8 @@ def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens
 def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
     """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
     due(window, "m1")
-    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + LOCK_MS)
-    window.clock.advance(LOCK_MS + 1)
+    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + WINDOW_LOCK_MS)
+    window.clock.advance(WINDOW_LOCK_MS + 1)
     window.run()
     assert window.batches() == [["m1"]]
 
@@ -367,11 +367,11 @@ def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
 
     def work_long() -> None:
         beats = window.wire.made.count("change_message_visibility")
-        window.clock.advance(LOCK_MS - 1)
+        window.clock.advance(WINDOW_LOCK_MS - 1)
         while window.wire.made.count("change_message_visibility") < beats + 2:
             pass
-        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + LOCK_MS
-        assert window.triggers.waiting[0].visible_at_ms == window.clock() + LOCK_MS
+        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + WINDOW_LOCK_MS
+        assert window.triggers.waiting[0].visible_at_ms == window.clock() + WINDOW_LOCK_MS
 
     with window.wire.at("put_events", work_long):
         window.run(processor)
