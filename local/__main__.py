@@ -122,10 +122,10 @@ def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
     progress = Progress()
     outputs = stage.up(progress, overrides=overrides)
     print(f"Up after {progress.elapsed_seconds:.1f} s; everything about it is in {_shown(stage.outputs_file)}.")
-    print(_how_to_send(outputs))
+    print(how_to_send(outputs))
 
 
-def _how_to_send(outputs: Outputs) -> str:
+def how_to_send(outputs: Outputs) -> str:
     return f"""Send a message:
 
   body='{{"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}}'

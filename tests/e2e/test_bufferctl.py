@@ -14,7 +14,6 @@ import pytest
 
 from bufferctl.__main__ import main
 from bufferctl.events import Arrival
-from tests.e2e.test_permissions import TAKEN_AWAY, role_of
 from tests.support.judge import ids_of
 from tests.support.local_stage import LocalStage
 
@@ -150,18 +149,12 @@ def test_rules_are_live_within_ten_seconds_and_for_open_buffers_at_once(
 
 
 def test_a_dead_batch_is_found_and_sent_again_under_its_batch_id(operator: Operator) -> None:
-    iam, role = operator.stage.outputs.client("iam"), role_of(operator.stage, "conversation_processor")
-    deny = {"Effect": "Deny", "Action": "events:PutEvents", "Resource": "*"}
-    denial = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
-    iam.put_role_policy(RoleName=role, PolicyName=TAKEN_AWAY, PolicyDocument=denial)
-    try:
-        message_id = f"m-{uuid.uuid4().hex}"
+    message_id = f"m-{uuid.uuid4().hex}"
+    with operator.stage.denied("conversation_processor", "events:PutEvents"):
         operator.asks("send", "what I wrote", "--user", operator.user, "--id", message_id)
-        letter = wait_for_letter(operator)
+        letter = wait_for_letter(lambda: operator.asks("dead", "list"), operator.conversation)
         assert letter["reason"] == "put event: AccessDeniedException"
         assert operator.types("dead", "redrive", letter["batchId"], code=1) == "1 of 1 were not sent again.\n"
-    finally:
-        iam.delete_role_policy(RoleName=role, PolicyName=TAKEN_AWAY)
     assert letter["batchId"] in operator.types("dead", "list")
     assert "what I wrote" not in operator.types("dead", "show", letter["batchId"])
     assert "what I wrote" in operator.types("dead", "show", letter["batchId"], "--payloads")
@@ -172,11 +165,12 @@ def test_a_dead_batch_is_found_and_sent_again_under_its_batch_id(operator: Opera
     assert operator.asks("dead", "list")["letters"] == []
 
 
-def wait_for_letter(operator: Operator) -> Json:
+def wait_for_letter(list_letters: Callable[[], Json], conversation: str) -> Json:
+    """Return the dead letter of a conversation, once it is listed."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        for letter in operator.asks("dead", "list")["letters"]:
-            if letter["conversationId"] == operator.conversation:
+        for letter in list_letters()["letters"]:
+            if letter["conversationId"] == conversation:
                 return dict(letter)
         time.sleep(0.5)
     raise AssertionError("no dead letter came")

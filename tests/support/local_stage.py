@@ -41,6 +41,7 @@ START_MS = 3_000
 IDLE_MS = 4_000
 WARM_PROCESSES = 8
 WINDOW_MS = 2_000
+DENIED = "denied-by-a-test"
 
 OVERRIDES: dict[str, Any] = {
     "rules": {
@@ -165,6 +166,23 @@ class LocalStage:
         finally:
             done.set()
             patrolling.join()
+
+    @contextmanager
+    def denied(self, role: str, action: str) -> Iterator[None]:
+        """Deny an action to a function's role inside, whatever its policies allow."""
+        iam, name = self.outputs.client("iam"), self.role_name(role)
+        statement = {"Effect": "Deny", "Action": action, "Resource": "*"}
+        denial = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_role_policy(RoleName=name, PolicyName=DENIED, PolicyDocument=denial)
+        try:
+            yield
+        finally:
+            iam.delete_role_policy(RoleName=name, PolicyName=DENIED)
+
+    def role_name(self, role: str) -> str:
+        """Return the name of the IAM role that a function runs on."""
+        found = self.outputs.client("lambda").get_function_configuration(FunctionName=self.outputs.Functions[role])
+        return str(found["Role"]).rpartition("/")[2]
 
     def log(self, role: str, *, since_ms: int) -> list[str]:
         """What a function wrote; it appears when the invocation is over."""
