@@ -106,7 +106,7 @@ def test_two_ups_at_once_do_not_interfere(home: Home) -> None:
     second = home.run("up")
     assert (second.returncode, second.stderr.strip()) == (
         1,
-        "Another `up` or `down` of this stage is at work: wait for it to finish.",
+        "Another `up` or `down` of this stage is running: wait until it has ended.",
     )
     first.communicate()
     assert first.returncode == 0
