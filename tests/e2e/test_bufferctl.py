@@ -20,7 +20,7 @@ from tests.support.local_stage import LocalStage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.xdist_group("stage")]
 
 LIVE_SECONDS = 10.0
-# Held or not yet due for so long that no machine is too slow to look.
+# Longer than any machine needs to look at a held conversation, or at one that is not yet due.
 LONG_MS = 60_000
 
 Json = dict[str, Any]
@@ -31,30 +31,30 @@ class Operator:
         self.stage = stage
         self.user = f"u-{uuid.uuid4().hex[:12]}"
         self.conversation = f"default/generic/bufferctl/{self.user}"
-        self._outputs = ["--outputs", str(stage.stage.outputs_file)]
+        self.outputs = ["--outputs", str(stage.stage.outputs_file)]
         self._capsys = capsys
 
     def types(self, *words: str, code: int = 0) -> str:
-        """What a person sees."""
+        """Run a command and return what a person sees: its output, or its error if it ends with `code`."""
         self._capsys.readouterr()
-        ended = main([*self._outputs, *words])
+        ended = main([*self.outputs, *words])
         captured = self._capsys.readouterr()
         assert ended == code, captured.err
         return captured.err if code else captured.out
 
     def asks(self, *words: str) -> Json:
-        """What a program gets."""
+        """Run a command with `--json` and return its result."""
         answer: Json = json.loads(self.types(*words, "--json"))
         return answer
 
     def sends(self, text: str = "Hey") -> Json:
-        """The answer's state of the conversation."""
+        """Send a message and return the conversation's state from the answer."""
         answer = self.asks("send", text, "--user", self.user)
         state: Json = answer["conversations"][self.conversation]
         return state
 
     def sees(self, *, timeout_seconds: float = 20.0) -> Arrival:
-        """The batch that comes."""
+        """Wait for the conversation's next batch and return it."""
         before = len(self.batches())
         assert self.stage.inbox.wait_until(lambda _: len(self.batches()) > before, timeout_seconds=timeout_seconds)
         return self.batches()[-1]
@@ -71,10 +71,10 @@ def operator(stage: LocalStage, capsys: pytest.CaptureFixture[str]) -> Operator:
 
 @contextmanager
 def tailing(operator: Operator, *, count: int) -> Iterator[Callable[[], list[Json]]]:
-    """`bufferctl tail` beside the test, for so many events; the block is given how to wait for them."""
+    """Run `bufferctl tail` beside the block; yield a call that waits for `count` events and returns them."""
     arguments = ["tail", "--json", "--count", str(count), "--seconds", "30", "--conversation", operator.conversation]
     process = subprocess.Popen(
-        [sys.executable, "-m", "bufferctl", *operator._outputs, *arguments],
+        [sys.executable, "-m", "bufferctl", *operator.outputs, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -103,7 +103,7 @@ def test_a_held_conversation_is_looked_at_and_resumed(operator: Operator) -> Non
     )
 
 
-def test_what_waits_is_flushed_or_cancelled_and_the_bus_tells(operator: Operator) -> None:
+def test_waiting_messages_are_flushed_or_cancelled_and_both_are_published(operator: Operator) -> None:
     with tailing(operator, count=2) as events:
         operator.types("conversation", "hold", operator.conversation)
         operator.sends()

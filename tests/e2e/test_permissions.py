@@ -1,4 +1,4 @@
-"""The emulator enforces IAM: every function runs on what its own role allows, here as in AWS."""
+"""The emulator enforces IAM as AWS does: a function may do only what its own role allows."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tests.support.local_stage import LocalStage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.xdist_group("stage")]
 
 
-def test_who_has_no_policy_is_refused(stage: LocalStage) -> None:
+def test_a_user_without_a_policy_is_refused(stage: LocalStage) -> None:
     iam = stage.outputs.client("iam")
     iam.create_user(UserName="stranger")
     try:

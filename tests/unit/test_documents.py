@@ -1,4 +1,4 @@
-"""What the test of the documented commands reads in a document, and which outputs it takes for the same."""
+"""The reader of documented commands finds each command with its output, and compares outputs by their shape."""
 
 import pytest
 
