@@ -1,4 +1,4 @@
-"""Runs BullMQ's roles. Its package is pinned in package-lock.json and installed when it is first needed."""
+"""BullMQ, driven from here: its package is pinned in package-lock.json and installed when it is first needed."""
 
 import json
 import shutil
@@ -15,18 +15,18 @@ class NodeMissing(Exception):
 
 
 def install() -> None:
-    """Install BullMQ into bench/node_modules from the lock file."""
+    """Into bench/node_modules, from the lock file."""
     if not shutil.which("node") or not shutil.which("npm"):
         raise NodeMissing("BullMQ needs node and npm on the PATH")
     installed = HERE / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < (HERE / "package-lock.json").stat().st_mtime:
-        # `npm ci` would refuse a lock file that lacks the native packages of other platforms.
+        # Not `npm ci`, which refuses a lock without the native packages of every other platform.
         install = ["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
         subprocess.run(install, cwd=HERE, check=True)
 
 
 def versions() -> dict[str, str]:
-    """Return the pinned versions."""
+    """What is pinned."""
     packages = json.loads((HERE / "package-lock.json").read_text("utf-8"))["packages"]
     found = {name: packages[f"node_modules/{name}"]["version"] for name in ("bullmq", "ioredis")}
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
@@ -38,7 +38,7 @@ def command(role: str, **options: Any) -> list[str]:
 
 
 def ask(role: str, messages: Iterable[dict[str, Any]], **options: Any) -> list[Any]:
-    """Run a role to its end with these messages; return its answers."""
+    """Run a role to its end, with these messages: what it said."""
     given = "".join(json.dumps(message) + "\n" for message in messages)
     done = subprocess.run(command(role, **options), input=given, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

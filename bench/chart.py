@@ -1,4 +1,4 @@
-"""Draws medians as bars, each with a line over the middle half of the rounds."""
+"""Bars as a picture: medians, with the middle half of the rounds as a line."""
 
 from html import escape
 from math import log10
@@ -24,7 +24,7 @@ class Panel(NamedTuple):
 
 
 def svg(panels: list[Panel]) -> str:
-    """Return the charts as one picture, one below the other. A figure that is too noisy has only its line."""
+    """One under the other. What was too noisy to name has no bar, only its line."""
     heights = [HEAD + LINE * len(panel.bars) + FOOT for panel in panels]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {sum(heights)}" role="img"',

@@ -1,4 +1,4 @@
-"""Compares a system's batches with the workload that it was sent, by the same rules for every system."""
+"""What became of a workload: the same questions to every system."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.workload import Sending
 
 Message = tuple[int, int]
-"""The conversation and the number of a message."""
+"""Conversation and number."""
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class Verdict:
     bursts: int
     batches: int
     lost: int
-    """Messages that are in no batch."""
+    """Messages in no batch."""
     sent_twice: int
     """Messages in more than one batch, or more than once in one."""
     merged: int
     """Batches with messages of two bursts, or of two conversations."""
     split: int
-    """Bursts that came whole, but as several batches: late, and nothing is missing."""
+    """Bursts that came as several batches, whole: late, but nothing that a reader would miss."""
 
 
 def check(sent: Iterable[Sending], batches: Iterable[list[Message]]) -> Verdict:

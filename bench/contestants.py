@@ -1,4 +1,4 @@
-"""The contestants of the benchmarks, and the traffic that they are sent.
+"""Who is measured, and with which traffic.
 
 Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a
 wave every conversation sends five fragments, then its batch is taken away. Waves lie six hours apart, so that
@@ -47,11 +47,11 @@ class Contestant(Protocol):
     name: str
 
     def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        """Send one wave of traffic; return the cost of its messages by kind."""
+        """One wave of traffic: what its messages cost, by kind."""
 
 
 class Recorder(Connection):
-    """A connection for the store that keeps the request instead of sending it."""
+    """Stands where the store's connection would: keeps the request that the store wanted to send."""
 
     def __init__(self) -> None:
         self.request = b""
@@ -62,7 +62,7 @@ class Recorder(Connection):
 
 
 class Sender(Recorder):
-    """A connection that also sends the request, for the work between the measurements."""
+    """Sends it too, for what happens between the measurements."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Sender(Recorder):
 
 
 class Ours:
-    """Our engine: the store's own requests, with a live processor that claims, takes and completes batches."""
+    """buffer_message as the store sends it, a processor alive, batches claimed, taken and completed."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Ours:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def fragments(self, conversations: int, meter: Meter) -> Cost:
-        """Send a wave of fragments only, whose batches end by silence."""
+        """A wave whose batches end by silence, with nothing but its fragments."""
         costs = self._send_fragments(conversations, meter)
         self.now_ms += TIMING.max_wait_ms
         self.finish_what_is_due()
@@ -159,14 +159,14 @@ class Ours:
             kind = "next" if fragment else "first"
             costs[kind] = costs.get(kind, Cost()) + cost
             self.now_ms += GAP_MS // 2
-            assert not self.claim()  # it polls every half second; nothing is due yet
+            assert not self.claim()  # it looks every half second; nothing is due yet
             self.now_ms += GAP_MS // 2
         return costs
 
 
 # The design that samples and blog posts show: one string key for each fact about a conversation, a list of
-# messages, a sorted set of waiting conversations. It is written fairly: one script, twelve commands, all keys in
-# one slot. It drops no redeliveries and does not know whether a processor runs: it asks for the processor's lease
+# messages, a sorted set of conversations that wait. Written fairly: one script, twelve commands, all keys in
+# one slot. It does not drop redeliveries, nor know whether somebody works: it asks for the processor's lease
 # and heartbeat, two more round trips a message.
 NAIVE = b"""
 local last, first = redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])
@@ -187,7 +187,7 @@ return {due, count}
 """
 NAIVE_KINDS = ("n-msgs:<id>", "n-last:<id>", "n-first:<id>", "n-count:<id>", "n-due:<id>", "n-pending")
 
-# The fewest commands that store a message and its due time.
+# The least that keeps a message and a time.
 BARE = b"""
 redis.call('RPUSH', KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
@@ -267,10 +267,10 @@ class Bare:
 
 
 class BullMq:
-    """Replays with our client the requests that BullMQ's own client sent for such a wave.
+    """What BullMQ's own client sent for such a wave, recorded once and sent again by ours.
 
-    The requests keep the times of the recording. The wait is long, so each fragment but the first replaces a job
-    that is still waiting.
+    The times in it are those of the recording, and the wait is long: each fragment but the first replaces a job
+    that still waits.
     """
 
     def __init__(self, wire: Wire, requests: list[list[list[bytes]]], *, name: str) -> None:
@@ -290,7 +290,7 @@ class BullMq:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def _forget(self) -> Iterator[bytes]:
-        """Yield requests that delete what a worker would delete; the stream of events remains."""
+        """What working the jobs off would have removed; the stream of events stays, as it would."""
         cursor, kept = b"0", {b"{bull}:bench:" + kind for kind in (b"events", b"id", b"meta")}
         while True:
             cursor, keys = self._wire.call("SCAN", cursor, "MATCH", "{bull}:*", "COUNT", 1_000)
@@ -301,7 +301,7 @@ class BullMq:
 
 
 class Ping:
-    """A contestant that makes a round trip and nothing else."""
+    """A round trip and nothing else."""
 
     name = "ping"
 
@@ -316,6 +316,6 @@ class Ping:
 
 
 def forget(kinds: tuple[str, ...], conversations: int) -> Iterator[bytes]:
-    """Yield requests that delete a wave's batches, for a contestant without a conversation processor."""
+    """What takes a wave's batches away from a contestant that has no conversation processor."""
     for conversation in range(conversations):
         yield encode("DEL", *script_keys(kinds, 0, conversation_id(conversation).encode()))

@@ -1,6 +1,6 @@
-"""Runs many lean clients in one process; each of them has one request under way.
+"""Many clients at once, as lean as one `Wire`: each has one request under way, all from one process.
 
-Every contestant is called by these clients, so that the figures compare servers and not client libraries.
+Every contestant is asked through this, so that adds a second compare servers and not client libraries.
 """
 
 import select
@@ -14,7 +14,7 @@ from bench.wire import ServerRefused, Wire
 
 
 class Crowd(Wire):
-    """A `Wire` whose `ask_all` distributes the requests among its clients."""
+    """A `Wire` whose `ask_all` shares the requests out among its clients."""
 
     def __init__(self, port: int, *, clients: int) -> None:
         super().__init__(port)
@@ -30,7 +30,7 @@ class Crowd(Wire):
             each.close()
 
     def ask_all(self, requests: Iterable[bytes]) -> None:
-        """Send all requests; each client sends its next one when it has the answer to its last one."""
+        """Together as fast as they can; each client sends its next when it has the answer to its last."""
         waiting = list(requests)
         share = -(-len(waiting) // len(self._sockets))
         turns = [iter(waiting[start : start + share]) for start in range(0, len(waiting), share)]
@@ -52,7 +52,7 @@ class Crowd(Wire):
                 each, mine, reader = lines[number]
                 reader.feed(each.recv(65536))
                 reply = reader.gets()
-                if reply is False:  # the answer came in pieces
+                if reply is False:  # it came in pieces
                     continue
                 if isinstance(reply, hiredis.ReplyError):
                     raise ServerRefused(str(reply))

@@ -1,6 +1,6 @@
-"""Writes the figures of docs/performance.md and the README from bench/results: `python -m bench.document`.
+"""What docs/performance.md, its picture and the README say, from bench/results: `python -m bench.document`.
 
-Each table is between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
+A table stands between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
 """
 
 import json
@@ -67,7 +67,7 @@ def _figure(told: Json) -> Figure:
 
 
 def _cpu(ingest: Json) -> dict[str, Figure]:
-    """Return the server CPU of each contestant for the picture and the README."""
+    """By contestant, what the picture shows and the README tells: of small messages, from some clients."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
         for each in ingest["contestants"]
@@ -82,7 +82,7 @@ def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[flo
 
 
 def told(found: Figure, digits: int = 1) -> str:
-    """Return the median as text, or only the range of the middle half if the rounds differ too much."""
+    """A median, or of what was too noisy no more than where the middle half lies."""
     if found.too_noisy:
         return f"noisy, {found.low:,.{digits}f}–{found.high:,.{digits}f}"
     return f"{found.median:,.{digits}f}"
@@ -95,7 +95,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def conditions(name: str) -> str:
-    """Return the date, the machine and its load as a sentence."""
+    """When, on what and under which load."""
     found = results(name)
     machine, load, nice = found["machine"], found["load"], found.get("nice", 0)
     priority = f"; at a raised priority (nice {nice})" if nice else ""

@@ -1,7 +1,7 @@
-"""Measures the cost of the engine: `python -m bench.engine [--quick] [--against DIR]`.
+"""How cheap the engine is: `python -m bench.engine [--quick] [--against DIR]`.
 
-All figures come from one machine in one run, in which the contestants take turns in shuffled order. Only the ratios
-between them count. A figure is the median of the rounds, with their middle half in brackets.
+All figures come from one machine in one run, the contestants taking turns in shuffled order; what counts are
+the ratios between them. A figure is the median of the rounds, with their middle half in brackets.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Measures the cost of many waiting conversations: `python -m bench.growth [--quick]`.
+"""What it costs to have many conversations waiting: `python -m bench.growth [--quick]`.
 
-It measures memory, buffering one more message, and claiming. Each size has a server of its own, and all of them run
-at once, so that the sizes take turns in each round. A million conversations of all contestants take 4 GB.
+Memory, buffering one more message, claiming. A server for each size, all alive at once, so that the sizes take turns
+inside each round; a million conversations of all contestants take 4 GB.
 """
 
 import random
@@ -17,19 +17,19 @@ from bench.report import Target, arguments, print_targets, save
 from bench.wire import Wire
 from tests.support.valkey_server import ValkeyServer
 
-# As many conversations wait at once only where the waits are long.
+# So many wait at once only where waits are long.
 PATIENT = TIMING._replace(silence_ms=3_600_000, max_wait_ms=86_400_000)
 ARRIVALS_MS = 1_800_000
-# The conversations that fall due first. Each has sent a second message, as most conversations do.
+# The first to fall due. Each has sent a second message: the timer of most conversations has been moved.
 CLAIMED_LATER = 6_100
 SECOND_AFTER_MS = 60_000
 INGEST_MESSAGES = 1_500
-# Chunk -> conversations claimed in a round. A processor that wakes for each due time finds a few at a time.
+# Chunk -> conversations claimed a round. A processor that is woken for each due time finds a few at a time.
 CLAIM_CHUNKS = {5: 50, 100: 200, 300: 300}
 
 
 class BullMqWaiting:
-    """Makes requests from one that BullMQ's own client made, by replacing its names."""
+    """The request that BullMQ's own client made for one message, with other names written over it."""
 
     name = "bullmq"
 
@@ -38,7 +38,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """Return a request with other names of the same length; its times remain, so all jobs fall due at once."""
+        """All names are of one length. Its times stay those of the recording: all fall due at once."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 
@@ -47,13 +47,13 @@ Contestant = Ours | Naive | BullMqWaiting
 
 
 def nth(arrival: int, size: int) -> int:
-    """Return the n-th conversation to arrive, in no order of names; a prime step visits each one once."""
+    """Which conversation was the n-th to arrive: in no order of names. A prime visits each once."""
     return arrival * 2_654_435_761 % size
 
 
 @dataclass
 class Size:
-    """One server with its waiting conversations."""
+    """One server with its conversations waiting."""
 
     size: int
     server: ValkeyServer = field(default_factory=lambda: ValkeyServer().start())
@@ -91,7 +91,7 @@ class Size:
             yield self.ours.request(nth(arrival, self.size), 1, PATIENT)
 
     def ingest(self, contestant: Contestant, order: random.Random) -> None:
-        """Buffer another message in conversations picked at random."""
+        """Another message to conversations picked at random."""
         self._number += 1
         warm_up, measured = INGEST_MESSAGES // 10, INGEST_MESSAGES
         requests = [
@@ -108,13 +108,13 @@ class Size:
         self.costs.setdefault(f"ingest {contestant.name}", []).append(cost)
 
     def fall_due(self) -> None:
-        """Move the clock to where the waits of the first second messages end."""
+        """The clock moves on to where the first second messages' waits end."""
         self.ours.now_ms = START_MS + PATIENT.silence_ms + SECOND_AFTER_MS
         while self.ours.claim():
             pass
 
     def claim(self, chunk: int) -> None:
-        """Claim what falls due next, `chunk` at a time, and finish it as conversation processors would."""
+        """What falls due next, claimed `chunk` at a time, and finished as conversation processors would."""
         cost = Cost()
         wanted = CLAIM_CHUNKS[chunk]
         step_ms = max(1, ARRIVALS_MS * chunk // self.size)

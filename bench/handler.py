@@ -1,8 +1,8 @@
-"""Measures the CPU of ingest's warm handler, and its cold start: `python -m bench.handler [--quick]`.
+"""CPU of a warm ingest handler, and its cold start: `python -m bench.handler [--quick]`.
 
-It runs the deployed handler with its own Powertools and redis-py, on a Valkey of this machine. AWS answers from memory,
-as it does while secrets and rules are fresh. The CPU of redis-py, from the call of a command to its reply, is
-subtracted. A request has one message.
+The handler as deployed, with its own Powertools and redis-py, on a Valkey of this machine; AWS is played from memory,
+as it is when secrets and rules are fresh. What redis-py itself takes, from the call of a command to its reply, is
+taken out. A request carries one message.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ENVIRONMENT = {
 PLATFORMS = ("generic", "whatsapp", "telegram")
 TEXTS = {"whatsapp": "text_in_reply.json", "telegram": "text.json"}
 CONVERSATIONS = 200
-# These functions have most of a request's cost; each is counted without its calls of the others.
+# Most of what a request costs is within these; each without what it calls of the others.
 PARTS = {
     "log line": "telemetry.py:info",
     "metrics, added": "telemetry.py:count",
@@ -54,7 +54,7 @@ Handler = Callable[[dict[str, Any], None], dict[str, Any]]
 
 
 class Commands:
-    """Adds up the CPU of redis-py itself."""
+    """What redis-py's own CPU came to."""
 
     def __init__(self) -> None:
         self.cpu_ns = 0
@@ -79,7 +79,7 @@ def warm_handler(port: int, commands: Commands) -> Handler:
 
     def opened() -> Any:
         client: Any = connect(address)
-        # The store talks to the node's own client.
+        # The node's own client is what the store talks to.
         node = client.get_node_from_key(b"{b0}:")
         commands.around(client.get_redis_connection(node))
         return client
@@ -97,7 +97,7 @@ def warm_handler(port: int, commands: Commands) -> Handler:
 
 
 def events(platform: str, count: int) -> list[dict[str, Any]]:
-    """Return requests of one message each, from many conversations."""
+    """Requests of one message each, of many conversations."""
     made = []
     for number in range(count):
         body = _body(platform, number)
@@ -130,7 +130,7 @@ def _body(platform: str, number: int) -> bytes:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Discard what the block logs, because in Lambda another process writes the log."""
+    """The log goes where Lambda's does: out of the process."""
     kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     sys.stdout.flush()
     os.dup2(null, 1)
@@ -144,7 +144,7 @@ def silent() -> Iterator[None]:
 
 
 def cpu_us(handler: Handler, requests: list[dict[str, Any]], commands: Commands) -> tuple[float, float]:
-    """Return the CPU of a request, and redis-py's part of it."""
+    """Per request: all, and what of it was redis-py's."""
     commands.cpu_ns, began = 0, time.thread_time_ns()
     for request in requests:
         answer = handler(request, None)
@@ -154,7 +154,7 @@ def cpu_us(handler: Handler, requests: list[dict[str, Any]], commands: Commands)
 
 
 def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the share of each part; the profiler makes everything slower, so its times say nothing."""
+    """Which parts take how much of it, by a profiler that makes everything slower: shares, not times."""
     profile = cProfile.Profile(time.thread_time)
     profile.enable()
     for request in requests:
@@ -174,7 +174,7 @@ def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str,
     return sorted(found, key=lambda each: -each["share"])
 
 
-# This comes before any other import of ours.
+# Before anything else of ours is imported.
 COLD = """
 import time
 began = time.process_time()
@@ -190,7 +190,7 @@ print(json.dumps({"import": (imported - began) * 1000, "SDK and a client": (sdk 
 
 
 def cold_start(rounds: int, port: int) -> list[dict[str, float]]:
-    """Return the CPU in fresh interpreters; the first one is left out, because it writes the byte code."""
+    """CPU in fresh interpreters; the first is left out, because it writes the byte code."""
     program = "import json\n" + COLD.replace("PORT", str(port))
     command = [sys.executable, "-c", program]
     told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(rounds + 1)]

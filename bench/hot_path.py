@@ -1,4 +1,4 @@
-"""Measures the cost of one message, beside the naive design and beside the least that a buffer could do."""
+"""What one message costs, beside the naive design and beside the least that a buffer could do."""
 
 import random
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Measures how 1, 16 and 256 clients buffer messages: `python -m bench.ingest [--quick]`.
+"""Taking messages in, by 1, 16 and 256 clients: `python -m bench.ingest [--quick]`.
 
-All contestants take turns on one server and are called by the same lean clients, BullMQ by the requests that its own
+All contestants take turns on one server and are asked by the same lean clients, BullMQ by the requests that its own
 client made. Server CPU of a message is the fair figure; adds a second are those of a server and a client that share
-the machine. Beside them are the figures of one process with each contestant's own client.
+the machine. Beside them, what one process of each one's own client takes.
 """
 
 import base64
@@ -44,7 +44,7 @@ WAIT_MS = 600_000
 
 @dataclass
 class Rounds:
-    """The rounds of one contestant with one number of clients."""
+    """Of one contestant, by one number of clients."""
 
     costs: list[Cost] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Rounds:
 
 
 Found = dict[tuple[int, str], Rounds]
-"""The rounds by number of clients and contestant."""
+"""By clients and contestant."""
 
 
 def measure(*, size: int, clients: tuple[int, ...], conversations: int, rounds: int, seed: int) -> Found:
@@ -118,7 +118,7 @@ _VARIANTS = (("bullmq", False), ("bullmq keep-all", True))
 
 
 def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
-    """Measure the fragments alone: the other messages of a wave are not in the time."""
+    """The fragments alone: what a wave sends beside them is not in the time."""
     if isinstance(contestant, Ours):
         # Its wave also sends duplicates and endings, which the others do not have.
         return contestant.fragments(conversations, meter)
@@ -126,27 +126,27 @@ def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
 
 
 def _record(port: int, conversations: int, size: int, *, keep_all: bool) -> list[list[list[bytes]]]:
-    """Return the requests by fragment and conversation."""
+    """fragment -> conversation -> requests"""
     messages = [planned(each, number, size) for number in range(FRAGMENTS) for each in range(conversations)]
     requests = recorded(port, messages, keep_all=keep_all)
     return [requests[start : start + conversations] for start in range(0, len(requests), conversations)]
 
 
 def recorded(port: int, messages: list[dict[str, Any]], *, keep_all: bool) -> list[list[bytes]]:
-    """Return the requests that BullMQ's own client makes for each message."""
+    """The requests that BullMQ's own client makes for each of them."""
     sent = bullmq.ask("record", messages, port=port, keepAll=keep_all)
     return [[base64.b64decode(request) for request in each] for each in sent]
 
 
 def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
-    """Return the memory of a conversation with one waiting message, for each contestant on a server of its own."""
+    """What a conversation with one waiting message takes, each contestant's on a server of its own."""
     found = {}
     for name in ("ours", "naive", *(variant for variant, _ in _VARIANTS)):
         server = ValkeyServer().start()
         meter, wire = Meter(server.port, server.pid), Wire(server.port)
         try:
             fill = _filler(name, wire, server.port, size)
-            fill(0, conversations // 10)  # creates the keys that exist once, and lets the tables grow
+            fill(0, conversations // 10)  # what is there once, and tables that have grown
             before = meter.used_memory()
             fill(conversations // 10, conversations)
             found[name] = round((meter.used_memory() - before) / (conversations - conversations // 10))
@@ -176,7 +176,7 @@ def planned(conversation: int, number: int, size: int) -> dict[str, Any]:
 
 
 def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
-    """Measure one process of each own client: redis-py one call after the other, BullMQ with many adds under way."""
+    """One process each: redis-py as ingest uses it, one call after the other; BullMQ with so many adds under way."""
     turns: dict[str, Callable[[int], tuple[float, float]]] = {
         "ours, 1": lambda port: _our_client(port, messages),
         "BullMQ, 1": lambda port: _bullmq_client(port, messages, clients=1),
@@ -200,7 +200,7 @@ def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
 
 
 def _our_client(port: int, messages: int) -> tuple[float, float]:
-    """Return the seconds and the CPU seconds of our client."""
+    """Seconds, and seconds of CPU."""
     client = connect(ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true"))
     store = Store(Connection(lambda: client))
     began, cpu = time.perf_counter(), time.process_time()

@@ -1,6 +1,6 @@
-"""Measures how late events are on the local stage: the time from a batch's due time until it is on the bus.
+"""How late an event is: from when its batch was due until it was on the bus, on the local stage.
 
-Beside it are the emulator's own times for the same two steps, in the same run and at the same rates: an
+Beside it, in the same run and at the same rates, what the emulator itself takes for the same two steps: an
 asynchronous invoke of a function that does nothing, and a PutEvents of that function. The difference is ours.
 
     python -m bench.lateness [--seconds 6]
@@ -33,7 +33,7 @@ from local.webhooks import Webhooks
 RATES = (1, 10, 50)
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
 WARM_UP_SECONDS = 3.0
-# Half a second of silence, and the length to which the emulator's queue has grown.
+# Half a second of silence, and whatever a queue has grown to.
 LAST_EVENT_SECONDS = 30.0
 SENDERS = 4
 MOST_UNDER_WAY = 5
@@ -54,7 +54,7 @@ def handler(event, _context):
 
 @dataclass(frozen=True)
 class Figures:
-    """Times in milliseconds."""
+    """Milliseconds."""
 
     count: int
     p50: float
@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each rate is kept up")
     seconds = parser.parse_args().seconds
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a termination then stops the stage, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     with own_stage(OVERRIDES) as outputs:
         rounds = list(_rounds(outputs, seconds))
     save("lateness", {"seconds_per_rate": seconds, "rounds": [asdict(each) for each in rounds]})
@@ -86,7 +86,7 @@ def _rounds(outputs: Outputs, seconds: float) -> Iterator[Round]:
     print(f"{'batches/s':>9}  {'due → event':^21}  {'bare invoke':^21}  {'bare PutEvents':^21}  (p50, p99 in ms)")
     with _bare_function(outputs) as invoke_bare:
         for rate in RATES:
-            # As many processes as will work at once: their starts must not be measured.
+            # As many processes as work at the same time, before their start can be measured.
             for warm_up_rate in (rate / 4, rate / 2, rate):
                 _measure_product(outputs, warm_up_rate, WARM_UP_SECONDS)
                 _measure_bare(outputs, invoke_bare, warm_up_rate, WARM_UP_SECONDS)
@@ -99,7 +99,7 @@ def _rounds(outputs: Outputs, seconds: float) -> Iterator[Round]:
 
 
 def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], int, float]:
-    """Send one message to each conversation, so that each is a batch of its own."""
+    """One message a conversation: each is a batch of its own."""
     webhooks, due_at_ms = Webhooks(outputs), {}
 
     def send(number: int) -> None:
@@ -135,10 +135,10 @@ def _measure_bare(
 
 
 def _at_rate(send: Callable[[int], None], rate: float, seconds: float, *, under_way: Callable[[], int]) -> float:
-    """Call at even distances, whether or not earlier calls have been answered; return the calls a second.
+    """Calls at even distances, whether or not earlier ones have been answered; says how many a second it were.
 
-    It pauses only when too many calls are under way: the emulator starts a process for a call that finds none free,
-    and would start ever more of them on a busy machine.
+    Only when too much is under way does it hold back: the emulator starts a process for whatever finds none free,
+    and on a busy machine would start ever more of them.
     """
     began = time.monotonic()
     most_under_way = max(MOST_UNDER_WAY, round(2 * rate))
@@ -169,7 +169,7 @@ def _figures(times_ms: list[float]) -> Figures:
 
 @contextmanager
 def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield a call that invokes a function which only puts one event."""
+    """A function that does nothing but put one event, and how to invoke it."""
     with deployed_function(outputs, BARE_HANDLER, BUS=outputs.EventBusName) as function:
         client = outputs.client("lambda")
 
@@ -181,7 +181,7 @@ def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None
 
 @contextmanager
 def deployed_function(outputs: Outputs, source: str, **variables: str) -> Iterator[str]:
-    """Yield the ARN of a function of the emulator that may do anything."""
+    """A function of the emulator that may do anything; its ARN."""
     packed, name = io.BytesIO(), f"bench-{uuid.uuid4().hex[:8]}"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("bare.py", source)
@@ -211,7 +211,7 @@ def _policy(action: str, **more: Any) -> str:
 
 @contextmanager
 def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
-    """Yield a stage of its own, so that a stage in the usual folder is not measured."""
+    """A stage of its own, so that whatever runs in the usual place is not measured."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
         home = Path(folder)
         installed = ROOT / ".local" / "emulator"

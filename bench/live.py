@@ -1,8 +1,9 @@
-"""Measures systems at work (lateness, idle commands, loss, recovery): `python -m bench.live [--quick]`.
+"""Systems at work: lateness, idle commands, what is lost, and recovery: `python -m bench.live [--quick]`.
 
 Each system has its own server and processes, the same messages at the same times, and the same checker. They take
-turns. Lateness is the time from a batch's due time until its system begins to handle it: our processor starts a
-conversation processor, BullMQ's worker calls its function, the naive poll has read the conversation's name.
+turns. Lateness is from when a batch was due until its system began to handle it: our processor starts a conversation
+processor,
+BullMQ's worker calls its function, the naive poll has read the conversation's name.
 """
 
 import random
@@ -34,7 +35,7 @@ Json = dict[str, Any]
 
 
 def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:
-    """Send one message to each conversation, at even distances."""
+    """One message a conversation, at even distances."""
     warm_up, count = int(rate * WARM_UP_SECONDS), int(rate * (WARM_UP_SECONDS + seconds))
     plan = [Planned(number * 1_000 / rate, number, 0, delay_ms) for number in range(count)]
     with kind() as system:
@@ -50,7 +51,7 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
 
 
 def timer(*, rate: int, seconds: float) -> Json:
-    """Measure a process that only sleeps to the same times: the share of the machine and its load."""
+    """How late a process is that does nothing but sleep to the same times: the machine's own share, and its load's."""
     began, late = time.time(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
@@ -70,7 +71,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """Count a waiting worker's commands, with a conversation due in a minute, and again after the worker has left."""
+    """What a waiting worker asks of the server, with a conversation due in a minute; and what after it has left."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()
@@ -84,7 +85,7 @@ def idle(kind: type[System], *, seconds: float) -> Json:
 
 
 def _commands(port: int, seconds: float) -> int:
-    """Count the commands of clients in that time, without the commands inside scripts."""
+    """What clients asked in that time; commands inside scripts are the server's own affair."""
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(encode("MONITOR"))
         line.settimeout(0.1)
@@ -104,15 +105,15 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
     with kind(work_ms=50) as system:
         system.send(Planned(each.at_ms, each.conversation, each.number, shape.silence_ms) for each in sent)
         system.sent()
-        # After the last message: a batch may come twice, or late.
+        # Beyond the last message: what comes twice, or late.
         system.drain(messages=messages, at_most_seconds=5)
         time.sleep(SILENT_SECONDS)
         return check(sent, [batch.messages for batch in list(system.batches)])
 
 
 def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
-    """Kill the worker with -9 while it works. Other systems' workers are started again at once, as a supervisor would;
-    ours is started by the next message or pass of the watchdog that finds no live processor."""
+    """The worker is killed with -9 while it works. Others' are started again at once, as a supervisor would; ours by
+    whichever message or watchdog's pass finds no live processor."""
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]
     with kind(work_ms=500) as system:
@@ -162,7 +163,7 @@ def lateness_targets(found: list[Json]) -> list[Target]:
 
 
 def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list[Json]:
-    """Measure a round of all systems for each of the rates."""
+    """A round of all systems for each of the rates."""
     order = random.Random(seed)
     found = []
     for turn, rate in enumerate(rates):
@@ -187,7 +188,7 @@ def main() -> None:
     wanted = arguments("bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
     bullmq.install()
     quick = wanted.quick
-    # The promise is about the highest rate, so it has enough rounds for a spread.
+    # The promise is about the highest rate: it has the rounds that a spread takes.
     rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
     found = measure_lateness(rates=rates, seconds=1 if quick else 2, seed=wanted.seed)
     result: Json = {
@@ -200,7 +201,7 @@ def main() -> None:
     targets: list[Target] = lateness_targets(found)
     conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
     with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
-        # They run beside the rest: they mostly wait, and their figures are counts, or in seconds.
+        # Beside the rest: they mostly wait, and what is told of them is counted, or in seconds.
         aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
         if not quick:
             aside["recovery"] = {

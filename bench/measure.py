@@ -1,4 +1,4 @@
-"""Measures the server's cost of a stretch of work, and summarises figures that differ from round to round."""
+"""What a stretch of work cost the server, and what may be said of figures that differ from round to round."""
 
 import re
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ _RESET = encode("CONFIG", "RESETSTAT")
 _CPU = encode("INFO", "cpu")
 _STAT = re.compile(rb"cmdstat_([^:]+):calls=(\d+),usec=(\d+)")
 
-# If the middle half of the rounds is wider than this part of the median, the figure is only called noisy.
+# Beyond this part of the median, the middle half of the rounds does not agree enough to name a figure.
 NOISY_ABOVE = 0.15
 
 
 @dataclass
 class Cost:
-    """The cost of some messages, summed over the stretches in which they were sent."""
+    """What some messages cost, summed over the stretches in which they were sent."""
 
     messages: int = 0
     requests: int = 0
@@ -40,17 +40,17 @@ class Cost:
 
     @property
     def cpu_us_per_message(self) -> float:
-        """Return the CPU of the whole server process: its sockets, its parser, the script."""
+        """The server process as a whole: its sockets, its parser, the script."""
         return self.cpu_ns / 1000 / self.messages
 
     @property
     def script_us_per_message(self) -> float:
-        """Return the time of the EVALSHA alone, as the server counts it."""
+        """The EVALSHA alone, as the server counts it."""
         return self.script_us / self.messages
 
     @property
     def redis_calls_per_message(self) -> float:
-        """Return the number of commands that scripts ran."""
+        """Commands run inside scripts."""
         return (self.commands - self.requests) / self.messages
 
     @property
@@ -82,10 +82,10 @@ class Meter:
                 cost.commands += int(calls)
 
     def cpu_ns(self) -> int:
-        """Return the user and system time of all threads of the server process."""
+        """User and system time of the server process, all threads."""
         tasks = list(Path(f"/proc/{self._pid}/task").glob("*/schedstat"))
         if tasks:
-            # These are utime and stime of /proc/<pid>/stat, before they are rounded to clock ticks of 10 ms.
+            # utime and stime of /proc/<pid>/stat before they are rounded to clock ticks of 10 ms.
             return sum(int(task.read_text("ascii").split()[0]) for task in tasks)
         seconds = re.findall(rb"used_cpu_(?:sys|user):([\d.]+)", self._wire.ask(_CPU))
         return int(sum(map(float, seconds)) * 1e9)
@@ -98,7 +98,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of the rounds, and the range of their middle half."""
+    """The median of the rounds, and how far the middle half of them spreads."""
 
     median: float
     low: float
@@ -129,5 +129,5 @@ def figure(values: list[float]) -> Figure:
 
 
 def ratio(of: list[float], to: list[float]) -> Figure:
-    """Divide round by round, because both met the same disturbances in a round."""
+    """Divided round by round, where both met the same disturbances."""
     return figure([a / b for a, b in zip(of, to, strict=True)])

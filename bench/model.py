@@ -1,9 +1,9 @@
-"""Models which limit is reached first, and the cost of a month: `python -m bench.model [--seed N] [--seconds N]`.
+"""Which limit bites first, and what a month costs: `python -m bench.model [--seed N] [--seconds N]`.
 
-It simulates the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
-by chance, write their fragments, fall due, and are answered. It counts the use of each AWS limit in every second, and
-compares the busiest second with the quota. Only the volume grows: quotas and the number of shards remain. Times and
-ECPUs are those of cost/usage.toml, some measured and some assumed.
+A simulation of the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
+by chance, write their fragments, fall due, and are answered. In every second of it, what each limit of AWS is asked
+for is counted; the busiest second is held against the quota. Volumes, not architectures: nothing is raised, nobody
+adds shards. Times and ECPUs are those of cost/usage.toml, some measured and some assumed.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from infra.config import StageConfig, load_stage
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 STAGE = "prod"
-# With this memory, AWS gives a function one CPU.
+# AWS: at this memory a function has one CPU.
 MB_OF_A_CPU = 1_769
-# A conversation's fragments come within its wait, and its statuses within this time after the answer.
+# A conversation's fragments come within its wait, its statuses within this time after the answer.
 STATUS_SECONDS = 10.0
 
 
@@ -41,11 +41,11 @@ class Limit(NamedTuple):
 
 @dataclass
 class Load:
-    """Counts uses by second, and by shard where each shard has a limit."""
+    """Counts by second, and by shard where a limit is a shard's."""
 
     requests: Counter[int] = field(default_factory=Counter)
     busy: Counter[int] = field(default_factory=Counter)
-    """The running time of functions, in microseconds."""
+    """Seconds of running functions, in microseconds."""
     events: Counter[int] = field(default_factory=Counter)
     ecpus: Counter[tuple[int, int]] = field(default_factory=Counter)
     starts: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     told = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
     regions = told["put_events"]["regions"]
     start_ms = json.loads((HERE / "results" / "starts.json").read_text("utf-8"))["cpu_ms"]
-    # The worse end of a noisy run.
+    # Of a noisy run, the worse end.
     cpu_ms = start_ms.get("median", start_ms["q3"])
     values = {
         "put_events": regions.get(region, regions["other"]),
@@ -68,7 +68,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
 
 
 def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
-    """Simulate the busiest seconds. Conversations begin at the peak's rate before them, too."""
+    """The busiest seconds: conversations begin at the peak's rate, also before, so that all is under way."""
     drawn, load = random.Random(seed), Load()
     rate = traffic.batches / traffic.active_seconds * traffic.peak
     lead = traffic.wait_seconds + STATUS_SECONDS
@@ -77,7 +77,7 @@ def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
         shard = drawn.randrange(shards)
         fragments = _fragments(traffic.fragments_per_batch, drawn)
         for each in range(fragments):
-            # All fragments but the last come within the wait; the silence after the last one ends it.
+            # All but the last within the wait; what ends it comes with the silence.
             sent = at + drawn.uniform(0, traffic.wait_seconds) * (each > 0)
             _ingest(load, sent, drawn)
             load.ecpus[int(sent), shard] += round(ecpu("buffer_us", used("buffer_call_bytes") + traffic.payload_bytes))
@@ -112,7 +112,7 @@ def _emit(load: Load, second: int, shard: int, batch_bytes: float) -> None:
 
 
 def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
-    """Return the use of each limit in the busiest second."""
+    """What each limit was asked for in the busiest second."""
 
     def most(counted: Counter[Any]) -> float:
         seconds_of = ((key[0] if isinstance(key, tuple) else key, count) for key, count in counted.items())
@@ -122,7 +122,7 @@ def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
     return {
         "api_requests": requests,
         "ingest_requests": requests,
-        # A shard has a processor and, for a while, that one's successor.
+        # A shard has a processor, and its successor for a while.
         "lambda_concurrency": ceil(most(load.busy) / 1e6) + 2 * shards,
         "slot_ecpu": most(load.ecpus),
         "conversation_processor_starts": most(load.starts),
@@ -134,7 +134,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
     traffic = Traffic(messages_per_day=messages_per_day)
     allowed = limits(config, region)
     one = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)
-    # The number of shards that keeps each limit of a shard below three quarters of its quota.
+    # Of one shard's limits: how many shards keep each below three quarters of its quota.
     needed = max(ceil(one[name] / (0.75 * limit.value)) for name, limit in allowed.items() if limit.per_shard)
     asked = busiest(simulate(traffic, shards=needed, seconds=seconds, seed=seed), seconds=seconds, shards=needed)
     share = {name: round(asked[name] / limit.value, 4) for name, limit in allowed.items()}
@@ -152,7 +152,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
 
 
 def reached_at(config: StageConfig, *, region: str, seconds: int, seed: int) -> dict[str, int]:
-    """Return the messages a day at which one shard's busiest second reaches a limit's quota, to two digits."""
+    """The messages a day, of one shard, whose busiest second is a limit's quota; to two digits."""
     volume = VOLUMES[-2]
     traffic = Traffic(messages_per_day=volume)
     asked = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)

@@ -1,4 +1,4 @@
-"""Prints the verdicts of a benchmark, and writes its file in bench/results."""
+"""What a benchmark leaves: its verdicts on the terminal, and one file in bench/results."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        # A noisy figure has no value, but its whole range may still be on one side of the target.
+        # A noisy figure cannot be named, but it can still lie clearly on one side.
         if self.found.too_noisy and self.found.low <= self.at_most < self.found.high:
             return "NOISY"
         return "PASS" if self.found.median <= self.at_most else "MISS"
@@ -42,7 +42,7 @@ def arguments(module: str, description: str | None, *, quick: str) -> argparse.N
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on, without names and paths."""
+    """What the figures depend on; neither names nor paths."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -76,14 +76,14 @@ def print_targets(targets: list[Target]) -> None:
 
 
 def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, quick: bool = False) -> None:
-    """Write the results; a quick run writes nothing."""
+    """A quick run is a look: it leaves nothing behind."""
     if quick:
         return
     head = {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
         "machine": machine(),
-        # Below zero: the benchmark had a raised priority, because the machine was in use.
+        # Below zero: at a raised priority, where others worked on the machine.
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "load": [round(load, 1) for load in os.getloadavg()],
     }

@@ -1,7 +1,7 @@
-"""Runs the roles of our engine and of the naive design, each in a process: `python -m bench.roles <role> <JSON>`.
+"""What our engine and the naive design do in processes of their own: `python -m bench.roles <role> <JSON>`.
 
-`send` sends messages at their times. `process` is our processor itself; `execute` is the conversation processor, which
-takes, works and completes. `poll` is the naive processor. Answers are JSON lines, with all times in ms.
+`send` sends messages at their times; `process` is our processor itself, `execute` what it starts: it takes, works and
+completes; `poll` is the naive processor. Answers are JSON lines, all times in ms.
 """
 
 import json
@@ -41,12 +41,12 @@ def now_ms() -> float:
 
 
 def timing(delay_ms: int) -> Timing:
-    """Return a timing with a silence alone; a message without a delay ends the wait."""
+    """Silence only; a message without a delay ends the wait."""
     return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "", 0)
 
 
 def messages() -> Iterator[Given]:
-    """Yield the messages at their times."""
+    """As they fall due."""
     for line in sys.stdin:
         message = json.loads(line)
         time.sleep(max(0.0, (message["at"] - now_ms()) / 1_000))
@@ -79,7 +79,7 @@ def send_naive(given: Given) -> None:
 
 
 class _Pipe:
-    """Stands in for Lambda: it passes each start to the process of the conversation processors."""
+    """Lambda, as far as the processor knows: a conversation processor is told of each start."""
 
     def prepare(self) -> None:
         return
@@ -90,7 +90,7 @@ class _Pipe:
 
 
 def process(given: Given) -> None:
-    """Run the deployed processor with its own client; only Lambda and CloudWatch are replaced."""
+    """The code that is deployed, with its own client; only Lambda and CloudWatch are not there."""
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
     telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
@@ -107,7 +107,7 @@ def process(given: Given) -> None:
 
 
 def execute(given: Given) -> None:
-    """Run every conversation processor in one process: each takes its batch at once and completes it after its work."""
+    """Every conversation processor in one process: each takes its batch at once and completes it after its work."""
     store, working = lean_store(given["port"]), deque[tuple[float, str, str]]()
     for line in _lines_or_time(lambda: working[0][0] if working else None):
         while working and working[0][0] <= now_ms():
@@ -130,7 +130,7 @@ def execute(given: Given) -> None:
 
 
 def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
-    """Yield lines as they come, and None whenever a time has come."""
+    """Lines as they come; None whenever a time has come."""
     rest = b""
     while True:
         until = next_ms()
@@ -147,7 +147,7 @@ def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
 
 
 def poll(given: Given) -> None:
-    """Read what is due, work and delete it, every half second."""
+    """Every half second: read what is due, work, delete it."""
     wire = Wire(given["port"])
     pending = script_keys(NAIVE_KINDS, 0)[-1]
     say({"ready": True})

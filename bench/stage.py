@@ -1,9 +1,9 @@
-"""Measures the most requests a second that a local stage answers: `python -m bench.stage [--quick]`.
+"""Requests a second of the whole way on a local stage, until it is too much: `python -m bench.stage [--quick]`.
 
-Clients send one signed webhook after the other, through the API to ingest and Valkey. Each step has more of them,
-until one in a hundred requests fails or the slowest one takes more than a second. Beside it, in the same run, is a
-function that answers at once, behind an API of its own. Its figure is the share of the emulator and of the clients on
-the same machine.
+Clients that send one signed webhook after the other, through the API to ingest and Valkey; more of them in each step,
+until one in a hundred requests fails or the slowest one takes more than a second. Beside it, in the same run, a
+function that answers at once and does nothing, behind an API of its own: what remains is the emulator's, and the
+clients' on the same machine.
 """
 
 import argparse
@@ -28,10 +28,10 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_ERRORS = 0.01
 MOST_P99_MS = 1_000
 CONVERSATIONS = 200
-# No batch falls due during the measurement: the emulator would start a process for each conversation processor.
+# Nothing falls due while it is measured: the emulator would start a process for each conversation processor.
 OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000}}
 WARM_UP_TRIES, WARM_UP_SECONDS = 4, 2.0
-# The emulator answers later for a function that writes nothing than for one that does.
+# An emulator's function that writes nothing answers later than one that does.
 BARE_HANDLER = """
 def handler(_event, _context):
     print("answered", flush=True)
@@ -71,7 +71,7 @@ def is_too_much(found: dict[str, Any]) -> bool:
 
 
 def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) -> dict[str, list[dict[str, Any]]]:
-    """Increase the clients of each function in turns, until it is too much for the function."""
+    """In turns, each until it is too much for it."""
     steps: dict[str, list[dict[str, Any]]] = {name: [] for name in sends}
     for number in clients:
         for name, send in sends.items():
@@ -86,7 +86,7 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
 
 
 def _warm_up(send: Send, clients: int) -> None:
-    """Start as many processes as will run side by side: the emulator starts them slowly."""
+    """As many processes as run side by side, before they are measured: the emulator is slow to start them."""
     for _ in range(WARM_UP_TRIES):
         if not step(send, clients=clients, seconds=WARM_UP_SECONDS)["errors"]:
             return
@@ -108,7 +108,7 @@ def product(outputs: Outputs) -> Send:
 
 @contextmanager
 def bare(outputs: Outputs) -> Iterator[Send]:
-    """Yield a call of a function that does nothing, behind an API."""
+    """A function that does nothing, behind an API."""
     apis = outputs.client("apigatewayv2")
     with deployed_function(outputs, BARE_HANDLER) as function:
         outputs.client("lambda").add_permission(
@@ -143,12 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.stage", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: three steps of two seconds")
     quick = parser.parse_args().quick
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a termination then stops the stage, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     clients, seconds = (CLIENTS[2:5], 2.0) if quick else (CLIENTS, 2.0)
     with own_stage(OVERRIDES) as outputs, bare(outputs) as send:
         load = [round(each, 1) for each in os.getloadavg()]
         found = ramp({"product": product(outputs), "bare": send}, clients=clients, seconds=seconds)
-        # Printed while the stage is up: the emulator needs a while to stop many processes.
+        # While it is up: to stop many processes takes the emulator a while.
         for name, steps in found.items():
             fine = [each["per_second"] for each in steps if not is_too_much(each)]
             print(f"{name}: at most {max(fine, default=0):,.0f} requests a second with few errors, in time")

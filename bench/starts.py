@@ -1,8 +1,9 @@
-"""Measures the processor's CPU for the start of a conversation processor: `python -m bench.starts [--quick]`.
+"""What the start of a conversation processor takes of a processor's CPU: `python -m bench.starts [--quick]`.
 
-The processor's own code and the SDK call a server of this machine that accepts every request. The connection is plain:
-TLS would add to the figure. A processor has 256 MB, and so a seventh of a CPU. The number of batches a second that one
-shard can send follows from this figure.
+The processor's own `Conversation processors` and the SDK, against a server of this machine that accepts whatever
+comes. The
+connection is plain: TLS comes on top. A processor has 256 MB, and so a seventh of a CPU: how many batches a second
+one shard can send out follows from this figure.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def serve(told: Connection) -> None:
 
 
 def start_all(conversation_processors: ConversationProcessors, count: int) -> tuple[float, float]:
-    """Return the starts a second, and the CPU of each in ms."""
+    """Starts a second, and ms of CPU for each."""
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(count):
         conversation_processors.send(f"default/generic/a/{number}", 0)

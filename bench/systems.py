@@ -1,4 +1,4 @@
-"""Runs whole systems in real time, each with processes of its own on a server of its own."""
+"""Whole systems at work in real time, each with processes of its own on a server of its own."""
 
 import json
 import os
@@ -22,7 +22,7 @@ READY_SECONDS = 30.0
 
 
 class Planned(NamedTuple):
-    """A message of the plan; without a delay it is due at once."""
+    """A message to be sent; without a delay it is due at once."""
 
     at_ms: float
     conversation: int
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class System:
-    """A system that `with` starts, and which keeps the batches that came out."""
+    """Started by `with`; keeps the batches that came out."""
 
     name = ""
     worker: subprocess.Popen[bytes]
@@ -65,10 +65,10 @@ class System:
         self.server.stop()
 
     def prepare(self) -> None:
-        """Start what lives as long as the system."""
+        """What lives as long as the system."""
 
     def start_worker(self) -> None:
-        """Start the process that claims; called again after it was killed."""
+        """What claims; also again after it was killed."""
         raise NotImplementedError
 
     def sender(self) -> list[str]:
@@ -79,7 +79,7 @@ class System:
         self.worker.wait()
 
     def send(self, plan: Iterable[Planned]) -> float:
-        """Send the plan at its times; return when it began, in ms of the epoch."""
+        """All of it at its times; answers when, in ms of the epoch, the plan began."""
         began_ms = (time.time() + START_IN_SECONDS) * 1_000
         with tempfile.TemporaryFile() as lines:
             for each in plan:
@@ -92,13 +92,13 @@ class System:
         assert self._sender.wait() == 0
 
     def drain(self, *, messages: int, at_most_seconds: float) -> None:
-        """Wait until this number of messages came out, or the time is over."""
+        """Until so many messages came out, or for so long."""
         deadline = time.monotonic() + at_most_seconds
         while time.monotonic() < deadline and sum(len(each.messages) for each in self.batches) < messages:
             time.sleep(0.1)
 
     def spawn(self, command: list[str], *, stdin: Any = None, stdout: int | None = None) -> subprocess.Popen[bytes]:
-        """Start a process; its lines are read here unless `stdout` takes them."""
+        """Its lines are heard, unless they go elsewhere."""
         process = subprocess.Popen(command, stdin=stdin, stdout=stdout or subprocess.PIPE)
         self._processes.append(process)
         if process.stdout:
@@ -192,6 +192,6 @@ def _told(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 
 def _message(body: str) -> Message:
-    """Return the conversation and the number of a message, which are in its id."""
+    """From its id, which stands first."""
     told = json.loads(body.partition("\n")[0])
     return int(told[-20:-12], 16), int(told[-12:-2], 16)

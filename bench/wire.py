@@ -1,6 +1,6 @@
-"""A client with as little work as possible: requests are encoded beforehand; one socket, no retries.
+"""The leanest client there is: requests encoded beforehand, one socket, no retries.
 
-It is the same for every contestant, so that only the server's work differs.
+It is the same for every contestant, so that what differs is the server's work.
 """
 
 import socket
@@ -14,7 +14,7 @@ Word = bytes | str | int | float
 
 
 def encode(*words: Word) -> bytes:
-    """Return a request as redis-py would send it."""
+    """A request as redis-py would send it."""
     bulks = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(bulks) + b"".join([b"$%d\r\n%b\r\n" % (len(bulk), bulk) for bulk in bulks])
 
@@ -37,12 +37,12 @@ class Wire:
         return self.ask(encode(*words))
 
     def ask(self, request: bytes) -> Any:
-        """Make one round trip."""
+        """One round trip."""
         self._socket.sendall(request)
         return self._next_reply()
 
     def ask_all(self, requests: Iterable[bytes]) -> None:
-        """Make a round trip for each request, one after the other."""
+        """A round trip for each, one after the other."""
         if self._pipelined:
             self.pipe(requests)
             return
@@ -51,15 +51,15 @@ class Wire:
             send(request)
             reader.feed(receive(65536))
             reply = reader.gets()
-            if reply is False:  # the answer came in pieces
+            if reply is False:  # it came in pieces
                 reply = self._next_reply()
             if isinstance(reply, hiredis.ReplyError):
                 raise ServerRefused(str(reply))
 
     def pipe(self, requests: Iterable[bytes], *, at_once: int = 200) -> None:
-        """Send many requests in a round trip, to load data, or to exclude the socket's share from a figure.
+        """Many requests a round trip: for loading, and to take the socket's share out of a figure.
 
-        The next requests are encoded while the server works.
+        The next requests are made while the server works.
         """
         waiting = 0
         for chunk in _chunks(iter(requests), at_once):

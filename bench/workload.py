@@ -1,9 +1,9 @@
-"""Draws a workload of bursts of messages from named distributions, with a seed.
+"""Who writes what and when: bursts of messages, drawn from named distributions with a seed.
 
-It is a stand-in: its shapes (few fragments with a long tail, gaps spread over a decade) are those of people who chat;
-its parameters are our choice, and are in `Shape`. It is no recording of real traffic, and has neither hours of the day
-nor crowds. The gaps inside a burst are shorter than the silence that ends it, and those between two bursts of a
-conversation are longer, so a checker can say which messages each batch should have.
+It is a stand-in: the shapes (few fragments with a long tail, gaps spread over a decade) are those that people who chat
+show, the parameters are our choice and in `Shape`. It is not a recording of anybody's traffic; it knows no hours of
+the day and no crowds. So that a checker can say what each batch should have held, the gaps inside a burst stay below
+the silence that ends it, and those between two bursts of a conversation above it.
 """
 
 import random
@@ -16,27 +16,27 @@ from typing import NamedTuple
 class Shape:
     silence_ms: int = 500
     mean_fragments: float = 3.0
-    """The messages of a burst: one, and a geometric number more."""
+    """Of a burst: one and a geometric number more."""
     gap_median_ms: float = 80.0
-    """The gap between fragments: lognormal, at most three fifths of the silence."""
+    """Between fragments: lognormal, cut off at three fifths of the silence."""
     gap_sigma: float = 0.8
     pause_ms: float = 1_500.0
-    """The gap between bursts: one and a half silences, and an exponential time with this mean."""
+    """Between bursts, beyond one and a half silences: exponential with this mean."""
     redelivered_share: float = 0.02
-    """The part of the messages that is sent again, as platforms do when an answer was lost."""
+    """Sent again after a while, as platforms do when an answer was lost."""
 
 
 class Sending(NamedTuple):
     at_ms: float
-    """When it is sent, from the beginning."""
+    """From the beginning."""
     conversation: int
     burst: int
     number: int
-    """The message's number in its conversation; a redelivery has the same one."""
+    """Of the message, in its conversation; the same again when it is redelivered."""
 
 
 def workload(*, conversations: int, bursts: int, seed: int, shape: Shape | None = None) -> list[Sending]:
-    """Return the messages in the order of sending."""
+    """In the order of sending."""
     drawn, chosen = random.Random(seed), shape or Shape()
     sendings = [
         sending
@@ -54,7 +54,7 @@ def _conversation(conversation: int, bursts: int, shape: Shape, drawn: random.Ra
                 at_ms += gap_ms(shape, drawn)
             sendings.append(Sending(at_ms, conversation, burst, number))
             if drawn.random() < shape.redelivered_share:
-                # Still within the burst, so that a redelivery which moves a timer is not counted as a merge.
+                # Within the burst still, so that what redeliveries do to timers is not mistaken for a merge.
                 sendings.append(Sending(at_ms + shape.silence_ms / 20, conversation, burst, number))
             number += 1
         at_ms += 1.5 * shape.silence_ms + drawn.expovariate(1 / shape.pause_ms)
