@@ -14,7 +14,7 @@ from tests.support.local_stage import LocalStage
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60), pytest.mark.xdist_group("stage")]
 
 
-def test_a_user_without_a_policy_is_refused(stage: LocalStage) -> None:
+def test_who_has_no_policy_is_refused(stage: LocalStage) -> None:
     iam = stage.outputs.client("iam")
     iam.create_user(UserName="stranger")
     try:
