@@ -73,10 +73,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _add_conversation(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    show = _command(verbs, "show", commands.show_conversation, "show its state, times, generation, hold and batch")
+    show = _command(
+        verbs, "show", commands.show_conversation, "show a conversation's state, times, generation, hold and batch"
+    )
     show.add_argument("--messages", action="store_true", help="also what people wrote")
-    flush = _command(verbs, "flush", commands.flush, "send now what is waiting")
-    cancel = _command(verbs, "cancel", commands.cancel, "drop what is waiting, and publish that")
+    flush = _command(verbs, "flush", commands.flush, "send waiting messages now")
+    cancel = _command(verbs, "cancel", commands.cancel, "drop waiting messages, and publish a cancel event")
     cancel.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
     hold.add_argument(
