@@ -1,4 +1,4 @@
-"""What is not let in, and how the sender is told: nothing of it is buffered."""
+"""Ingest refuses wrong requests with a reason, and buffers no message of them."""
 
 import json
 
@@ -20,7 +20,7 @@ def assert_refused(answer: Answer, status: int) -> str:
 
 
 def assert_nothing_buffered(talk: Talk) -> None:
-    assert not talk.stage.keys(f"*{talk.name}*"), "it left something in Valkey"
+    assert not talk.stage.keys(f"*{talk.name}*"), "the refused request left keys in Valkey"
 
 
 @pytest.mark.parametrize("signature", ["sha256=" + "0" * 64, "", "sha1=abc", "sha256=", "nonsense", "sha256=é"])
@@ -39,7 +39,7 @@ def test_a_signature_of_another_body_changes_nothing(stage: LocalStage) -> None:
     assert_nothing_buffered(talk)
 
 
-def test_the_signature_of_one_platform_is_none_on_another(stage: LocalStage) -> None:
+def test_the_signature_of_one_platform_is_refused_by_another(stage: LocalStage) -> None:
     body = json.dumps(whatsapp(whatsapp_text("wamid.x", "text", sender="491512345678900"))).encode()
     (signature,) = stage.webhooks.signature("generic", body).values()
     headers = {"X-Hub-Signature-256": signature}
@@ -52,8 +52,8 @@ def test_the_signature_of_one_platform_is_none_on_another(stage: LocalStage) -> 
     [b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"account": NaN}', b"[[]]"],
     ids=["empty", "cut", "null", "no messages", "a string", "not UTF-8", "deep", "no fields", "a list of lists"],
 )
-def test_what_cannot_be_read_is_refused(stage: LocalStage, body: bytes) -> None:
-    # The emulator hands bytes on unchanged, as API Gateway does, only if they are not said to be text.
+def test_a_body_that_cannot_be_read_is_refused(stage: LocalStage, body: bytes) -> None:
+    # Like API Gateway, the emulator passes bytes on unchanged only if their type is not text.
     headers = {"Content-Type": "application/octet-stream"}
     assert_refused(stage.webhooks.post("generic", body, headers=headers), 400)
 
@@ -112,7 +112,7 @@ def test_an_unknown_platform_is_not_found(stage: LocalStage) -> None:
     assert_refused(stage.webhooks.post("pigeon", {}), 404)
 
 
-def test_after_all_that_a_message_still_gets_through(stage: LocalStage) -> None:
+def test_after_all_refusals_a_message_is_still_buffered(stage: LocalStage) -> None:
     talk = Talk(stage)
     talk.say()
     judge([talk], within_ms=15_000)

@@ -1,4 +1,4 @@
-"""The local stage finds and stops its own processes, and nobody else's."""
+"""The local stage finds and stops its own processes, and no others."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The command line: what it asks, what people and programs see, and how it ends."""
+"""The command line: its requests, its output for people and programs, and its exit codes."""
 
 import argparse
 import io
@@ -148,7 +148,7 @@ def test_a_hand_off_is_asked_of_the_responder_and_a_resume_ends_it_before_messag
         {"operation": "handback", "conversation": NAME},
         {"operation": "conversation.resume", "conversation": NAME},
     ]
-    assert "Yours until" in capsys.readouterr().out
+    assert "Handed off until" in capsys.readouterr().out
 
 
 def test_the_history_shows_words_only_on_request(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,7 +277,7 @@ def test_rules_whose_buffers_were_not_all_seen_are_not_called_done(
     found = {"looked": 3, "retimed": 2, "complete": False, "problem": "no connection"}
     aws.answer("rules.delete", {"deleted": "stage", "open": found})
     assert run("rules", "delete", "stage") == 0
-    assert "Not all were seen (no connection)" in capsys.readouterr().out
+    assert "Some were not reached (no connection)" in capsys.readouterr().out
 
 
 def test_a_letters_words_are_shown_only_if_they_are_asked_for(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,7 +299,7 @@ def test_nothing_is_dropped_or_sent_again_without_a_yes(
     aws.answer("dead.list", {"letters": [{"batchId": "b1"}], "inQueue": 1})
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert run(*command) == 2
-    assert capsys.readouterr().err == "Nobody is there to be asked: say --yes.\n"
+    assert capsys.readouterr().err == "There is no terminal to ask at: add --yes.\n"
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _question: "n")
     assert run(*command) == 1
@@ -367,7 +367,7 @@ def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
 ) -> None:
     aws.answer("conversation.cancel", {"generation": None, "dropped": None, "frozen": None, "leaving": None})
     assert run("conversation", "cancel", NAME, "--yes") == 0
-    assert capsys.readouterr().out == "Dropped; Valkey's answer was lost, so nobody knows what it held.\n"
+    assert capsys.readouterr().out == "Dropped. Valkey's answer was lost, so the number of messages is unknown.\n"
 
 
 @pytest.mark.parametrize(
