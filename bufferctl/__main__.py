@@ -95,7 +95,7 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="30s, 15m, at most 24h; default: 1h",
     )
-    resume = _command(verbs, "resume", commands.resume, "end a hold or a hand-off; held messages are due now")
+    resume = _command(verbs, "resume", commands.resume, "end a hold or a hand-off; messages on hold are due now")
     hand_off = _command(verbs, "handoff", commands.hand_off, "let a person answer instead of the responder")
     hand_off.add_argument(
         "--for",
