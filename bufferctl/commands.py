@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
+from bufferctl.formatting import moment, pairs, table
 from bufferctl.limits import LONG_POLL_SECONDS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS, MAX_WEBHOOK_ANSWER_SECONDS
-from bufferctl.shown import moment, pairs, table
 from bufferctl.stage import Stage
 
 Json = dict[str, Any]

@@ -3,7 +3,7 @@
 from cost.facts import MILLION, SECONDS
 from cost.lines import Line
 from cost.model import ecpu
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
 
 POLL_SECONDS = 0.5
 

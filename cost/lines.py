@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cost.facts import DAYS, prices, used
-from infra.config import LogRetention, StageConfig
+from infra.stage_settings import LogRetention, StageConfig
 
 RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,

@@ -12,9 +12,9 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
-from infra.config import LOCAL_API_ID, Domain, StageConfig
 from infra.firewall import Firewall
 from infra.function import keep_identity, removal_policy, suppress_finding
+from infra.stage_settings import LOCAL_API_ID, Domain, StageConfig
 
 ROUTES = {"webhook": ("GET", "POST"), "typing": ("POST",)}
 REST_STAGE = "live"

@@ -6,16 +6,17 @@ import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from infra import environment
+from infra import function_variables as environment
+from infra import permissions
 from infra.api import open_webhooks
 from infra.bus import BatchBus
-from infra.config import StageConfig
-from infra.environment import ValkeyAccess
 from infra.function import Function, Placement, Runtime, source_code
+from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
-from infra.limits import ADMIN_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
+from infra.stage_settings import StageConfig
 from infra.storage import EventDestinations, OversizeBucket, Queue, RulesTable, WebhookSecrets
+from infra.timeouts import ADMIN_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 
 
 class BufferStack(cdk.Stack):
@@ -51,25 +52,26 @@ class BufferStack(cdk.Stack):
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
         self.rules_table = RulesTable(self, "Rules", config=config)
-        self._destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
+        self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
-        self._dynamodb_lane = (
-            DynamoDbLane(self, runtime=self._runtime, destinations=self._destinations)
+        self.dynamodb_lane = (
+            DynamoDbLane(self, runtime=self._runtime, destinations=self.destinations)
             if config.has_dynamodb_lane
             else None
         )
-        self._windows = self._dynamodb_lane.windows if self._dynamodb_lane else None
-        self._valkey_lane = (
-            ValkeyLane(self, runtime=self._runtime, destinations=self._destinations, windows=self._windows)
+        self._windows = self.dynamodb_lane.windows if self.dynamodb_lane else None
+        self.valkey_lane = (
+            ValkeyLane(self, runtime=self._runtime, destinations=self.destinations, windows=self._windows)
             if config.has_valkey_lane
             else None
         )
         self.ingest = self._make_ingest()
         self.admin = self._make_admin()
-        self._grant_permissions()
-        if self._valkey_lane:
+        permissions.grant_to_entrances(self)
+        permissions.grant_to_lanes(self)
+        if self.valkey_lane:
             # Referring to the processor by its name is no dependency, so CloudFormation might create ingest first.
-            self.ingest.node.add_dependency(self._valkey_lane.processor)
+            self.ingest.node.add_dependency(self.valkey_lane.processor)
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api
         self._export()
@@ -78,18 +80,18 @@ class BufferStack(cdk.Stack):
     def functions(self) -> dict[str, Function]:
         """Return the stack's functions by role."""
         found = {"ingest": self.ingest}
-        if self._valkey_lane:
-            found["processor"] = self._valkey_lane.processor
-            found["conversation_processor"] = self._valkey_lane.conversation_processor
-            found["watchdog"] = self._valkey_lane.watchdog
-        if self._dynamodb_lane:
-            found["dynamodb_processor"] = self._dynamodb_lane.processor
+        if self.valkey_lane:
+            found["processor"] = self.valkey_lane.processor
+            found["conversation_processor"] = self.valkey_lane.conversation_processor
+            found["watchdog"] = self.valkey_lane.watchdog
+        if self.dynamodb_lane:
+            found["dynamodb_processor"] = self.dynamodb_lane.processor
         return found | {"admin": self.admin}
 
     @property
     def undelivered(self) -> Queue | None:
         """Return the queue for starts of processors that failed, or None in a stage without processors."""
-        return self._valkey_lane.undelivered if self._valkey_lane else None
+        return self.valkey_lane.undelivered if self.valkey_lane else None
 
     def _make_ingest(self) -> Function:
         return Function(
@@ -100,7 +102,7 @@ class BufferStack(cdk.Stack):
             timeout=cdk.Duration.seconds(INGEST_TIMEOUT_SECONDS),
             environment=environment.ingest(
                 config=self._config,
-                processor=self._valkey_lane.startable if self._valkey_lane else None,
+                processor=self.valkey_lane.startable if self.valkey_lane else None,
                 windows=self._windows,
                 webhook_secrets=self.webhook_secrets,
                 rules_table=self.rules_table,
@@ -110,12 +112,12 @@ class BufferStack(cdk.Stack):
         )
 
     @property
-    def _emitter(self) -> Function:
+    def emitter(self) -> Function:
         """Return a function that can emit a dead letter again. Either lane's emitter would do."""
-        if self._valkey_lane:
-            return self._valkey_lane.conversation_processor
-        assert self._dynamodb_lane, "a stage has at least one lane"
-        return self._dynamodb_lane.processor
+        if self.valkey_lane:
+            return self.valkey_lane.conversation_processor
+        assert self.dynamodb_lane, "a stage has at least one lane"
+        return self.dynamodb_lane.processor
 
     def _make_admin(self) -> Function:
         """Create the function for operators. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
@@ -127,33 +129,13 @@ class BufferStack(cdk.Stack):
             timeout=cdk.Duration.seconds(ADMIN_TIMEOUT_SECONDS),
             environment=environment.admin(
                 config=self._config,
-                processor=self._valkey_lane.startable if self._valkey_lane else None,
+                processor=self.valkey_lane.startable if self.valkey_lane else None,
                 windows=self._windows,
-                redrive=self._emitter,
-                destinations=self._destinations,
+                redrive=self.emitter,
+                destinations=self.destinations,
                 rules_table=self.rules_table,
             ),
         )
-
-    def _grant_permissions(self) -> None:
-        """Grant ingest and admin access to the storage and the lanes, and the Valkey lane access to the other lane."""
-        self.webhook_secrets.grant_get_value(self.ingest)
-        self.rules_table.grant_read_rules(self.ingest)
-        self.bus.grant_publish(self.ingest)
-
-        self._emitter.grant_invoke_function(self.admin)
-        self.bus.grant_publish(self.admin)
-        self.dead_letters.grant_redrive(self.admin)
-        self.rules_table.grant_change_rules(self.admin)
-
-        if self._valkey_lane:
-            self._valkey_lane.grant_start_processor(self.ingest)
-            self._valkey_lane.grant_start_processor(self.admin)
-        if self._dynamodb_lane:
-            self._dynamodb_lane.grant_store_messages(self.ingest)
-            self._dynamodb_lane.grant_end_windows(self.admin)
-        if self._valkey_lane and self._dynamodb_lane:
-            self._dynamodb_lane.grant_write_journal(self._valkey_lane.conversation_processor)
 
     def _export(self) -> None:
         outputs = {

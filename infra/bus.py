@@ -9,8 +9,8 @@ from aws_cdk import aws_eventschemas as eventschemas
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from infra.config import StageConfig
 from infra.function import grant, keep_identity, removal_policy
+from infra.stage_settings import StageConfig
 
 SOURCE = "message-buffer"
 # Detail type -> construct id.

@@ -7,9 +7,9 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
-from infra.config import StageConfig
-from infra.environment import ValkeyAccess
 from infra.function import keep_identity, removal_policy
+from infra.function_variables import ValkeyAccess
+from infra.stage_settings import StageConfig
 
 # UTC: early morning in Europe, night in America.
 SNAPSHOT_TIME = "06:00"

@@ -8,12 +8,13 @@ from constructs import Construct
 
 from infra.buffer import BufferStack
 from infra.cache import CacheStack
-from infra.config import StageConfig
-from infra.environment import ValkeyAccess
+from infra.function_variables import ValkeyAccess
 from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
+from infra.permissions import grant_cache
 from infra.responder import ResponderStack
+from infra.stage_settings import StageConfig
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
@@ -51,8 +52,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     )
     buffer.termination_protection = config.termination_protection
     if cache:
-        for function in buffer.functions.values():
-            cache.grant_connect(function)
+        grant_cache(cache, buffer)
     responder = None
     if config.responder:
         responder = ResponderStack(

@@ -12,9 +12,9 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
-from infra.config import StageConfig, Warmth
-from infra.environment import Environment, ValkeyAccess, common
-from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
+from infra.function_variables import Environment, ValkeyAccess, common
+from infra.stage_settings import StageConfig, Warmth
+from infra.timeouts import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 
 # The patterns exclude everything but the folders that run in Lambda. The rest is the code asset of all functions.
 ROOMS = ("message_buffer", "lambdas", "responder", "lua")

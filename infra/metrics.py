@@ -13,8 +13,8 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_sqs as sqs
 
-from infra.config import StageConfig
 from infra.function import Function
+from infra.stage_settings import StageConfig
 
 MINUTE = cdk.Duration.minutes(1)
 FIVE_MINUTES = cdk.Duration.minutes(5)

@@ -9,9 +9,9 @@ from aws_cdk.aws_sns_subscriptions import EmailSubscription
 from constructs import Construct
 
 from infra.alarms import raise_alarms
-from infra.config import StageConfig
 from infra.dashboard import draw_dashboard
 from infra.metrics import Metrics
+from infra.stage_settings import StageConfig
 
 
 class OperabilityStack(cdk.Stack):

@@ -24,9 +24,9 @@ try:
         PartialCredentialsError,
     )
 
-    from infra.config import ConfigError, StageConfig, load_stage
     from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
-    from infra.limits import (
+    from infra.stage_settings import ConfigError, StageConfig, load_stage
+    from infra.timeouts import (
         MAX_NODE_START_SECONDS,
         MAX_PREFLIGHT_ATTEMPTS,
         MAX_PREFLIGHT_CONNECT_SECONDS,

@@ -14,13 +14,14 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import environment
+from infra import function_variables as environment
+from infra import permissions
 from infra.buffer import BufferStack
 from infra.bus import SOURCE
-from infra.config import Responder, StageConfig
 from infra.function import Function, Runtime, grant, source_code, suppress_finding
-from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
+from infra.stage_settings import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
+from infra.timeouts import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 
 BATCH_READY = "messages.batch.ready"
 # The prefixes of inference profiles that span regions.
@@ -83,9 +84,8 @@ class ResponderStack(cdk.Stack):
                 oversize=buffer.oversize,
             ),
         )
-        self._grant_permissions(buffer)
-        if responder.assistant == "bedrock":
-            self._grant_model(responder.model)
+        self._model = responder.model if responder.assistant == "bedrock" else None
+        permissions.grant_to_responder(self, buffer)
         self.function.add_event_source(
             SqsEventSource(self.queue, batch_size=MAX_DELIVERIES_IN_A_BATCH, report_batch_item_failures=True)
         )
@@ -98,17 +98,12 @@ class ResponderStack(cdk.Stack):
         )
         self._export()
 
-    def _grant_permissions(self, buffer: BufferStack) -> None:
-        self.table.grant_read_write(self.function)
-        self.secrets.grant_get_value(self.function)
-        self.dead_letters.grant_send(self.function)
-        buffer.admin.grant_invoke_function(self.function)
-        buffer.bus.grant_publish(self.function)
-        buffer.oversize.grant_read_batches(self.function)
-
-    def _grant_model(self, model: str) -> None:
+    def grant_model(self) -> None:
+        """Let the function ask the model, if the assistant is Amazon Bedrock's."""
+        if self._model is None:
+            return
         assert self.function.role is not None
-        for arn in _model_arns(self, model):
+        for arn in _model_arns(self, self._model):
             grant(self.function, "bedrock:InvokeModel", on=arn)
             if "*" in arn:
                 suppress_finding(

@@ -1,6 +1,6 @@
 """Reads each function's settings from its environment. No other module reads environment variables.
 
-`infra/environment.py` lists the variables and says where they come from.
+`infra/function_variables.py` lists the variables and says where they come from.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Every number of the functions that only developers change, grouped by function.
 
-Operators change the numbers in `infra/config.py` and in the rules. The library's numbers are in `message_buffer`.
+Operators change the numbers in `infra/stage_settings.py` and in the rules. The library has a `limits.py` of its own.
 """
 
 from message_buffer.limits import DAY_MS, MAX_CALL_MS

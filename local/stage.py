@@ -16,8 +16,8 @@ from typing import Any
 
 import urllib3
 
-from infra.config import LOCAL
 from infra.layer import Platform, build_layer
+from infra.stage_settings import LOCAL
 from local import deployment, emulator, processes, valkey
 from local.errors import LocalError
 from local.limits import FIRST_ANSWER_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS

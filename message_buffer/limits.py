@@ -1,6 +1,7 @@
 """Every number of the library that only developers change, grouped by subject.
 
-Operators change the numbers in `infra/config.py` and in the rules. A function's own numbers are in `lambdas/limits.py`.
+Operators change the numbers in `infra/stage_settings.py` and in the rules. The functions' own numbers are in
+`lambdas/limits.py`.
 Numbers that a protocol or a service prescribes, and that nobody can tune, are beside their use.
 """
 
@@ -24,7 +25,8 @@ MAX_CONVERSATION_NAMES_KEPT = 1_024
 
 # -- batches -------------------------------------------------------------------------------------------------
 
-# A batch is taken, read and emitted in one piece. The rest makes the next batch.
+# A batch is taken, read and emitted in one piece. The rest makes the next batch. No more than lua/take_batch.lua gives
+# to any caller, and than one item of the message table has room for names of.
 MAX_MESSAGES_IN_A_BATCH = 1_000
 # The payloads of a batch. A conversation processor's memory holds them several times.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
@@ -94,7 +96,7 @@ VALKEY_ATTEMPTS = 2
 SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # The server ends a blocking pop after this, which matters only if its reader has vanished without hanging up.
 POP_SECONDS = 20
-# The time between two passes of the watchdog. `infra/limits.py` starts them as often.
+# The time between two passes of the watchdog. `infra/timeouts.py` starts them as often.
 WATCHDOG_PASS_MS = 30 * SECOND_MS
 # Work that is due later than this needs no processor yet, because the watchdog passes three times before it.
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS

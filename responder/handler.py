@@ -16,11 +16,11 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
+from responder.admin_client import BufferClient
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
 from responder.assistants.openai import OpenAi
-from responder.buffer import BufferClient
 from responder.channels.base import Channel, require_credential
 from responder.channels.fake import Fake
 from responder.channels.messenger import Messenger
@@ -32,7 +32,7 @@ from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
 from responder.environment import ResponderOptions, read_responder
-from responder.http import Http
+from responder.http_client import Http
 from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN
 from responder.operator_commands import OperatorCommands
 from responder.service import Responder

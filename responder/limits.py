@@ -1,4 +1,7 @@
-"""The responder's numbers that only developers change. Operators change those of `Responder` in `infra/config.py`."""
+"""The responder's numbers that only developers change.
+
+Operators change those of `Responder` in `infra/stage_settings.py`.
+"""
 
 from message_buffer.limits import MAX_CALL_MS
 

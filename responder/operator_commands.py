@@ -10,7 +10,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from responder.buffer import Buffer
+from responder.admin_client import Buffer
 from responder.conversations_table import ConversationsTable
 from responder.history import Turn
 from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS

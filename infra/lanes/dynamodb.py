@@ -12,10 +12,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import environment
+from infra import function_variables as environment
 from infra.function import Function, Runtime
-from infra.limits import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
 from infra.storage import EventDestinations, MessageTable, Queue, WindowStorage
+from infra.timeouts import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
 
 TIMEOUT = cdk.Duration.seconds(DYNAMODB_PROCESSOR_TIMEOUT_SECONDS)
 SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
@@ -51,8 +51,6 @@ class DynamoDbLane:
             # triggers.
             in_a_loop=True,
         )
-        destinations.grant_emit(self.processor)
-        self.grant_end_windows(self.processor)
         self._invoke_processor(scope)
 
     def grant_store_messages(self, grantee: iam.IGrantable) -> None:

@@ -12,9 +12,10 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import environment
+from infra import function_variables as environment
 from infra.function import Function, Runtime, grant
-from infra.limits import (
+from infra.storage import EventDestinations, Queue, WindowStorage
+from infra.timeouts import (
     MAX_WATCHDOG_PASSES_IN_A_BATCH,
     RULE_SECONDS,
     SECOND_PASS_RETENTION_SECONDS,
@@ -22,7 +23,6 @@ from infra.limits import (
     WATCHDOG_SECOND_PASS_DELAY_SECONDS,
     WATCHDOG_TIMEOUT_SECONDS,
 )
-from infra.storage import EventDestinations, Queue, WindowStorage
 
 
 class ValkeyLane:
@@ -47,8 +47,6 @@ class ValkeyLane:
         self.conversation_processor = self._make_conversation_processor(destinations, windows)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
-        for function in (self.processor, self.conversation_processor, self.watchdog):
-            self.grant_start_processor(function)
         # Referring to the processor by its name is no dependency, so CloudFormation might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
         self._schedule_watchdog()
@@ -58,7 +56,7 @@ class ValkeyLane:
         return grant(grantee, "lambda:InvokeFunction", on=self.startable.function_arn)
 
     def _make_processor(self) -> Function:
-        function = Function(
+        return Function(
             self._scope,
             "processor",
             name=self._name,
@@ -69,11 +67,9 @@ class ValkeyLane:
             in_a_loop=True,
             undelivered=self.undelivered,
         )
-        self.conversation_processor.grant_invoke_function(function)
-        return function
 
     def _make_conversation_processor(self, destinations: EventDestinations, windows: WindowStorage | None) -> Function:
-        function = Function(
+        return Function(
             self._scope,
             "conversation_processor",
             runtime=self._runtime,
@@ -88,8 +84,6 @@ class ValkeyLane:
             in_a_loop=True,
             undelivered=self.undelivered,
         )
-        destinations.grant_emit(function)
-        return function
 
     def _make_watchdog(self) -> Function:
         return Function(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from lambdas.ingest.control_words import ControlWordActions
+from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.preparation import PreparedMessage
 from lambdas.ingest.report import Done
 from message_buffer.lanes import outcomes as o

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from lambdas import environment as config
-from lambdas.ingest.http import Request, Response, refuse
 from lambdas.ingest.platforms.base import Webhook
+from lambdas.ingest.responses import Request, Response, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aws import clients as aws

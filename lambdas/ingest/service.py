@@ -11,12 +11,22 @@ from collections.abc import Mapping
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
-from lambdas.ingest.control_words import ControlWordActions
-from lambdas.ingest.http import Request, Response, refuse, refuse_for_now
+from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
 from lambdas.ingest.preparation import prepare
 from lambdas.ingest.report import Done, report
+from lambdas.ingest.responses import (
+    Request,
+    Response,
+    refuse,
+    refuse_challenge,
+    refuse_for_now,
+    refuse_method,
+    refuse_platform,
+    refuse_signature,
+    refuse_size,
+)
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.limits import MAX_WEBHOOK_BYTES
@@ -54,13 +64,13 @@ class Ingest:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
         platform = self._platforms.get(request.platform)
         if platform is None or (request.route == "typing" and not platform.tells_typing):
-            return refuse(404, "There is no such platform.")
+            return refuse_platform()
         try:
             return self._answer(platform, request)
         except Unauthentic:
             self._telemetry.count("Unauthentic")
             self._telemetry.warn("signature refused", platform=platform.name)
-            return refuse(401, "The signature is missing or wrong.")
+            return refuse_signature()
         except (StoreError, SendFailed) as error:
             self._telemetry.count("Refused")
             if isinstance(error, StoreError):
@@ -76,15 +86,15 @@ class Ingest:
                 return self._receive(platform, request.webhook)
             case "POST", "typing":
                 return self._keep_waiting(platform, request.webhook)
-        return refuse(405, "Use POST.", {"Allow": "POST" if request.route == "typing" else "GET, POST"})
+        return refuse_method("POST" if request.route == "typing" else "GET, POST")
 
     def _challenge(self, platform: Platform, webhook: Webhook) -> Response:
         echo = self._authentication.pass_challenge(platform, webhook)
-        return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
+        return refuse_challenge() if echo is None else Response(200, echo, "text/plain")
 
     def _receive(self, platform: Platform, webhook: Webhook) -> Response:
         if len(webhook.body) > MAX_WEBHOOK_BYTES:
-            return _too_large()
+            return refuse_size()
         signer = self._authentication.signer_of(platform, webhook)
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
@@ -107,7 +117,7 @@ class Ingest:
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
         if len(webhook.body) > MAX_WEBHOOK_BYTES:
-            return _too_large()
+            return refuse_size()
         signer = self._authentication.signer_of(platform, webhook)
         try:
             typing = platform.read_typing(webhook)
@@ -120,7 +130,3 @@ class Ingest:
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
-
-
-def _too_large() -> Response:
-    return refuse(413, f"A webhook has at most {MAX_WEBHOOK_BYTES} bytes.")

@@ -4,7 +4,7 @@ from typing import Any
 
 from responder.assistants.base import Prompt, Reply
 from responder.errors import Refused
-from responder.http import Http
+from responder.http_client import Http
 from responder.limits import MAX_LOGGED_STATUS_CHARACTERS
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from message_buffer.messages.conversation_id import ConversationId
 from responder.channels.base import Credentials, phone, require_credential
-from responder.http import Http
+from responder.http_client import Http
 from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://api.twilio.com"

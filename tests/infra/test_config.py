@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from infra import config as reference
-from infra.config import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
-from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
+from infra import stage_settings as reference
+from infra.stage_settings import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
+from infra.timeouts import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS

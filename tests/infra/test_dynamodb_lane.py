@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
 
 # One process synthesizes for all of these.
 pytestmark = pytest.mark.xdist_group("synth")

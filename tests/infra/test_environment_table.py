@@ -1,12 +1,12 @@
-"""The table of variables in infra/environment.py says what the templates say, and the watchdog's times agree."""
+"""The table of variables in infra/function_variables.py says what the templates say, and the watchdog's times agree."""
 
 from collections.abc import Callable, Mapping
 
 import pytest
 from aws_cdk.assertions import Template
 
-from infra import environment as infra_environment
-from infra.limits import WATCHDOG_PASS_SECONDS
+from infra import function_variables as infra_environment
+from infra.timeouts import WATCHDOG_PASS_SECONDS
 from lambdas.watchdog.service import Watchdog
 from message_buffer.lanes.outcomes import Recovered
 from tests.infra.test_environment_contract import READERS, VARIANTS, WITHOUT_VALKEY
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 
 def documented_variables() -> set[tuple[str, str, str]]:
-    """Return each row of the table in infra/environment.py, split by function: variable, role, kind of stage."""
+    """Return each row of the table in infra/function_variables.py, split by function: variable, role, kind of stage."""
     assert infra_environment.__doc__
     rows = [line for line in infra_environment.__doc__.splitlines() if line.startswith("|")][2:]
     found: set[tuple[str, str, str]] = set()

@@ -20,9 +20,9 @@ from botocore.stub import Stubber
 
 from infra import cli, preflight
 from infra.composition import compose
-from infra.config import StageConfig
 from infra.layer import LayerError
 from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
+from infra.stage_settings import StageConfig
 
 # One process synthesizes for all of these.
 pytestmark = pytest.mark.xdist_group("synth")

@@ -15,8 +15,6 @@ NOT_YET = [
 ]
 # They speak of scenes, arguments and modules that have these names in the rooms above, or in their own names.
 TESTS_NOT_YET = [
-    "tests/e2e/test_doors.py",
-    "tests/e2e/test_window_lane.py",
     "tests/support/machine.py",
     "tests/unit/test_conversation_processor.py",
     "tests/unit/test_fallback.py",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from infra.config import Responder, StageConfig
 from infra.function import ROOMS
+from infra.stage_settings import Responder, StageConfig
 from message_buffer.rules.layers import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from responder.channels.base import Channel, split
 from responder.channels.fake import Fake
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.history import Turn
-from responder.http import Http
+from responder.http_client import Http
 from tests.support.fakes import FakeBus
 from tests.support.web_server import DRIPPING, RESET, SLOW, WebServer, web_server
 

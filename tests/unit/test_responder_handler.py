@@ -13,8 +13,8 @@ from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import handler as module
+from responder.admin_client import BufferClient
 from responder.batch import read_batch
-from responder.buffer import BufferClient
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent

@@ -1,9 +1,9 @@
-"""The numbers of the infrastructure that only developers change, by subject.
+"""Time-outs, rates, retention and the other numbers of the infrastructure that only developers change.
 
-Operators change `infra/config.py`. The thresholds of the alarms are in `infra/alarms.py`, beside the alarms. Numbers
-that AWS prescribes and that are no tuning knob, such as ports and versions, are beside their use.
+Operators change `infra/stage_settings.py`, where the memory of a function is, too. The thresholds of the alarms are in
+`infra/alarms.py`. Numbers that AWS prescribes, such as ports and versions, are beside their use.
 
-Nothing here imports the CDK: `infra/config.py` and `cost/` use these numbers without it.
+Nothing here imports the CDK: `infra/stage_settings.py` and `cost/` use these numbers without it.
 """
 
 # -- Time-outs of functions. Those of the processor, the conversation processor and the responder are settings. --
