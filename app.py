@@ -1,4 +1,4 @@
-"""The CDK app: one set of stacks for the stage named by `-c stage=`."""
+"""The CDK app: it synthesizes the stacks of the stage that `-c stage=` names."""
 
 import os
 import sys
@@ -13,8 +13,8 @@ import aws_cdk as cdk
 import psutil
 
 from infra.composition import compose, enforce_cdk_nag
-from infra.config import ConfigError, StageConfig, load_stage
 from infra.layer import LayerError, Platform, build_layer, link_to
+from infra.stage_settings import ConfigError, StageConfig, load_stage
 
 ROOT = Path(__file__).parent
 REQUIREMENTS = ROOT / "lambdas" / "requirements.txt"

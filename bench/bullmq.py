@@ -15,7 +15,7 @@ class NodeMissing(Exception):
 
 
 def install() -> None:
-    """Into bench/node_modules, from the lock file."""
+    """Install BullMQ into bench/node_modules, from the lock file."""
     if not shutil.which("node") or not shutil.which("npm"):
         raise NodeMissing("BullMQ needs node and npm on the PATH")
     installed = HERE / "node_modules" / ".package-lock.json"
@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def versions() -> dict[str, str]:
-    """What is pinned."""
+    """Return the pinned versions."""
     packages = json.loads((HERE / "package-lock.json").read_text("utf-8"))["packages"]
     found = {name: packages[f"node_modules/{name}"]["version"] for name in ("bullmq", "ioredis")}
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()

@@ -24,7 +24,7 @@ class Panel(NamedTuple):
 
 
 def svg(panels: list[Panel]) -> str:
-    """One under the other. What was too noisy to name has no bar, only its line."""
+    """Return the panels, one under the other. A figure that was too noisy has a label but no bar."""
     heights = [HEAD + LINE * len(panel.bars) + FOOT for panel in panels]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {sum(heights)}" role="img"',

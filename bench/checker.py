@@ -1,4 +1,4 @@
-"""What became of a workload: the same questions to every system."""
+"""Check the outcome of a workload, with the same questions for every system."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable

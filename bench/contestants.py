@@ -1,4 +1,4 @@
-"""Who is measured, and with which traffic.
+"""The contestants that are measured, and the traffic for them.
 
 Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a
 wave every conversation sends five fragments, then its batch is taken away. Waves lie six hours apart, so that
@@ -15,10 +15,10 @@ from message_buffer.lanes.outcomes import Claimed, Completed, Taken
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS
 
 FRAGMENTS = 5
 PAYLOAD_BYTES = 200
@@ -47,11 +47,11 @@ class Contestant(Protocol):
     name: str
 
     def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        """One wave of traffic: what its messages cost, by kind."""
+        """Send one wave of traffic, and return the cost of its messages by kind."""
 
 
 class Recorder(Connection):
-    """Stands where the store's connection would: keeps the request that the store wanted to send."""
+    """A stand-in for the store's connection that keeps the request instead of sending it."""
 
     def __init__(self) -> None:
         self.request = b""
@@ -92,7 +92,7 @@ class Ours:
         self._payload_bytes = payload_bytes
         self.now_ms = START_MS
         self._waves = 0
-        settings = StoreSettings(lease_ms=10**12)
+        settings = SETTINGS._replace(lease_ms=10**12)
         self._recorder = Recorder()
         self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms, scripts=scripts)
         self._processor = Store(Sender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
@@ -142,7 +142,7 @@ class Ours:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def fragments(self, conversations: int, meter: Meter) -> Cost:
-        """A wave whose batches end by silence, with nothing but its fragments."""
+        """Send a wave of fragments only, whose batches end by silence."""
         costs = self._send_fragments(conversations, meter)
         self.now_ms += TIMING.max_wait_ms
         self.finish_what_is_due()
@@ -166,7 +166,7 @@ class Ours:
 
 # The design that samples and blog posts show: one string key for each fact about a conversation, a list of
 # messages, a sorted set of conversations that wait. Written fairly: one script, twelve commands, all keys in
-# one slot. It does not drop redeliveries, nor know whether somebody works: it asks for the processor's lease
+# one slot. It does not drop redeliveries, nor know whether a processor runs: it asks for the processor's lease
 # and heartbeat, two more round trips a message.
 NAIVE = b"""
 local last, first = redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])
@@ -267,7 +267,7 @@ class Bare:
 
 
 class BullMq:
-    """What BullMQ's own client sent for such a wave, recorded once and sent again by ours.
+    """The requests that BullMQ's own client sent for such a wave, recorded once and sent again by our client.
 
     The times in it are those of the recording, and the wait is long: each fragment but the first replaces a job
     that still waits.
@@ -290,7 +290,7 @@ class BullMq:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def _forget(self) -> Iterator[bytes]:
-        """What working the jobs off would have removed; the stream of events stays, as it would."""
+        """Remove the keys that a worker would have removed. The stream of events stays, as it would."""
         cursor, kept = b"0", {b"{bull}:bench:" + kind for kind in (b"events", b"id", b"meta")}
         while True:
             cursor, keys = self._wire.call("SCAN", cursor, "MATCH", "{bull}:*", "COUNT", 1_000)
@@ -316,6 +316,6 @@ class Ping:
 
 
 def forget(kinds: tuple[str, ...], conversations: int) -> Iterator[bytes]:
-    """What takes a wave's batches away from a contestant that has no conversation processor."""
+    """Yield the requests that remove a wave's batches for a contestant without a conversation processor."""
     for conversation in range(conversations):
         yield encode("DEL", *script_keys(kinds, 0, conversation_id(conversation).encode()))

@@ -30,7 +30,7 @@ class Crowd(Wire):
             each.close()
 
     def ask_all(self, requests: Iterable[bytes]) -> None:
-        """Together as fast as they can; each client sends its next when it has the answer to its last."""
+        """Send all requests, with all clients at once. A client sends its next request after the answer to its last."""
         waiting = list(requests)
         share = -(-len(waiting) // len(self._sockets))
         turns = [iter(waiting[start : start + share]) for start in range(0, len(waiting), share)]

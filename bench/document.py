@@ -1,6 +1,6 @@
-"""What docs/performance.md, its picture and the README say, from bench/results: `python -m bench.document`.
+"""Write the tables of performance.md and the two READMEs from bench/results: `python -m bench.document`.
 
-A table stands between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
+A table is between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
 """
 
 import json
@@ -15,7 +15,7 @@ from bench.measure import Figure, figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
-DOCUMENTS, PICTURE = ("docs/performance.md", "README.md"), "docs/performance.svg"
+DOCUMENTS, PICTURE = ("docs/performance.md", "bench/README.md", "README.md"), "docs/performance.svg"
 RATE, CLIENTS = 1_000, 16
 NAMES = {
     "ours": "ours",
@@ -67,7 +67,7 @@ def _figure(told: Json) -> Figure:
 
 
 def _cpu(ingest: Json) -> dict[str, Figure]:
-    """By contestant, what the picture shows and the README tells: of small messages, from some clients."""
+    """Return the CPU time of small messages by contestant, as picture and README show it."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
         for each in ingest["contestants"]
@@ -82,7 +82,7 @@ def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[flo
 
 
 def told(found: Figure, digits: int = 1) -> str:
-    """A median, or of what was too noisy no more than where the middle half lies."""
+    """Return the median, or only the interquartile range if the figure is too noisy."""
     if found.too_noisy:
         return f"noisy, {found.low:,.{digits}f}–{found.high:,.{digits}f}"
     return f"{found.median:,.{digits}f}"
@@ -94,25 +94,44 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def conditions(name: str) -> str:
-    """When, on what and under which load."""
-    found = results(name)
-    machine, load, nice = found["machine"], found["load"], found.get("nice", 0)
-    priority = f"; at a raised priority (nice {nice})" if nice else ""
-    versions = f"Valkey {machine['valkey']}, Python {machine['python']}, redis-py {machine['redis-py']}"
-    return (
-        f"{found['date']}, {found['commit']}: {machine['processor']}; {versions}; "
-        f"load {load[0]} in the last minute, {load[2]} in the last quarter of an hour{priority}."
-    )
+def conditions() -> str:
+    """Return when each file was measured, on which machine and versions, and under which load."""
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        found = results(path.stem)
+        machine, load = found["machine"], found["load"]
+        versions = ", ".join(f"{each} {machine[each.lower()]}" for each in ("Valkey", "Python", "redis-py"))
+        measured, nice = f"{found['date']}, {found['commit']}", str(found.get("nice", 0))
+        rows.append([path.stem, measured, machine["processor"], versions, f"{load[0]} / {load[2]}", nice])
+    return _table(["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"], rows)
 
 
 def targets(*names: str) -> str:
     rows = [
-        [each["what"], f"{each['at_most']:g}", told(_figure(each["found"]), 2), each["verdict"].lower()]
+        [
+            each["what"].replace(", of ", ", share of "),
+            f"{each['at_most']:g}",
+            told(_figure(each["found"]), 2),
+            each["verdict"].lower(),
+        ]
         for name in names
         for each in results(name)["targets"]
     ]
-    return _table(["promised", "at most", "found", "verdict"], rows)
+    return _table(["target", "at most", "measured", "verdict"], rows)
+
+
+def shares() -> str:
+    """Return the targets of ingest, which are shares of what another contestant takes, by message size and clients."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for each in results("ingest")["targets"]:
+        found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])
+        assert found, each["what"]
+        what, size, other, clients = found.groups()
+        row = cells.setdefault((f"{what}, share of {other}", f"{each['at_most']:g}"), {})
+        row[f"{size} B, {clients} clients"] = f"{told(_figure(each['found']), 2)} {each['verdict'].lower()}"
+    columns = list(next(iter(cells.values())))
+    rows = [[*head, *(row[column] for column in columns)] for head, row in cells.items()]
+    return _table(["target", "at most", *columns], rows)
 
 
 def ingest() -> str:
@@ -139,7 +158,7 @@ def ingest() -> str:
         f"{told(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
         for name, each in own.items()
     )
-    return f"{_table(heads, rows)}\nBy one process of its own client: {said}.\n\n{conditions('ingest')}\n"
+    return f"{_table(heads, rows)}\nBy one process of its own client: {said}.\n"
 
 
 def lateness() -> str:
@@ -157,7 +176,7 @@ def lateness() -> str:
         if _of(live, name, what, rate=RATE, column="p50")
     ]
     heads = ["p50 / p99 / max, ms", *(f"{rate:,} a second" for rate in rates)]
-    return f"{_table(heads, rows)}\n{conditions('live')}\n"
+    return _table(heads, rows)
 
 
 def systems() -> str:
@@ -183,7 +202,7 @@ def handler() -> str:
         rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
     cold = ", ".join(f"{name} {told(_figure(each), 0)} ms" for name, each in found["cold_start"].items())
     table = _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
-    return f"{table}\nCPU of a cold start, each on top of the one before: {cold}.\n\n{conditions('handler')}\n"
+    return f"{table}\nCPU of a cold start, each on top of the one before: {cold}.\n"
 
 
 def stage() -> str:
@@ -198,7 +217,7 @@ def stage() -> str:
     clients = sorted({number for each in steps.values() for number in each})
     rows = [[str(number), *(cell(each.get(number)) for each in steps.values())] for number in clients]
     heads = ["clients", *("the whole way" if name == "product" else "a function that does nothing" for name in steps)]
-    return f"{_table(heads, rows)}\n{conditions('stage')}\n"
+    return _table(heads, rows)
 
 
 def model() -> str:
@@ -251,7 +270,7 @@ def engine() -> str:
         if name in ("ours", "naive", "bare")
     ]  # fmt: skip
     table = _table(["", "server CPU, µs", "script, µs", "commands in the script"], rows)
-    return f"{targets('engine')}{table}\n{conditions('engine')}\n"
+    return f"{targets('engine')}{table}"
 
 
 def growth() -> str:
@@ -269,7 +288,7 @@ def growth() -> str:
         for name, sizes in found["bytes_each"].items()
     ]
     heads = ["conversations waiting →", *(f"{size:,}" for size in found["conversations"]), "growth"]
-    return f"{_table(heads, rows)}\n{conditions('growth')}\n"
+    return _table(heads, rows)
 
 
 def due_to_event() -> str:
@@ -283,12 +302,14 @@ def due_to_event() -> str:
         for each in found["rounds"]
     ]  # fmt: skip
     heads = ["batches a second", "due to event, p50 / p99, ms", "bare invocation", "bare PutEvents"]
-    return f"{_table(heads, rows)}\n{conditions('lateness')}\n"
+    return _table(heads, rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
-    "targets": lambda: targets("ingest", "live", "handler", "growth"),
+    "conditions": conditions,
+    "shares": shares,
+    "targets": lambda: targets("live", "handler", "growth"),
     "engine": engine,
     "growth": growth,
     "due_to_event": due_to_event,

@@ -1,4 +1,4 @@
-"""What it costs to have many conversations waiting: `python -m bench.growth [--quick]`.
+"""Measure the cost of many waiting conversations: `python -m bench.growth [--quick]`.
 
 Memory, buffering one more message, claiming. A server for each size, all alive at once, so that the sizes take turns
 inside each round; a million conversations of all contestants take 4 GB.
@@ -17,7 +17,7 @@ from bench.report import Target, arguments, print_targets, save
 from bench.wire import Wire
 from tests.support.valkey_server import ValkeyServer
 
-# So many wait at once only where waits are long.
+# Only long waits keep this many conversations waiting at once.
 PATIENT = TIMING._replace(silence_ms=3_600_000, max_wait_ms=86_400_000)
 ARRIVALS_MS = 1_800_000
 # The first to fall due. Each has sent a second message: the timer of most conversations has been moved.
@@ -38,7 +38,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """All names are of one length. Its times stay those of the recording: all fall due at once."""
+        """Return the request for another message. All names have one length; the times stay those of the recording."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 
@@ -47,7 +47,7 @@ Contestant = Ours | Naive | BullMqWaiting
 
 
 def nth(arrival: int, size: int) -> int:
-    """Which conversation was the n-th to arrive: in no order of names. A prime visits each once."""
+    """Return the n-th conversation to arrive, in no order of names. Multiplying by a prime visits each once."""
     return arrival * 2_654_435_761 % size
 
 
@@ -91,7 +91,7 @@ class Size:
             yield self.ours.request(nth(arrival, self.size), 1, PATIENT)
 
     def ingest(self, contestant: Contestant, order: random.Random) -> None:
-        """Another message to conversations picked at random."""
+        """Send another message to each of some conversations, picked at random."""
         self._number += 1
         warm_up, measured = INGEST_MESSAGES // 10, INGEST_MESSAGES
         requests = [
@@ -108,13 +108,13 @@ class Size:
         self.costs.setdefault(f"ingest {contestant.name}", []).append(cost)
 
     def fall_due(self) -> None:
-        """The clock moves on to where the first second messages' waits end."""
+        """Advance the clock to the time at which the waits of the first second messages end."""
         self.ours.now_ms = START_MS + PATIENT.silence_ms + SECOND_AFTER_MS
         while self.ours.claim():
             pass
 
     def claim(self, chunk: int) -> None:
-        """What falls due next, claimed `chunk` at a time, and finished as conversation processors would."""
+        """Claim the next due conversations, `chunk` at a time, and finish them as conversation processors would."""
         cost = Cost()
         wanted = CLAIM_CHUNKS[chunk]
         step_ms = max(1, ARRIVALS_MS * chunk // self.size)

@@ -23,11 +23,11 @@ from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
-from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets
+from tests.support.engine import SETTINGS
+from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import SECRET, SECRETS, gateway
 from tests.support.platforms import FIXTURES, body_of, content_type, signed
 from tests.support.valkey_server import ValkeyServer
@@ -54,7 +54,7 @@ Handler = Callable[[dict[str, Any], None], dict[str, Any]]
 
 
 class Commands:
-    """What redis-py's own CPU came to."""
+    """Counts the CPU time that redis-py itself takes."""
 
     def __init__(self) -> None:
         self.cpu_ns = 0
@@ -85,9 +85,8 @@ def warm_handler(port: int, commands: Commands) -> Handler:
         return client
 
     ingest = Ingest(
-        lane=Store(Connection(opened)),
+        lane=valkey_lane(Store(Connection(opened), SETTINGS)),
         secrets=WebhookSecrets(FakeSecrets(json.dumps(SECRETS)), "id", telemetry),
-        starter=ProcessorStarter(FakeFunctions(), "processor", telemetry),
         bus=FakeBus(),
         telemetry=telemetry,
         book=RuleBook(FakeRules(), {}, telemetry),
@@ -97,7 +96,7 @@ def warm_handler(port: int, commands: Commands) -> Handler:
 
 
 def events(platform: str, count: int) -> list[dict[str, Any]]:
-    """Requests of one message each, of many conversations."""
+    """Return requests of many conversations, with one message each."""
     made = []
     for number in range(count):
         body = _body(platform, number)
@@ -130,7 +129,7 @@ def _body(platform: str, number: int) -> bytes:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """The log goes where Lambda's does: out of the process."""
+    """Send the log out of the process, as Lambda does."""
     kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     sys.stdout.flush()
     os.dup2(null, 1)
@@ -144,7 +143,7 @@ def silent() -> Iterator[None]:
 
 
 def cpu_us(handler: Handler, requests: list[dict[str, Any]], commands: Commands) -> tuple[float, float]:
-    """Per request: all, and what of it was redis-py's."""
+    """Return the CPU time of a request, and redis-py's part of it."""
     commands.cpu_ns, began = 0, time.thread_time_ns()
     for request in requests:
         answer = handler(request, None)
@@ -154,7 +153,7 @@ def cpu_us(handler: Handler, requests: list[dict[str, Any]], commands: Commands)
 
 
 def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Which parts take how much of it, by a profiler that makes everything slower: shares, not times."""
+    """Return the share of each part. The profiler slows everything down, so its times mean nothing."""
     profile = cProfile.Profile(time.thread_time)
     profile.enable()
     for request in requests:
@@ -190,7 +189,7 @@ print(json.dumps({"import": (imported - began) * 1000, "SDK and a client": (sdk 
 
 
 def cold_start(rounds: int, port: int) -> list[dict[str, float]]:
-    """CPU in fresh interpreters; the first is left out, because it writes the byte code."""
+    """Measure the CPU time in fresh interpreters, without the first, which writes the byte code."""
     program = "import json\n" + COLD.replace("PORT", str(port))
     command = [sys.executable, "-c", program]
     told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(rounds + 1)]

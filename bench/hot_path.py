@@ -1,4 +1,4 @@
-"""What one message costs, beside the naive design and beside the least that a buffer could do."""
+"""Measure the cost of one message, beside the naive design and beside the minimum that a buffer must do."""
 
 import random
 from collections.abc import Callable

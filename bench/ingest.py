@@ -35,6 +35,7 @@ from bench.wire import Wire
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
+from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
 
 CLIENTS = (1, 16, 256)
@@ -44,7 +45,7 @@ WAIT_MS = 600_000
 
 @dataclass
 class Rounds:
-    """Of one contestant, by one number of clients."""
+    """The measurements of one contestant with one number of clients."""
 
     costs: list[Cost] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -118,7 +119,7 @@ _VARIANTS = (("bullmq", False), ("bullmq keep-all", True))
 
 
 def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
-    """The fragments alone: what a wave sends beside them is not in the time."""
+    """Measure the fragments only. The time excludes everything else that a wave sends."""
     if isinstance(contestant, Ours):
         # Its wave also sends duplicates and endings, which the others do not have.
         return contestant.fragments(conversations, meter)
@@ -126,27 +127,27 @@ def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
 
 
 def _record(port: int, conversations: int, size: int, *, keep_all: bool) -> list[list[list[bytes]]]:
-    """fragment -> conversation -> requests"""
+    """Return the recorded requests by fragment and conversation."""
     messages = [planned(each, number, size) for number in range(FRAGMENTS) for each in range(conversations)]
     requests = recorded(port, messages, keep_all=keep_all)
     return [requests[start : start + conversations] for start in range(0, len(requests), conversations)]
 
 
 def recorded(port: int, messages: list[dict[str, Any]], *, keep_all: bool) -> list[list[bytes]]:
-    """The requests that BullMQ's own client makes for each of them."""
+    """Return the requests that BullMQ's own client makes for each message."""
     sent = bullmq.ask("record", messages, port=port, keepAll=keep_all)
     return [[base64.b64decode(request) for request in each] for each in sent]
 
 
 def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
-    """What a conversation with one waiting message takes, each contestant's on a server of its own."""
+    """Measure the memory of a conversation with one waiting message, with a server for each contestant."""
     found = {}
     for name in ("ours", "naive", *(variant for variant, _ in _VARIANTS)):
         server = ValkeyServer().start()
         meter, wire = Meter(server.port, server.pid), Wire(server.port)
         try:
             fill = _filler(name, wire, server.port, size)
-            fill(0, conversations // 10)  # what is there once, and tables that have grown
+            fill(0, conversations // 10)  # fixed memory, and tables that have grown
             before = meter.used_memory()
             fill(conversations // 10, conversations)
             found[name] = round((meter.used_memory() - before) / (conversations - conversations // 10))
@@ -176,7 +177,7 @@ def planned(conversation: int, number: int, size: int) -> dict[str, Any]:
 
 
 def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
-    """One process each: redis-py as ingest uses it, one call after the other; BullMQ with so many adds under way."""
+    """Measure one process each: redis-py as ingest uses it, call by call; BullMQ with many calls under way."""
     turns: dict[str, Callable[[int], tuple[float, float]]] = {
         "ours, 1": lambda port: _our_client(port, messages),
         "BullMQ, 1": lambda port: _bullmq_client(port, messages, clients=1),
@@ -200,9 +201,9 @@ def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
 
 
 def _our_client(port: int, messages: int) -> tuple[float, float]:
-    """Seconds, and seconds of CPU."""
+    """Return the seconds, and the seconds of CPU time."""
     client = connect(ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true"))
-    store = Store(Connection(lambda: client))
+    store = Store(Connection(lambda: client), SETTINGS)
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(messages):
         each = number % 1_000

@@ -99,7 +99,7 @@ def _rounds(outputs: Outputs, seconds: float) -> Iterator[Round]:
 
 
 def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], int, float]:
-    """One message a conversation: each is a batch of its own."""
+    """Send one message a conversation, so that each is a batch of its own."""
     webhooks, due_at_ms = Webhooks(outputs), {}
 
     def send(number: int) -> None:
@@ -169,7 +169,7 @@ def _figures(times_ms: list[float]) -> Figures:
 
 @contextmanager
 def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that does nothing but put one event, and how to invoke it."""
+    """Deploy a function that only puts one event, and yield how to invoke it."""
     with deployed_function(outputs, BARE_HANDLER, BUS=outputs.EventBusName) as function:
         client = outputs.client("lambda")
 
@@ -181,7 +181,7 @@ def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None
 
 @contextmanager
 def deployed_function(outputs: Outputs, source: str, **variables: str) -> Iterator[str]:
-    """A function of the emulator that may do anything; its ARN."""
+    """Deploy a function of the emulator that may do anything, and yield its ARN."""
     packed, name = io.BytesIO(), f"bench-{uuid.uuid4().hex[:8]}"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("bare.py", source)
@@ -211,7 +211,7 @@ def _policy(action: str, **more: Any) -> str:
 
 @contextmanager
 def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
-    """A stage of its own, so that whatever runs in the usual place is not measured."""
+    """Start a stage of its own, so that no stage in the usual place is measured."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
         home = Path(folder)
         installed = ROOT / ".local" / "emulator"

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:
-    """One message a conversation, at even distances."""
+    """Send one message a conversation, at even intervals."""
     warm_up, count = int(rate * WARM_UP_SECONDS), int(rate * (WARM_UP_SECONDS + seconds))
     plan = [Planned(number * 1_000 / rate, number, 0, delay_ms) for number in range(count)]
     with kind() as system:
@@ -51,7 +51,7 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
 
 
 def timer(*, rate: int, seconds: float) -> Json:
-    """How late a process is that does nothing but sleep to the same times: the machine's own share, and its load's."""
+    """Measure how late a process is that only sleeps until the same times: the share of machine and load."""
     began, late = time.time(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
@@ -71,7 +71,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """What a waiting worker asks of the server, with a conversation due in a minute; and what after it has left."""
+    """Count the requests of a waiting worker, with a conversation due in a minute, and those after it has left."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()
@@ -85,7 +85,7 @@ def idle(kind: type[System], *, seconds: float) -> Json:
 
 
 def _commands(port: int, seconds: float) -> int:
-    """What clients asked in that time; commands inside scripts are the server's own affair."""
+    """Return the commands of clients in that time, without those inside scripts."""
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(encode("MONITOR"))
         line.settimeout(0.1)
@@ -112,8 +112,11 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
 
 
 def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
-    """The worker is killed with -9 while it works. Others' are started again at once, as a supervisor would; ours by
-    whichever message or watchdog's pass finds no live processor."""
+    """Kill the worker with -9 while it works.
+
+    Other systems' workers are started again at once, as by a supervisor. Ours is started by the next message, or pass
+    of the watchdog, that finds no live processor.
+    """
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]
     with kind(work_ms=500) as system:
@@ -163,7 +166,7 @@ def lateness_targets(found: list[Json]) -> list[Target]:
 
 
 def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list[Json]:
-    """A round of all systems for each of the rates."""
+    """Measure all systems once at each rate."""
     order = random.Random(seed)
     found = []
     for turn, rate in enumerate(rates):
@@ -201,7 +204,7 @@ def main() -> None:
     targets: list[Target] = lateness_targets(found)
     conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
     with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
-        # Beside the rest: they mostly wait, and what is told of them is counted, or in seconds.
+        # At the same time as the rest: they mostly wait, and their results are counts, or seconds.
         aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
         if not quick:
             aside["recovery"] = {

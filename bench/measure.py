@@ -1,4 +1,4 @@
-"""What a stretch of work cost the server, and what may be said of figures that differ from round to round."""
+"""Measure what a stretch of work costs the server, and summarize figures that differ from round to round."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ NOISY_ABOVE = 0.15
 
 @dataclass
 class Cost:
-    """What some messages cost, summed over the stretches in which they were sent."""
+    """The cost of some messages, summed over the stretches in which they were sent."""
 
     messages: int = 0
     requests: int = 0
@@ -40,17 +40,17 @@ class Cost:
 
     @property
     def cpu_us_per_message(self) -> float:
-        """The server process as a whole: its sockets, its parser, the script."""
+        """Return the CPU time of the whole server process: sockets, parser and script."""
         return self.cpu_ns / 1000 / self.messages
 
     @property
     def script_us_per_message(self) -> float:
-        """The EVALSHA alone, as the server counts it."""
+        """Return the time of the EVALSHA alone, as the server counts it."""
         return self.script_us / self.messages
 
     @property
     def redis_calls_per_message(self) -> float:
-        """Commands run inside scripts."""
+        """Return the number of commands that scripts run."""
         return (self.commands - self.requests) / self.messages
 
     @property
@@ -82,7 +82,7 @@ class Meter:
                 cost.commands += int(calls)
 
     def cpu_ns(self) -> int:
-        """User and system time of the server process, all threads."""
+        """Return user and system time of all threads of the server process."""
         tasks = list(Path(f"/proc/{self._pid}/task").glob("*/schedstat"))
         if tasks:
             # utime and stime of /proc/<pid>/stat before they are rounded to clock ticks of 10 ms.
@@ -129,5 +129,5 @@ def figure(values: list[float]) -> Figure:
 
 
 def ratio(of: list[float], to: list[float]) -> Figure:
-    """Divided round by round, where both met the same disturbances."""
+    """Return the quotient, computed round by round, since both met the same disturbances in a round."""
     return figure([a / b for a, b in zip(of, to, strict=True)])

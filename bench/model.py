@@ -1,9 +1,9 @@
-"""Which limit bites first, and what a month costs: `python -m bench.model [--seed N] [--seconds N]`.
+"""Find the limit that is reached first, and the cost of a month: `python -m bench.model [--seed N] [--seconds N]`.
 
 A simulation of the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
-by chance, write their fragments, fall due, and are answered. In every second of it, what each limit of AWS is asked
-for is counted; the busiest second is held against the quota. Volumes, not architectures: nothing is raised, nobody
-adds shards. Times and ECPUs are those of cost/usage.toml, some measured and some assumed.
+by chance, write their fragments, fall due, and are answered. For every second the demand on each limit of AWS is
+counted, and the busiest second is compared with the quota; quotas are not raised. Times and ECPUs are those of
+cost/usage.toml, some measured and some assumed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from cost.facts import used
 from cost.lines import total
 from cost.model import bill, ecpu
 from cost.traffic import Traffic
-from infra.config import StageConfig, load_stage
+from infra.stage_settings import StageConfig, load_stage
 
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
@@ -55,7 +55,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     told = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
     regions = told["put_events"]["regions"]
     start_ms = json.loads((HERE / "results" / "starts.json").read_text("utf-8"))["cpu_ms"]
-    # Of a noisy run, the worse end.
+    # A noisy run has no median: take the worse end of its range.
     cpu_ms = start_ms.get("median", start_ms["q3"])
     values = {
         "put_events": regions.get(region, regions["other"]),
@@ -68,7 +68,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
 
 
 def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
-    """The busiest seconds: conversations begin at the peak's rate, also before, so that all is under way."""
+    """Simulate the busiest seconds. Conversations begin before them at the same rate, so that traffic has built up."""
     drawn, load = random.Random(seed), Load()
     rate = traffic.batches / traffic.active_seconds * traffic.peak
     lead = traffic.wait_seconds + STATUS_SECONDS
@@ -105,14 +105,14 @@ def _ingest(load: Load, at: float, drawn: random.Random) -> None:
 def _emit(load: Load, second: int, shard: int, batch_bytes: float) -> None:
     load.starts[second, shard] += 1
     load.events[second] += 1
-    load.busy[second] += round(used("executor_ms") * 1_000)
+    load.busy[second] += round(used("conversation_processor_ms") * 1_000)
     taken = used("take_call_bytes") + batch_bytes
     calls = ecpu("look_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
     load.ecpus[second, shard] += round(calls)
 
 
 def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
-    """What each limit was asked for in the busiest second."""
+    """Return the demand on each limit in the busiest second."""
 
     def most(counted: Counter[Any]) -> float:
         seconds_of = ((key[0] if isinstance(key, tuple) else key, count) for key, count in counted.items())
@@ -134,7 +134,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
     traffic = Traffic(messages_per_day=messages_per_day)
     allowed = limits(config, region)
     one = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)
-    # Of one shard's limits: how many shards keep each below three quarters of its quota.
+    # The number of shards that keeps each limit of a shard below three quarters of its quota.
     needed = max(ceil(one[name] / (0.75 * limit.value)) for name, limit in allowed.items() if limit.per_shard)
     asked = busiest(simulate(traffic, shards=needed, seconds=seconds, seed=seed), seconds=seconds, shards=needed)
     share = {name: round(asked[name] / limit.value, 4) for name, limit in allowed.items()}
@@ -152,7 +152,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
 
 
 def reached_at(config: StageConfig, *, region: str, seconds: int, seed: int) -> dict[str, int]:
-    """The messages a day, of one shard, whose busiest second is a limit's quota; to two digits."""
+    """Return the messages a day at which one shard's busiest second reaches each quota, to two digits."""
     volume = VOLUMES[-2]
     traffic = Traffic(messages_per_day=volume)
     asked = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)

@@ -1,4 +1,4 @@
-"""What a benchmark leaves: its verdicts on the terminal, and one file in bench/results."""
+"""Report a benchmark: print its verdicts, and write one file in bench/results."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ def arguments(module: str, description: str | None, *, quick: str) -> argparse.N
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; neither names nor paths."""
+    """Return what the figures depend on, without names and paths."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -76,7 +76,7 @@ def print_targets(targets: list[Target]) -> None:
 
 
 def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, quick: bool = False) -> None:
-    """A quick run is a look: it leaves nothing behind."""
+    """Write the results, unless the run was a quick one."""
     if quick:
         return
     head = {

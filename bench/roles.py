@@ -1,4 +1,4 @@
-"""What our engine and the naive design do in processes of their own: `python -m bench.roles <role> <JSON>`.
+"""Run a part of our engine or of the naive design in a process of its own: `python -m bench.roles <role> <JSON>`.
 
 `send` sends messages at their times; `process` is our processor itself, `execute` what it starts: it takes, works and
 completes; `poll` is the naive processor. Answers are JSON lines, all times in ms.
@@ -25,6 +25,7 @@ from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettin
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
 
 POLL_SECONDS = 0.5
@@ -41,19 +42,19 @@ def now_ms() -> float:
 
 
 def timing(delay_ms: int) -> Timing:
-    """Silence only; a message without a delay ends the wait."""
+    """Return a timing with silence only. A message without a delay ends the wait."""
     return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "", 0)
 
 
 def messages() -> Iterator[Given]:
-    """As they fall due."""
+    """Yield the messages at their times."""
     for line in sys.stdin:
         message = json.loads(line)
         time.sleep(max(0.0, (message["at"] - now_ms()) / 1_000))
         yield message
 
 
-def lean_store(port: int, settings: StoreSettings | None = None) -> Store:
+def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
     wire = Wire(port)
     for path in LUA_DIRECTORY.glob("*.lua"):
         wire.call("SCRIPT", "LOAD", load_script(path.stem).source)
@@ -79,7 +80,7 @@ def send_naive(given: Given) -> None:
 
 
 class _Pipe:
-    """Lambda, as far as the processor knows: a conversation processor is told of each start."""
+    """A stand-in for Lambda that sends each start to the process with the conversation processors."""
 
     def prepare(self) -> None:
         return
@@ -90,11 +91,11 @@ class _Pipe:
 
 
 def process(given: Given) -> None:
-    """The code that is deployed, with its own client; only Lambda and CloudWatch are not there."""
+    """Run the deployed code of the processor with its own client, without Lambda and CloudWatch."""
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
     telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
-        store=Store(Connection(lambda: connect(address))),
+        store=Store(Connection(lambda: connect(address)), SETTINGS),
         wake=Wake(lambda: connect(address), 0),
         conversation_processors=ConversationProcessors(functions, "conversation_processor"),
         starter=ProcessorStarter(functions, "processor", telemetry),
@@ -107,7 +108,7 @@ def process(given: Given) -> None:
 
 
 def execute(given: Given) -> None:
-    """Every conversation processor in one process: each takes its batch at once and completes it after its work."""
+    """Run all conversation processors in one process. Each takes its batch at once and completes it after its work."""
     store, working = lean_store(given["port"]), deque[tuple[float, str, str]]()
     for line in _lines_or_time(lambda: working[0][0] if working else None):
         while working and working[0][0] <= now_ms():
@@ -130,7 +131,7 @@ def execute(given: Given) -> None:
 
 
 def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
-    """Lines as they come; None whenever a time has come."""
+    """Yield lines as they arrive, and None whenever the next time has come."""
     rest = b""
     while True:
         until = next_ms()
@@ -147,7 +148,7 @@ def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
 
 
 def poll(given: Given) -> None:
-    """Every half second: read what is due, work, delete it."""
+    """Poll every half second: read the due conversations, work, delete them."""
     wire = Wire(given["port"])
     pending = script_keys(NAIVE_KINDS, 0)[-1]
     say({"ready": True})

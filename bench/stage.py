@@ -71,7 +71,7 @@ def is_too_much(found: dict[str, Any]) -> bool:
 
 
 def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) -> dict[str, list[dict[str, Any]]]:
-    """In turns, each until it is too much for it."""
+    """Measure the systems in turns, each until the load is too much for it."""
     steps: dict[str, list[dict[str, Any]]] = {name: [] for name in sends}
     for number in clients:
         for name, send in sends.items():
@@ -86,7 +86,7 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
 
 
 def _warm_up(send: Send, clients: int) -> None:
-    """As many processes as run side by side, before they are measured: the emulator is slow to start them."""
+    """Start the processes before they are measured, because the emulator is slow to start them."""
     for _ in range(WARM_UP_TRIES):
         if not step(send, clients=clients, seconds=WARM_UP_SECONDS)["errors"]:
             return
@@ -108,7 +108,7 @@ def product(outputs: Outputs) -> Send:
 
 @contextmanager
 def bare(outputs: Outputs) -> Iterator[Send]:
-    """A function that does nothing, behind an API."""
+    """Deploy a function that does nothing, behind an API."""
     apis = outputs.client("apigatewayv2")
     with deployed_function(outputs, BARE_HANDLER) as function:
         outputs.client("lambda").add_permission(

@@ -1,4 +1,4 @@
-"""What the start of a conversation processor takes of a processor's CPU: `python -m bench.starts [--quick]`.
+"""Measure the CPU time that a processor needs to start a conversation processor: `python -m bench.starts [--quick]`.
 
 The processor's own `Conversation processors` and the SDK, against a server of this machine that accepts whatever
 comes. The
@@ -16,7 +16,8 @@ from typing import Any
 
 from bench.measure import figure
 from bench.report import save
-from lambdas.processor.service import WORKERS, ConversationProcessors
+from lambdas.limits import MAX_STARTS_AT_ONCE
+from lambdas.processor.service import ConversationProcessors
 from message_buffer.aws.functions import Functions
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-Amzn-RequestId: 0\r\n\r\n"
@@ -67,7 +68,9 @@ def main() -> None:
     address = f"http://127.0.0.1:{heard.recv()}"
     os.environ |= {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1",
                    "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}  # fmt: skip
-    conversation_processors = ConversationProcessors(Functions(connections=WORKERS), "conversation_processor")
+    conversation_processors = ConversationProcessors(
+        Functions(connections=MAX_STARTS_AT_ONCE), "conversation_processor"
+    )
     try:
         start_all(conversation_processors, 200)
         found = [start_all(conversation_processors, 300) for _ in range(5 if quick else 15)]

@@ -65,10 +65,10 @@ class System:
         self.server.stop()
 
     def prepare(self) -> None:
-        """What lives as long as the system."""
+        """Start the parts that run as long as the system."""
 
     def start_worker(self) -> None:
-        """What claims; also again after it was killed."""
+        """Start the process that claims; also to restart it after it was killed."""
         raise NotImplementedError
 
     def sender(self) -> list[str]:
@@ -79,7 +79,7 @@ class System:
         self.worker.wait()
 
     def send(self, plan: Iterable[Planned]) -> float:
-        """All of it at its times; answers when, in ms of the epoch, the plan began."""
+        """Send the plan at its times, and return when it began, in ms of the epoch."""
         began_ms = (time.time() + START_IN_SECONDS) * 1_000
         with tempfile.TemporaryFile() as lines:
             for each in plan:
@@ -92,13 +92,13 @@ class System:
         assert self._sender.wait() == 0
 
     def drain(self, *, messages: int, at_most_seconds: float) -> None:
-        """Until so many messages came out, or for so long."""
+        """Wait until `messages` have come out, but at most `at_most_seconds`."""
         deadline = time.monotonic() + at_most_seconds
         while time.monotonic() < deadline and sum(len(each.messages) for each in self.batches) < messages:
             time.sleep(0.1)
 
     def spawn(self, command: list[str], *, stdin: Any = None, stdout: int | None = None) -> subprocess.Popen[bytes]:
-        """Its lines are heard, unless they go elsewhere."""
+        """Start a process, and read its lines unless `stdout` sends them elsewhere."""
         process = subprocess.Popen(command, stdin=stdin, stdout=stdout or subprocess.PIPE)
         self._processes.append(process)
         if process.stdout:
@@ -192,6 +192,6 @@ def _told(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 
 def _message(body: str) -> Message:
-    """From its id, which stands first."""
+    """Return the message's numbers from its id, with which the body begins."""
     told = json.loads(body.partition("\n")[0])
     return int(told[-20:-12], 16), int(told[-12:-2], 16)

@@ -14,7 +14,7 @@ Word = bytes | str | int | float
 
 
 def encode(*words: Word) -> bytes:
-    """A request as redis-py would send it."""
+    """Return a request as redis-py would send it."""
     bulks = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(bulks) + b"".join([b"$%d\r\n%b\r\n" % (len(bulk), bulk) for bulk in bulks])
 
@@ -37,12 +37,12 @@ class Wire:
         return self.ask(encode(*words))
 
     def ask(self, request: bytes) -> Any:
-        """One round trip."""
+        """Send one request and return its reply, in one round trip."""
         self._socket.sendall(request)
         return self._next_reply()
 
     def ask_all(self, requests: Iterable[bytes]) -> None:
-        """A round trip for each, one after the other."""
+        """Send the requests one after the other, each in a round trip of its own."""
         if self._pipelined:
             self.pipe(requests)
             return
@@ -57,9 +57,9 @@ class Wire:
                 raise ServerRefused(str(reply))
 
     def pipe(self, requests: Iterable[bytes], *, at_once: int = 200) -> None:
-        """Many requests a round trip: for loading, and to take the socket's share out of a figure.
+        """Send many requests in a round trip, to load data or to exclude the share of the socket from a figure.
 
-        The next requests are made while the server works.
+        The next requests are encoded while the server works.
         """
         waiting = 0
         for chunk in _chunks(iter(requests), at_once):

@@ -1,6 +1,6 @@
-"""Who writes what and when: bursts of messages, drawn from named distributions with a seed.
+"""A synthetic workload: bursts of messages, drawn from named distributions with a seed.
 
-It is a stand-in: the shapes (few fragments with a long tail, gaps spread over a decade) are those that people who chat
+The shapes (few fragments with a long tail, gaps spread over a decade) are those that people who chat
 show, the parameters are our choice and in `Shape`. It is not a recording of anybody's traffic; it knows no hours of
 the day and no crowds. So that a checker can say what each batch should have held, the gaps inside a burst stay below
 the silence that ends it, and those between two bursts of a conversation above it.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 class Shape:
     silence_ms: int = 500
     mean_fragments: float = 3.0
-    """Of a burst: one and a geometric number more."""
+    """The mean number of fragments in a burst: one, and a geometric number more."""
     gap_median_ms: float = 80.0
     """Between fragments: lognormal, cut off at three fifths of the silence."""
     gap_sigma: float = 0.8
@@ -28,15 +28,15 @@ class Shape:
 
 class Sending(NamedTuple):
     at_ms: float
-    """From the beginning."""
+    """Measured from the beginning of the workload."""
     conversation: int
     burst: int
     number: int
-    """Of the message, in its conversation; the same again when it is redelivered."""
+    """The number of the message in its conversation; a redelivery has the same number."""
 
 
 def workload(*, conversations: int, bursts: int, seed: int, shape: Shape | None = None) -> list[Sending]:
-    """In the order of sending."""
+    """Return the messages in the order in which they are sent."""
     drawn, chosen = random.Random(seed), shape or Shape()
     sendings = [
         sending

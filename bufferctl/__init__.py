@@ -1,1 +1,1 @@
-"""The operators' command line, `.venv/bin/python -m bufferctl`: it asks the admin function of a stage."""
+"""The operators' command line, `.venv/bin/python -m bufferctl`, which calls the admin function of a stage."""

@@ -1,4 +1,4 @@
-"""`.venv/bin/python -m bufferctl`: look after a stage of the message buffer."""
+"""Parses the operators' commands and runs them: `.venv/bin/python -m bufferctl`."""
 
 import argparse
 import re
@@ -9,10 +9,12 @@ from pathlib import Path
 
 from bufferctl import commands
 from bufferctl.errors import Failed, errors_of_aws
+from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Stage, find_stage
 
 EXAMPLES = """examples:
   .venv/bin/python -m bufferctl status
+  .venv/bin/python -m bufferctl --stage prod conversation list --tenant acme
   .venv/bin/python -m bufferctl --stage prod conversation show acme/whatsapp/106540352242922/491701234567
   .venv/bin/python -m bufferctl --stage prod rules set tenant:acme '{"silenceMs": 2000}'
   .venv/bin/python -m bufferctl --stage prod dead redrive --all
@@ -25,8 +27,6 @@ exit codes:
   3  AWS, or the stage's Valkey, cannot be reached: try again
 """
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
-# The functions refuse more.
-MAX_HOURS = 24
 
 Run = Callable[[Stage, argparse.Namespace], None]
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Whoever read has enough; Python would complain of it once more at its end.
+        # The reader of a pipe, such as `head`, has closed it. With stderr open, Python would report that at its exit.
         sys.stderr.close()
     return 0
 
@@ -51,33 +51,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=".venv/bin/python -m bufferctl",
-        description="Look after a stage of the message buffer.",
+        description="Operate a stage of the message buffer.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--stage", default=LOCAL, help="which one; default: local, as `make up` starts it")
-    parser.add_argument("--profile", help="of your AWS configuration")
-    parser.add_argument("--region", help="of the stage, if it is not your profile's")
-    parser.add_argument("--outputs", type=Path, default=LOCAL_OUTPUTS, help="of a local stage that is kept elsewhere")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--stage", default=LOCAL, help="the stage; default: local, which `make up` starts")
+    parser.add_argument("--profile", help="a profile of your AWS configuration")
+    parser.add_argument("--region", help="the stage's region; default: your profile's")
+    parser.add_argument(
+        "--outputs", type=Path, default=LOCAL_OUTPUTS, help="outputs.json of a local stage in another folder"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     topics = parser.add_subparsers(required=True, metavar="COMMAND")
-    _command(topics, "status", commands.status, "what waits, what is in flight, what is late, shard by shard")
-    _add_conversation(topics.add_parser("conversation", help="look at one, or take part in it"))
-    _add_rules(topics.add_parser("rules", help="the rules that can be changed without a deployment"))
-    _add_dead(topics.add_parser("dead", help="batches that could not be sent"))
-    _add_send(_command(topics, "send", commands.send, "a signed test message to the generic webhook"))
-    _add_tail(_command(topics, "tail", commands.tail, "events, as they come; AWS may take a minute to begin"))
+    _command(topics, "status", commands.status, "show what waits, what is in flight and what is late, for each shard")
+    _add_conversation(topics.add_parser("conversation", help="list conversations, look at one, or step in"))
+    _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
+    _add_dead(topics.add_parser("dead", help="look at batches that could not be sent, and send them again"))
+    _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
+    _add_tail(_command(topics, "tail", commands.tail, "show events as they come; AWS may take a minute to begin"))
     return parser
 
 
 def _add_conversation(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    show = _command(verbs, "show", commands.show_conversation, "state, times, generation, hold, batch")
+    listed = _command(verbs, "list", commands.list_conversations, "list conversations that wait or are on their way")
+    listed.add_argument("--tenant", help="only conversations of this tenant")
+    listed.add_argument("--platform", help="only conversations on this platform, such as whatsapp")
+    listed.add_argument("--shard", type=int, metavar="N", help="only this shard of the Valkey lane")
+    listed.add_argument("--limit", type=int, default=50, metavar="N", help="default: 50")
+    show = _command(
+        verbs, "show", commands.show_conversation, "show a conversation's state, times, generation, hold and batch"
+    )
     show.add_argument("--messages", action="store_true", help="also what people wrote")
-    flush = _command(verbs, "flush", commands.flush, "send now what waits")
-    cancel = _command(verbs, "cancel", commands.cancel, "drop what waits, and tell the bus")
+    flush = _command(verbs, "flush", commands.flush, "send waiting messages now")
+    cancel = _command(verbs, "cancel", commands.cancel, "drop waiting messages, and publish a cancel event")
     cancel.add_argument("--yes", action="store_true", help="do not ask")
-    hold = _command(verbs, "hold", commands.hold, "keep messages back: a person has taken over")
+    hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
     hold.add_argument(
         "--for",
         dest="duration",
@@ -86,8 +95,8 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="30s, 15m, at most 24h; default: 1h",
     )
-    resume = _command(verbs, "resume", commands.resume, "end a hold, or a hand-off; what was held is due")
-    hand_off = _command(verbs, "handoff", commands.hand_off, "a person answers instead of the responder")
+    resume = _command(verbs, "resume", commands.resume, "end a hold or a hand-off; messages on hold are due now")
+    hand_off = _command(verbs, "handoff", commands.hand_off, "let a person answer instead of the responder")
     hand_off.add_argument(
         "--for",
         dest="duration",
@@ -96,45 +105,57 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="30s, 15m, at most 24h; default: 2h",
     )
-    history = _command(verbs, "history", commands.history, "what the responder remembers of it")
+    history = _command(verbs, "history", commands.history, "show the turns that the responder remembers")
     history.add_argument("--messages", action="store_true", help="also what was said")
-    history.add_argument("--older", type=int, default=0, metavar="N", help="so many turns that have left the record")
+    history.add_argument(
+        "--older", type=int, default=0, metavar="N", help="also N turns that are no longer in the record"
+    )
     for each in (show, flush, cancel, hold, resume, hand_off, history):
         each.add_argument("conversation", help="tenant/platform/account/user")
 
 
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    listed = _command(verbs, "list", commands.list_rules, "all scopes that have rules")
-    listed.add_argument("prefix", nargs="?", default="", help="only scopes that begin so, such as tenant:")
-    get = _command(verbs, "get", commands.get_rules, "the rules of a scope")
+    listed = _command(verbs, "list", commands.list_rules, "list all scopes that have rules")
+    listed.add_argument("prefix", nargs="?", default="", help="only scopes that begin with this, such as tenant:")
+    get = _command(verbs, "get", commands.get_rules, "show the rules of a scope")
     put = _command(verbs, "set", commands.set_rules, "replace the rules of a scope")
-    delete = _command(verbs, "delete", commands.delete_rules, "a scope has no rules of its own any more")
+    delete = _command(verbs, "delete", commands.delete_rules, "remove all rules of a scope")
     for each in (get, put, delete):
         each.add_argument(
             "scope",
-            help="stage, tenant:T, agent:T/A, conversation:ID, or account:PLATFORM/ACCOUNT for whose it is",
+            help="stage, tenant:T, agent:T/A, conversation:ID, or account:PLATFORM/ACCOUNT for the owner of an account",
         )
     put.add_argument("rules", help="a JSON object; - reads it from standard input")
     for each in (put, delete):
         each.add_argument(
-            "--expected-version", type=int, metavar="N", help="refuse if the scope has another; 0: if it has any rules"
+            "--expected-version",
+            type=int,
+            metavar="N",
+            help="refuse if the scope's version is another; 0: if the scope has rules",
         )
-    explain = _command(verbs, "explain", commands.explain_rules, "which value is in force, by which layer")
+    explain = _command(
+        verbs, "explain", commands.explain_rules, "show which value is in force, and which layer sets it"
+    )
     explain.add_argument("conversation", help="tenant/platform/account/user")
-    explain.add_argument("--agent", help="if it is not the one that its account belongs to")
+    explain.add_argument("--agent", help="default: the agent that owns the conversation's account")
 
 
 def _add_dead(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    listed = _command(verbs, "list", commands.list_letters, "what is there, without what people wrote")
-    listed.add_argument("--limit", type=int, default=50, help="default: 50, at most 500")
-    show = _command(verbs, "show", commands.show_letter, "one of them")
+    listed = _command(verbs, "list", commands.list_letters, "list dead letters, without what people wrote")
+    listed.add_argument(
+        "--limit",
+        type=int,
+        default=DEFAULT_LISTED_LETTERS,
+        help=f"default: {DEFAULT_LISTED_LETTERS}, at most {MAX_LISTED_LETTERS}",
+    )
+    show = _command(verbs, "show", commands.show_letter, "show one dead letter")
     show.add_argument("batch", help="its batch id")
     show.add_argument("--payloads", action="store_true", help="also what people wrote")
-    redrive = _command(verbs, "redrive", commands.redrive, "send again, under the same batch id")
+    redrive = _command(verbs, "redrive", commands.redrive, "send batches again under their old ids")
     redrive.add_argument("batches", nargs="*", metavar="batch", help="batch ids")
-    redrive.add_argument("--all", action="store_true", help="all that are listed, at most 500")
+    redrive.add_argument("--all", action="store_true", help=f"every listed batch, at most {MAX_LISTED_LETTERS}")
     redrive.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -143,14 +164,14 @@ def _add_send(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--account", default="bufferctl", help="default: bufferctl")
     parser.add_argument("--user", default="test", help="the conversation's last part; default: test")
     parser.add_argument("--tenant", help="default: default")
-    parser.add_argument("--id", help="of the message; the same again is a redelivery")
+    parser.add_argument("--id", help="the message's id; the same id again is a redelivery")
 
 
 def _add_tail(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--conversation", help="only of this one")
-    parser.add_argument("--messages", action="store_true", help="also what people wrote; --json always has it")
-    parser.add_argument("--seconds", type=float, help="how long; default: until Ctrl-C")
-    parser.add_argument("--count", type=int, help="how many")
+    parser.add_argument("--conversation", help="show only the events of this conversation")
+    parser.add_argument("--messages", action="store_true", help="also what people wrote, which --json always contains")
+    parser.add_argument("--seconds", type=float, help="end after this time; default: with Ctrl-C")
+    parser.add_argument("--count", type=int, help="end after this number of events")
 
 
 def _command(
@@ -158,7 +179,7 @@ def _command(
 ) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
-    # Also behind the command, where a person remembers them; no default, or it would undo what stands before.
+    # Accepted behind the command, too. A default here would replace the value given before the command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--stage", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
@@ -169,8 +190,8 @@ def _duration_ms(text: str) -> int:
     if not match:
         raise argparse.ArgumentTypeError("a time reads 30s, 15m or 24h")
     duration_ms = int(match[1]) * UNITS[match[2]]
-    if not 0 < duration_ms <= MAX_HOURS * UNITS["h"]:
-        raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOURS}h")
+    if not 0 < duration_ms <= MAX_HOLD_HOURS * UNITS["h"]:
+        raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOLD_HOURS}h")
     return duration_ms
 
 

@@ -1,4 +1,4 @@
-"""What each command does, and how its result is shown to people."""
+"""Carries out each command, and shows its result to people."""
 
 import hashlib
 import hmac
@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
-from bufferctl.events import EVERYTHING, LONG_POLL_SECONDS, Event, subscribe
-from bufferctl.shown import moment, pairs, table
+from bufferctl.events import EVERYTHING, Event, subscribe
+from bufferctl.formatting import moment, pairs, table
+from bufferctl.limits import LONG_POLL_SECONDS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS, MAX_WEBHOOK_ANSWER_SECONDS
 from bufferctl.stage import Stage
 
 Json = dict[str, Any]
 
-POST_SECONDS = 20
-MOST_LETTERS = 500
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
+LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt")
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
 EXPLAINED = ("rule", "value", "layer", "via", "version")
@@ -43,11 +43,31 @@ def status(stage: Stage, given: Namespace) -> None:
 # -- conversations ---------------------------------------------------------------------------------
 
 
+def list_conversations(stage: Stage, given: Namespace) -> None:
+    """Show as many as the limit says, the earliest due first. An answer of the function is only a part of them."""
+    wanted = {"tenant": given.tenant, "platform": given.platform, "shard": given.shard}
+    found: dict[tuple[str, str], Json] = {}
+    cursor, more = None, True
+    while more and len(found) < max(given.limit, 1):
+        limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
+        answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
+        # A conversation that moves meanwhile may come twice.
+        found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
+        cursor, more = answer["next"], answer["more"]
+        if cursor is None:
+            break
+    shown = list(found.values())[: given.limit]
+    shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
+    result = {"conversations": shown, "more": more or len(found) > len(shown)}
+    text = table(shown, LISTED) if shown else "Nothing waits."
+    _print(given, result, text + ("\nThere are more: filter them, or raise --limit." if result["more"] else ""))
+
+
 def show_conversation(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
     text = _conversation(result)
     if "window" in result:
-        text += f"\n\nWindow lane\n\n{_conversation(result['window'])}"
+        text += f"\n\nDynamoDB lane\n\n{_conversation(result['window'])}"
     _print(given, result, text)
 
 
@@ -63,17 +83,17 @@ def _conversation(seen: Json) -> str:
 
 def flush(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.flush", conversation=given.conversation)
-    _print(given, result, f"Due at {moment(result['dueAt'])}, {result['count']} messages wait.")
+    _print(given, result, f"Due at {moment(result['dueAt'])}, with {result['count']} waiting messages.")
 
 
 def cancel(stage: Stage, given: Namespace) -> None:
-    _confirm(given, f"Drop what {given.conversation} holds?")
+    _confirm(given, f"Drop all waiting messages of {given.conversation}?")
     result = stage.ask("conversation.cancel", conversation=given.conversation)
-    text = "Dropped; Valkey's answer was lost, so nobody knows what it held."
+    text = "Dropped. Valkey's answer was lost, so the number of messages is unknown."
     if result["dropped"] is not None:
-        text = f"Dropped {result['dropped']} messages that waited and {result['frozen']} of a frozen batch."
+        text = f"Dropped {result['dropped']} waiting messages and {result['frozen']} of a frozen batch."
     if result["leaving"]:
-        text += " That batch was being sent, and may still come out, once."
+        text += " That batch was just being sent, and may still be published once."
     _print(given, result, text)
 
 
@@ -84,7 +104,7 @@ def hold(stage: Stage, given: Namespace) -> None:
 
 def hand_off(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
-    _print(given, result, f"Yours until {moment(result['handedOffUntil'])}, or until it is resumed.")
+    _print(given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.")
 
 
 def history(stage: Stage, given: Namespace) -> None:
@@ -96,11 +116,11 @@ def history(stage: Stage, given: Namespace) -> None:
 
 def resume(stage: Stage, given: Namespace) -> None:
     if stage.responder_function() is not None:
-        # First, or what comes out now would be withheld.
+        # The hand-off ends first: the responder would not answer the messages that the resume sends.
         stage.ask_responder("handback", conversation=given.conversation)
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
-    _print(given, result, "Nothing waits." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")
+    _print(given, result, "No message is waiting." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -108,7 +128,7 @@ def resume(stage: Stage, given: Namespace) -> None:
 
 def list_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.list", prefix=given.prefix)
-    more = "\nThere are more: give a prefix." if result["more"] else ""
+    more = "\nThere are more. Narrow the list with a prefix." if result["more"] else ""
     _print(given, result, table(result["rules"], RULES) + more)
 
 
@@ -139,8 +159,10 @@ def _retimed(found: Json) -> str:
     text = f"Rescheduled {found['retimed']} of {found['looked']} open buffers in this scope."
     if found["complete"]:
         return text
-    why = found.get("problem", "the time was over")
-    return f"{text} Not all were seen ({why}): the others follow with their next message, or set the rules again."
+    why = found.get("problem", "the function ran out of time")
+    return (
+        f"{text} Some were not reached ({why}). They follow with their next message, or when you set the rules again."
+    )
 
 
 def explain_rules(stage: Stage, given: Namespace) -> None:
@@ -171,10 +193,10 @@ def redrive(stage: Stage, given: Namespace) -> None:
     if given.all == bool(batches):
         raise Misused("Give the ids of batches, or --all.")
     if given.all:
-        listed = stage.ask("dead.list", limit=MOST_LETTERS)
+        listed = stage.ask("dead.list", limit=MAX_LISTED_LETTERS)
         batches = list(dict.fromkeys(each["batchId"] for each in listed["letters"] if each["batchId"]))
         unreadable = sum(not each["batchId"] for each in listed["letters"])
-        _confirm(given, f"Send {len(batches)} batches again, about {listed['inQueue']} being in the queue?")
+        _confirm(given, f"Send {len(batches)} batches again? About {listed['inQueue']} are in the queue.")
     done: list[str] = []
     failed: list[Json] = []
     refusal: type[Failed] = Unreachable
@@ -187,7 +209,7 @@ def redrive(stage: Stage, given: Namespace) -> None:
             refusal = refusal if isinstance(error, Unreachable) else Failed
     lines = [f"{batch}  sent again" for batch in done] + [f"{each['batchId']}  {each['message']}" for each in failed]
     result = {"redriven": done, "failed": failed, "unreadable": unreadable}
-    _print(given, result, "\n".join(lines) or "There is nothing to send again.")
+    _print(given, result, "\n".join(lines) or "There is no batch to send again.")
     problems = [f"{len(failed)} of {len(batches)} were not sent again."] if failed else []
     if unreadable:
         letters = "1 letter" if unreadable == 1 else f"{unreadable} letters"
@@ -201,7 +223,7 @@ def redrive(stage: Stage, given: Namespace) -> None:
 
 
 def send(stage: Stage, given: Namespace) -> None:
-    """A message as a platform would deliver it."""
+    """Send a message as a program would, by the generic webhook."""
     message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
     message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
     body = json.dumps(message).encode()
@@ -212,7 +234,7 @@ def send(stage: Stage, given: Namespace) -> None:
         headers={"Content-Type": "application/json", "X-Signature-256": f"sha256={signature}"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=POST_SECONDS) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as answer:  # noqa: S310
             result = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         raise Failed(f"The webhook answers {error.code}: {error.read().decode(errors='replace')}") from error
@@ -223,7 +245,7 @@ def send(stage: Stage, given: Namespace) -> None:
 
 
 def tail(stage: Stage, given: Namespace) -> None:
-    """Until Ctrl-C, or for so many seconds or events."""
+    """Show events until Ctrl-C, or until `seconds` or `count` is reached."""
     pattern: Json = dict(EVERYTHING)
     if given.conversation:
         pattern["detail"] = {"conversationId": [given.conversation]}
@@ -265,7 +287,7 @@ def _line(event: Event, given: Namespace) -> str:
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
-    # Who is impatient while the rule and the queue are removed would leave them behind.
+    # A second Ctrl-C must not interrupt the removal of the rule and the queue.
     for number in ENDINGS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -275,7 +297,7 @@ def _confirm(given: Namespace, question: str) -> None:
     if given.yes:
         return
     if not sys.stdin.isatty():
-        raise Misused("Nobody is there to be asked: say --yes.")
+        raise Misused("There is no terminal to ask at: add --yes.")
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise Failed("Nothing was done.")
 

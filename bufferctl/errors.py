@@ -1,4 +1,4 @@
-"""How a command ends when it does not end well; the number is the exit code."""
+"""The errors that end a command, each with its exit code."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ class Unreachable(Failed):
 
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
-    """Raise the SDK's errors as a sentence, and also its absence."""
+    """Raise the SDK's errors, and its absence, as errors of ours whose message is a sentence."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - the SDK would make --help slow
     except ModuleNotFoundError as missing:

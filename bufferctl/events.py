@@ -1,4 +1,4 @@
-"""Listens to the bus as any consumer would: by a rule of one's own, feeding a queue of one's own."""
+"""Listens to the bus as any consumer does: through a rule and a queue of its own."""
 
 import json
 import time
@@ -8,43 +8,43 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bufferctl.limits import LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
+
 Event = dict[str, Any]
 EVERYTHING = {"source": ["message-buffer"]}
-LONG_POLL_SECONDS = 1
-SHORT_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """An event, and when the bus delivered it: the envelope's own time is in whole seconds."""
+    """An event with the millisecond at which the bus delivered it; the event's own time has whole seconds."""
 
     event: Event
     at_ms: int
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The event's detail."""
+        """Return the event's detail."""
         detail = self.event["detail"]
         assert isinstance(detail, dict)
         return detail
 
 
 class Subscription:
-    """The events that came since it was made, in the order of arrival."""
+    """Receives the events that the bus delivered since the subscription began, in the order of arrival."""
 
     def __init__(self, sqs: Any, queue_url: str) -> None:
         self._sqs = sqs
         self._queue_url = queue_url
 
     def receive(self, *, timeout_seconds: float) -> Iterator[Event]:
-        """Every event that arrives until `timeout_seconds` went by without one."""
+        """Yield each event as it arrives, until none has arrived for `timeout_seconds`."""
         return (arrival.event for arrival in self.arrivals(timeout_seconds=timeout_seconds))
 
     def first(self, *, timeout_seconds: float) -> Event | None:
         return next(self.receive(timeout_seconds=timeout_seconds), None)
 
     def arrivals(self, *, timeout_seconds: float) -> Iterator[Arrival]:
-        """As `receive`, with the times."""
+        """Yield the same events as `receive`, with their times."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = deadline - time.monotonic()
@@ -58,10 +58,10 @@ class Subscription:
                 time.sleep(min(SHORT_POLL_SECONDS, left))
 
     def look(self, *, wait_seconds: int) -> list[Arrival]:
-        """What is there, or comes first within the time."""
+        """Return the events that have arrived; if there are none, wait up to `wait_seconds` for the first."""
         answer = self._sqs.receive_message(
             QueueUrl=self._queue_url,
-            MaxNumberOfMessages=10,
+            MaxNumberOfMessages=MAX_EVENTS_IN_A_POLL,
             WaitTimeSeconds=wait_seconds,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
@@ -76,7 +76,7 @@ class Subscription:
 def subscribe(
     client: Callable[[str], Any], bus: str, *, pattern: dict[str, Any], prefix: str
 ) -> Iterator[Subscription]:
-    """A subscription that begins now and leaves neither rule nor queue behind."""
+    """Yield a subscription that begins now; its rule and its queue are removed at the end."""
     name = f"{prefix}-{uuid.uuid4().hex[:12]}"
     sqs, events = client("sqs"), client("events")
     queue_url = sqs.create_queue(QueueName=name)["QueueUrl"]

@@ -1,4 +1,4 @@
-"""Sessions with AWS, or with the emulator of a local stage: plain AWS APIs at another address."""
+"""Makes boto3 sessions with AWS, and with the emulator of a local stage, which has the same APIs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
+from bufferctl.limits import MAX_ADMIN_ANSWER_SECONDS, MAX_EMULATOR_CONNECTIONS
+
 if TYPE_CHECKING:
     import boto3
 
-# The emulator's root user.
+# The credentials of the emulator's root user.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-# For the admin function, whose time-out is a minute: whether to ask it again, a person decides.
-ONCE = {"read_timeout": 70, "retries": {"total_max_attempts": 1}}
-# A person's profiles, files and proxies are for real accounts.
+# For calls of the admin function: the SDK must not repeat a command, because the operator decides that.
+ONCE = {"read_timeout": MAX_ADMIN_ANSWER_SECONDS, "retries": {"total_max_attempts": 1}}
+# The developer's profiles and files are for real accounts, so sessions with the emulator ignore them.
 NOTHING_PERSONAL = {
     "profile": (None, None, None, None),
     "config_file": (None, None, os.devnull, None),
@@ -28,13 +30,18 @@ def emulator_client(service: str, *, endpoint_url: str, region: str, asked_once:
     return emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]).client(
         service,
         endpoint_url=endpoint_url,
-        config=Config(region_name=region, proxies={}, max_pool_connections=50, **(ONCE if asked_once else {})),
+        config=Config(
+            region_name=region,
+            proxies={},
+            max_pool_connections=MAX_EMULATOR_CONNECTIONS,
+            **(ONCE if asked_once else {}),
+        ),
     )
 
 
 @functools.cache
 def emulator_session(access_key_id: str, secret_access_key: str) -> boto3.Session:
-    """Somebody's session, which knows nothing of this machine's profiles."""
+    """Return a session with these credentials that ignores the profiles of this machine."""
     import boto3  # noqa: PLC0415 - the SDK would make --help slow
     import botocore.session  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A stage as an operator finds it: by the outputs of its stack, or by the file that a local stage writes."""
+"""Finds a stage by the outputs of its stack, or by the file that a local stage writes, and calls its functions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Stage:
     event_bus: str
     admin_function: str
     responder_function: Callable[[], str | None]
-    """None: this stage has no responder."""
+    """Returns the responder's name, or None in a stage without one."""
     webhook_secret: Callable[[], str]
-    """The secret of the generic webhook, read when it is needed."""
+    """Returns the secret of the generic webhook, which is read only when it is needed."""
     client: Client
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        """What the admin function answers; what is None is not asked."""
+        """Return the admin function's answer; fields that are None are left out of the request."""
         return self._ask(self.admin_function, operation, fields)
 
     def ask_responder(self, operation: str, **fields: Any) -> Json:
-        """What the responder answers."""
+        """Return the responder's answer; raise Failed in a stage without a responder."""
         function = self.responder_function()
         if function is None:
             raise Failed("This stage has no responder.")
@@ -114,7 +114,7 @@ def _responder(client: Client, name: str) -> str | None:
     try:
         return _outputs(client, f"MessageBuffer-{name}-Responder").get("ResponderFunction")
     except ClientError as error:
-        # So CloudFormation says that there is no such stack.
+        # CloudFormation's code for a stack that does not exist.
         if error.response["Error"]["Code"] != "ValidationError":
             raise
         return None

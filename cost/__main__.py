@@ -14,7 +14,7 @@ try:
     from cost import document
     from cost.report import as_json, as_text
     from cost.traffic import Traffic
-    from infra.config import LOCAL, ConfigError, load_stage
+    from infra.stage_settings import LOCAL, ConfigError, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
@@ -52,8 +52,8 @@ def _refuse(problem: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m cost", description="What a stage costs a month.")
     parser.add_argument("--stage", help="a stage of cdk.json")
-    parser.add_argument("--overrides", metavar="JSON", help="laid over the stage's values")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--overrides", metavar="JSON", help="an object that is merged over the stage's values")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument("--document", type=Path, metavar="FOLDER", help="write cost.md and cost.svg there instead")
     for name, field in Traffic.model_fields.items():
         default: Any = field.default

@@ -1,23 +1,24 @@
-"""What a stage could be instead, and what is often built."""
+"""Alternatives to compare a stage with: the same stage with the other lane, and a processor that polls."""
 
 from cost.facts import MILLION, SECONDS
 from cost.lines import Line
 from cost.model import ecpu
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
 
 POLL_SECONDS = 0.5
 
 
 def dynamodb_lane(config: StageConfig) -> StageConfig:
-    """The same stage with the DynamoDB lane alone."""
+    """Return the same stage with the DynamoDB lane alone."""
     return config.model_copy(update={"lane": "dynamodb"})
 
 
 def polling(config: StageConfig) -> list[Line]:
-    """What a processor costs that runs day and night and asks twice a second, as many samples do."""
+    """Return the bill of a processor that runs day and night and asks twice a second, as many samples do."""
     shards, asks = config.shards, config.shards * SECONDS / POLL_SECONDS
     return [
         Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory.processor / 1_024,
-             "all seconds of the month, each shard"),
-        Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("look_us") / MILLION, "two looks a second"),
+             "all seconds of the month x shards"),
+        Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("look_us") / MILLION,
+             "two looks a second x shards"),
     ]  # fmt: skip

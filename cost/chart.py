@@ -1,4 +1,4 @@
-"""Cost against volume as a picture, both axes logarithmic."""
+"""Draw cost against volume as an SVG picture with two logarithmic axes."""
 
 from html import escape
 from math import log10
@@ -7,7 +7,7 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 60
 LINE_HEIGHT = 17
-# Told apart also by those who see red and green alike (Okabe and Ito).
+# Readers who cannot distinguish red and green can distinguish these colours (Okabe and Ito).
 COLOURS = ["#0072b2", "#d55e00", "#007a5a", "#b0578d"]
 DASHES = ["none", "8 4", "2 3", "10 3 2 3"]
 INK, GRID = "#24292f", "#d8dee4"
@@ -20,7 +20,7 @@ class Series(NamedTuple):
 
 
 def svg(series: list[Series]) -> str:
-    """On a white ground of its own, so that it reads the same on a dark page."""
+    """Return the picture. Its background is white, so that it looks the same on a dark page."""
     x_from, x_to = _decades([x for one in series for x, _ in one.points])
     y_from, y_to = _decades([y for one in series for _, y in one.points])
 
@@ -54,12 +54,12 @@ def svg(series: list[Series]) -> str:
 
 
 def _decades(values: list[float]) -> tuple[int, int]:
-    """The powers of ten around all of these."""
+    """Return the powers of ten between which all values lie."""
     return int(log10(min(values)) // 1), -int(-log10(max(values)) // 1)
 
 
 def _apart(heights: list[float]) -> list[float]:
-    """Where the labels go: beside their lines, but none on another."""
+    """Return the heights of the labels: beside their lines, but far enough from each other."""
     placed: dict[int, float] = {}
     lowest: float = HEIGHT - BOTTOM
     for index in sorted(range(len(heights)), key=lambda index: -heights[index]):

@@ -1,4 +1,4 @@
-"""docs/cost.md and docs/cost.svg. Every number in them comes from the model."""
+"""Write docs/cost.md and docs/cost.svg. Every number in them comes from the model."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,19 +8,21 @@ from typing import Any
 
 from cost.alternatives import dynamodb_lane, polling
 from cost.chart import Series, svg
-from cost.facts import HOURS, MILLION, prices, usages, used
+from cost.facts import HOURS, MILLION, prices, used
 from cost.lines import Line, total
 from cost.model import EGRESSES, bill, floors, with_egress
-from cost.report import HEAD, number, rows, unit_price
+from cost.report import HEAD, number, rows
 from cost.traffic import Traffic, processors
-from infra.config import StageConfig, load_stage
+from infra.stage_settings import StageConfig, load_stage
 
 HERE = Path(__file__).parent
 STAGE = "prod"
 VOLUMES = [10_000, 100_000, 1_000_000, 10_000_000]
 SHOWN = 100_000
+# Cheaper lines share a row on the page; the command prints each of them.
+MIN_DOLLARS_OF_A_ROW = 0.25
 CENTS_UP_TO = 1_000
-# A name, and what is laid over the stage.
+# A name, and the settings that are merged over the stage's.
 LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("one NAT gateway", {"network": {"egress": "nat", "nat_gateways": 1}}),
     ("two NAT gateways", {"network": {"egress": "nat", "nat_gateways": 2}}),
@@ -40,30 +42,30 @@ Stages = Mapping[str, Any]
 
 
 def write(folder: Path, stages: Stages) -> None:
+    """Write the page and its picture into `folder`."""
     (folder / "cost.md").write_text(text(stages))
     (folder / "cost.svg").write_text(picture(stages))
 
 
 def text(stages: Stages) -> str:
+    """Return the page."""
     config = load_stage(stages, stage=STAGE)
     traffic = Traffic(messages_per_day=SHOWN)
     template = Template((HERE / "cost.md.template").read_text())
     return template.substitute(
         _words(config, traffic),
         volumes=_volumes(config),
-        bill=_table(HEAD, rows(bill(config, traffic)), right={1, 3, 4, 5}),
+        bill=_table(HEAD, rows(bill(config, traffic), min_dollars=MIN_DOLLARS_OF_A_ROW), right={1, 3, 4, 5}),
         floors=_floors(stages),
         parts_at_rest=_parts_at_rest(config),
         levers=_levers(stages, traffic),
         lanes=_lanes(config),
         polling=_polling(config),
-        traffic=_traffic(),
-        usages=_usages(),
-        prices=_prices(),
     )
 
 
 def picture(stages: Stages) -> str:
+    """Return the picture of cost against volume."""
     config = load_stage(stages, stage=STAGE)
     volumes = [10 ** (exponent / 4) for exponent in range(12, 29)]
     bills = {
@@ -77,7 +79,7 @@ def picture(stages: Stages) -> str:
 
 
 def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
-    """The numbers that stand in sentences."""
+    """Return the numbers that the template's sentences contain."""
     price = {name: found.price for name, found in prices().items()}
     gateway, minimum = price["nat_hour"] * HOURS, price["valkey_storage"] * HOURS
     endpoint = price["endpoint_hour"] * HOURS
@@ -106,13 +108,13 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "polling_lambda": _money(_lambda(polling(config)) / config.shards),
         "polling_questions": _money(_part(polling(config), "cache")),
         "awake": f"{run.seconds / 3_600 / (HOURS / 24):.1f}",
-        "metrics_most": _money(
+        "metrics_max": _money(
             price["metric"] * (used("metrics_always") + used("metrics_of_sweep") + used("metrics_with_traffic"))
         ),
         "ecpu_message": f"{used('buffer_us') / used('simple_command_us'):.2f}",
         "queue_empty": _money(used("queue_polls") / MILLION * price["sqs_requests"]),
         "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
-        "window_floor": _money(total(bill(dynamodb_lane(config), nobody))),
+        "dynamodb_floor": _money(total(bill(dynamodb_lane(config), nobody))),
         "lane_until": f"{_lane_until(config):,.0f}",
         "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
         "statuses": f"{traffic.statuses_per_batch:g}",
@@ -139,7 +141,7 @@ def _floors(stages: Stages) -> str:
         config = load_stage(stages, stage=stage)
         whole = total(bill(config, Traffic(messages_per_day=0)))
         body.append([stage, _money(whole), *map(_money, floors(config).values())])
-    return _table(["stage", "as it is", *EGRESSES], body, right={1, 2, 3, 4})
+    return _table(["stage", "as in cdk.json", *EGRESSES], body, right={1, 2, 3, 4})
 
 
 def _parts_at_rest(config: StageConfig) -> str:
@@ -157,7 +159,7 @@ def _levers(stages: Stages, traffic: Traffic) -> str:
         if after != before:
             difference = total(bill(after, traffic)) - total(bill(before, traffic))
             body.append([name, f"{difference:+,.2f}"])
-    return _table(["with", "$/month"], body, right={1})
+    return _table(["change", "$/month"], body, right={1})
 
 
 def _lanes(config: StageConfig) -> str:
@@ -194,32 +196,8 @@ def _polling(config: StageConfig) -> str:
             f"{volume:,}", f"{run.seconds / config.shards / (HOURS * 36):.0f} %", f"{run.starts / (HOURS / 24):,.0f}",
             _money(ours), _money(polls),
         ])  # fmt: skip
-    heads = ["messages a day", "of the day awake", "starts a day", "self-sustaining", "polling"]
+    heads = ["messages a day", "share of the day awake", "starts a day", "our processor", "polling"]
     return _table(heads, body, right=set(range(len(heads))))
-
-
-def _traffic() -> str:
-    body = [
-        [f"`--{name.replace('_', '-')}`", f"{field.default:,}", str(field.description)]
-        for name, field in Traffic.model_fields.items()
-    ]
-    return _table(["option", "default", "is"], body, right={1})
-
-
-def _usages() -> str:
-    body = [
-        [name.replace("_", " "), f"{found.value:,g}", found.unit, found.basis, found.note]
-        for name, found in usages().items()
-    ]
-    return _table(["what", "value", "unit", "basis", "note"], body, right={1})
-
-
-def _prices() -> str:
-    body = [
-        [name.replace("_", " "), unit_price(found.price), found.unit, str(found.as_of or "check"), found.source]
-        for name, found in prices().items()
-    ]
-    return _table(["price of", "$", "for a", "as of", "source"], body, right={1})
 
 
 def _gb_out(config: StageConfig, volume: int) -> float:
@@ -228,23 +206,23 @@ def _gb_out(config: StageConfig, volume: int) -> float:
 
 
 def _break_even_gb(config: StageConfig) -> float:
-    """At which endpoints, which cost less a GB, have made up for what they cost more an hour than one NAT gateway."""
+    """Return the GB a month above which endpoints are cheaper than one NAT gateway."""
     more = floors(config)["endpoints"] - floors(config)["1 NAT gateway"]
     return more / (prices()["nat_data"].price - prices()["endpoint_data"].price)
 
 
 def _lane_until(config: StageConfig) -> float:
-    """Messages a day, to two digits, from which on the DynamoDB lane costs more than the stage with one NAT gateway."""
-    least, most = 1.0, float(VOLUMES[-1])
+    """Return the messages a day from which the DynamoDB lane costs more than one NAT gateway's stage, to two digits."""
+    low, high = 1.0, float(VOLUMES[-1])
     one_nat = with_egress(config, "1 NAT gateway")
-    while most - least > 1:
-        middle = (least + most) / 2
+    while high - low > 1:
+        middle = (low + high) / 2
         traffic = Traffic(messages_per_day=middle)
         if total(bill(dynamodb_lane(config), traffic)) < total(bill(one_nat, traffic)):
-            least = middle
+            low = middle
         else:
-            most = middle
-    return float(f"{least:.2g}")
+            high = middle
+    return float(f"{low:.2g}")
 
 
 def _without_fallback(config: StageConfig) -> StageConfig:

@@ -1,4 +1,4 @@
-"""The numbers everything is reckoned from: prices, and what the buffer uses of what is priced."""
+"""The input of the model: prices, and how much the buffer uses of each priced thing."""
 
 import tomllib
 from functools import cache
@@ -42,17 +42,20 @@ class Usage(_Fact):
 
 @cache
 def prices() -> dict[str, Price]:
+    """Return the prices by name, from cost/prices.toml."""
     found = tomllib.loads((HERE / "prices.toml").read_text())
     if found.pop("meta")["region"] != REGION:
-        raise ValueError(f"the model names {REGION} as the region of its prices")
+        raise ValueError(f"cost/prices.toml must have the prices of {REGION}")
     return {name: Price.model_validate(price) for name, price in found.items()}
 
 
 @cache
 def usages() -> dict[str, Usage]:
+    """Return the amounts by name, from cost/usage.toml."""
     found = tomllib.loads((HERE / "usage.toml").read_text())
     return {name: Usage.model_validate(usage) for name, usage in found.items()}
 
 
 def used(name: str) -> float:
+    """Return one amount from cost/usage.toml."""
     return usages()[name].value

@@ -1,10 +1,10 @@
-"""A line of a bill, and what several parts of a stage reckon alike."""
+"""A line of a bill, and computations that several parts of a stage share."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from cost.facts import DAYS, prices, used
-from infra.config import LogRetention, StageConfig
+from infra.stage_settings import LogRetention, StageConfig
 
 RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,
@@ -19,6 +19,8 @@ RETENTION_DAYS: dict[LogRetention, int] = {
 
 
 class Line(NamedTuple):
+    """A quantity of one priced thing. `formula` says in words how the quantity was computed."""
+
     part: str
     component: str
     price: str
@@ -31,16 +33,19 @@ class Line(NamedTuple):
 
 
 def total(lines: Iterable[Line]) -> float:
+    """Return the dollars a month of these lines."""
     return sum(line.monthly for line in lines)
 
 
 def log_lines(config: StageConfig, gb: float, *, part: str, component: str, formula: str) -> list[Line]:
+    """Return the lines for writing and keeping `gb` of logs."""
     kept = gb * used("logs_compressed") * RETENTION_DAYS[config.log_retention] / DAYS
     return [
         Line(part, component, "logs_written", gb, formula),
-        Line(part, f"{component}, kept", "logs_kept", kept, "compressed, for the stage's retention"),
+        Line(part, f"{component}, kept", "logs_kept", kept, "compressed size x the stage's retention"),
     ]
 
 
 def billed_seconds(time_ms: str) -> float:
+    """Return the billed seconds of an average invocation, with its share of cold starts."""
     return (used(time_ms) + used("cold_share") * used("cold_start_ms")) / 1_000

@@ -1,4 +1,4 @@
-"""A bill as a table for people, and as JSON for programs."""
+"""Format a bill: as a table for people, and as JSON for programs."""
 
 from typing import Any
 
@@ -6,18 +6,20 @@ from cost.facts import REGION, prices
 from cost.lines import Line, total
 from cost.model import bill, floors
 from cost.traffic import Traffic
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
 
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
-LEAST_SHOWN = 0.01
-DIGITS_SHOWN_FROM = 100
+# Smaller lines, in dollars, are summed up in one row.
+MIN_SHOWN_DOLLARS = 0.01
+# From here on a number has enough digits without decimals.
+MIN_WHOLE_NUMBER = 100
 
 
-def rows(lines: list[Line]) -> list[list[str]]:
-    """The table's cells, dearest first; what rounds to nothing is one row."""
+def rows(lines: list[Line], *, min_dollars: float = MIN_SHOWN_DOLLARS) -> list[list[str]]:
+    """Return the cells of the table, the most expensive line first. Lines under `min_dollars` share the last row."""
     whole = total(lines)
-    shown = sorted((line for line in lines if line.monthly >= LEAST_SHOWN), key=lambda line: -line.monthly)
-    small = [line for line in lines if line.monthly < LEAST_SHOWN]
+    shown = sorted((line for line in lines if line.monthly >= min_dollars), key=lambda line: -line.monthly)
+    small = [line for line in lines if line.monthly < min_dollars]
     cells = [
         [
             line.component, number(line.quantity), prices()[line.price].unit, unit_price(prices()[line.price].price),
@@ -26,21 +28,23 @@ def rows(lines: list[Line]) -> list[list[str]]:
         for line in shown
     ]  # fmt: skip
     if small:
-        more = ["", "", "", f"{total(small):.2f}", f"{total(small) / whole:.1%}", "each under a cent"]
+        more = ["", "", "", f"{total(small):.2f}", f"{total(small) / whole:.1%}", f"each under ${min_dollars:.2f}"]
         cells.append([f"{len(small)} more", *more])
     return cells
 
 
 def number(value: float) -> str:
-    """With three digits or more that mean something."""
-    return f"{value:,.0f}" if value >= DIGITS_SHOWN_FROM else f"{value:,.3g}"
+    """Return the number with at least three significant digits."""
+    return f"{value:,.0f}" if value >= MIN_WHOLE_NUMBER else f"{value:,.3g}"
 
 
 def unit_price(price: float) -> str:
-    return f"{price:.10f}".rstrip("0") if price < LEAST_SHOWN else f"{price:g}"
+    """Return a price without an exponent and without trailing zeros."""
+    return f"{price:.10f}".rstrip("0") if price < MIN_SHOWN_DOLLARS else f"{price:g}"
 
 
 def as_text(config: StageConfig, traffic: Traffic) -> str:
+    """Return the bill as a table with its total."""
     lines = bill(config, traffic)
     cells = [HEAD, *rows(lines)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
@@ -63,16 +67,17 @@ def as_text(config: StageConfig, traffic: Traffic) -> str:
             *table,
             "",
             f"Total: ${total(lines):.2f} a month{million}. With no messages: ${floor:.2f}{by_egress}.",
-            "Free tiers are not subtracted. What was assumed: docs/cost.md.",
+            "Free tiers are not subtracted. For the assumptions see docs/cost.md.",
         ]
     )
 
 
 def _elsewhere(config: StageConfig) -> str:
-    return "" if config.region == REGION else f"; prices are those of {REGION}, the stage is in {config.region}"
+    return "" if config.region == REGION else f"; the prices are those of {REGION}, but the stage is in {config.region}"
 
 
 def as_json(config: StageConfig, traffic: Traffic) -> dict[str, Any]:
+    """Return the bill with every quantity and price, for programs."""
     lines = bill(config, traffic)
     return {
         "stage": config.name,

@@ -1,4 +1,4 @@
-"""What people send in a month, and what it keeps awake."""
+"""The traffic of a month, and how long it keeps processors running."""
 
 from math import exp
 from typing import Annotated
@@ -6,24 +6,28 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from cost.facts import DAYS, used
-from infra.config import Timings
+from infra.stage_settings import Timings
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Traffic(BaseModel):
-    """The field names are the command's options, the descriptions its help."""
+    """The traffic. The field names are also the options of the command, the descriptions their help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     messages_per_day: _Count = Field(100_000, description="messages that people send")
-    fragments_per_batch: float = Field(4, ge=1, le=1_000, description="messages that become one batch")
+    fragments_per_batch: float = Field(4, ge=1, le=1_000, description="messages in a batch")
     wait_seconds: float = Field(9, gt=0, le=86_400, description="from a batch's first message to its due time")
     statuses_per_batch: _Count = Field(3, description="webhooks without a message: sent, delivered, read")
-    text_bytes: float = Field(60, ge=0, le=65_536, description="text of a message")
+    text_bytes: float = Field(60, ge=0, le=65_536, description="length of a message's text")
     active_hours: float = Field(16, gt=0, le=24, description="hours of the day in which people write")
-    peak: float = Field(5, ge=1, description="busiest second, of the average of the active hours")
-    oversize_share: float = Field(0.0001, ge=0, le=1, description="of the batches, too large for an event")
+    peak: float = Field(
+        5, ge=1, description="traffic of the busiest second, relative to the average of the active hours"
+    )
+    oversize_share: float = Field(
+        0.0001, ge=0, le=1, description="share of the batches that are too large for an event"
+    )
 
     @property
     def messages(self) -> float:
@@ -43,7 +47,7 @@ class Traffic(BaseModel):
 
     @property
     def busy_hours(self) -> float:
-        """Share of the month's hours in which anything came; arrivals are a Poisson process."""
+        """Return the share of the month's hours with at least one batch, if batches begin as a Poisson process."""
         per_hour = self.batches / self.active_seconds * 3_600
         return self.active_hours / 24 * (1 - exp(-per_hour))
 
@@ -54,15 +58,15 @@ class Traffic(BaseModel):
 
     @property
     def payload_bytes(self) -> float:
-        """A message as it is buffered."""
+        """Return the size of a message as it is buffered."""
         return used("fragment_bytes") + self.text_bytes
 
 
 class Processors(BaseModel):
     """How long a stage's processors run, and how often they start, in a month.
 
-    Each conversation keeps its shard's processor for the wait and the idle time after it. These intervals begin at
-    random and overlap: an M/G/∞ queue, which is empty for exp(-rate x length) of the time.
+    Each conversation keeps its shard's processor running for the wait and the idle time after it. These intervals begin
+    at random and overlap: they form an M/G/∞ queue, which is empty for exp(-rate x length) of the time.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -72,11 +76,12 @@ class Processors(BaseModel):
 
 
 def processors(traffic: Traffic, *, shards: int, timings: Timings) -> Processors:
+    """Return the running time and the starts of a stage's processors."""
     rate = traffic.batches / traffic.active_seconds / shards
     kept = traffic.wait_seconds + timings.processor_idle_ms / 1_000
     asleep = exp(-rate * kept)
     seconds = shards * traffic.active_seconds * (1 - asleep)
     run = timings.processor_life_seconds - timings.processor_handover_ms / 1_000
-    # Who is rarely awake ends before the hand-over; who always is hands over after each run.
+    # A processor that is rarely needed ends before its hand-over. One that is always needed hands over after each run.
     handed_over = seconds / run * (1 - asleep)
     return Processors(seconds=seconds, starts=shards * traffic.active_seconds * rate * asleep + handed_over)

@@ -1,1 +1,1 @@
-"""The CDK stacks of the message buffer, by lifetime."""
+"""The CDK stacks of the message buffer. Each stack has resources of one lifetime."""

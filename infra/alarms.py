@@ -1,4 +1,8 @@
-"""When a person is told. Symptoms, which users notice, wake somebody; causes wait until morning."""
+"""The alarms of a stage, with their thresholds; other numbers of developers are in `infra/timeouts.py`.
+
+A symptom is what users notice: its alarm should wake an operator (severity `page`). A cause can wait until morning
+(severity `ticket`).
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,30 +16,34 @@ from infra.metrics import FIVE_MINUTES, Metrics
 
 RUNBOOK = "docs/runbook.md"
 
-# One error is nobody's page, nor is a bad minute of little traffic: it takes a share of the webhooks, and a number.
-LEAST_REFUSED, REFUSED_PERCENT = 5, 5
-OVERDUE_MS = 60_000
-# A window's trigger may be lost: then the sweep, once a minute, sends it again.
-WINDOW_OVERDUE_MS = 120_000
-# ElastiCache's own advice for both of its limits.
-CACHE_WARNING = 0.75
-LOST_LEASES_A_SHARD = 2
-LOST_LOCKS = 5
-UNAUTHENTIC = 20
+# Above this share of webhooks answered with 5xx, operators are paged. The minimum number of errors prevents a page for
+# a single error in a minute with little traffic.
+MAX_REFUSED_PERCENT, MIN_REFUSED_WEBHOOKS = 5, 5
+# How late the oldest batch of the Valkey lane may be.
+MAX_OVERDUE_MS = 60_000
+# If the trigger of a window is lost, the sweep, which runs once a minute, sends it again.
+MAX_WINDOW_OVERDUE_MS = 120_000
+# The share of the cache's limits above which ElastiCache's documentation advises an alarm.
+MAX_CACHE_SHARE = 0.75
+# In five minutes.
+MAX_LOST_LEASES_A_SHARD = 2
+MAX_LOST_LOCKS = 5
+MAX_UNAUTHENTIC_WEBHOOKS = 20
+# The functions that our own functions start, and all that Lambda invokes asynchronously.
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """One alarm, and by its heading the paragraph of the runbook that answers it."""
+    """One alarm. Its heading is also the heading of the paragraph in the runbook that explains it."""
 
     heading: str
     says: str
     metric: cloudwatch.IMetric
     above: float = 0
     below: float | None = None
-    """It fires below this, instead of above the other."""
+    """If given, the alarm fires below this value, and `above` has no effect."""
     periods: int = 1
     out_of: int | None = None
     missing: TreatMissingData = TreatMissingData.NOT_BREACHING
@@ -47,7 +55,7 @@ class Watch:
 
 
 def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlarmAction) -> list[cloudwatch.Alarm]:
-    """All alarms of a stage; each tells `action` when it fires and when it is over."""
+    """Create and return all alarms of a stage. Each notifies `action` when it fires and when it is over."""
     paged = [_alarm(scope, watch, stage=metrics.config.name, severity="page") for watch in symptoms(metrics)]
     ticketed = [_alarm(scope, watch, stage=metrics.config.name, severity="ticket") for watch in causes(metrics)]
     for alarm in (*paged, *ticketed):
@@ -57,19 +65,20 @@ def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlar
 
 
 def symptoms(metrics: Metrics) -> Iterable[Watch]:
+    """Return the alarms on what users notice."""
     config = metrics.config
     return [
         *(_symptoms_of_valkey_lane(metrics) if config.has_valkey_lane else []),
         *(_symptoms_of_dynamodb_lane(metrics) if config.has_dynamodb_lane else []),
         Watch(
             heading="Webhooks fail",
-            says=f"The API answers more than {REFUSED_PERCENT} % of the webhooks with 5xx.",
+            says=f"The API answers more than {MAX_REFUSED_PERCENT} % of the webhooks with 5xx.",
             metric=_refused_percent(metrics),
-            above=REFUSED_PERCENT,
+            above=MAX_REFUSED_PERCENT,
         ),
         Watch(
             heading="Dead letters",
-            says="Batches were given up and wait to be sent again.",
+            says="Some batches could not be emitted and wait for an operator to redrive them.",
             metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
         ),
     ]
@@ -79,16 +88,16 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest overdue",
-            says="Batches are due for more than a minute and have not left.",
+            says="Some batches have been due for more than a minute and have not left.",
             metric=metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum"),
-            above=OVERDUE_MS,
+            above=MAX_OVERDUE_MS,
             periods=2,
-            # A watchdog that cannot look does not mean that all is well again.
+            # If the watchdog cannot look, the alarm must not end.
             missing=TreatMissingData.IGNORE,
         ),
         Watch(
             heading="Watchdog silent",
-            says="For three minutes no pass of the watchdog has seen all shards.",
+            says="For three minutes no pass of the watchdog has reached all shards.",
             metric=metrics.custom("Sweeps", "watchdog"),
             below=1,
             periods=3,
@@ -96,7 +105,7 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Store failures",
-            says="Valkey is away, full, or at its request limit, and has been for minutes.",
+            says="For minutes Valkey has been unreachable, full, or at its request limit.",
             metric=metrics.custom_sum("StoreFailures"),
             periods=3,
             out_of=5,
@@ -108,11 +117,11 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest window overdue",
-            says="Windows have ended for more than two minutes, and their batches have not left.",
+            says="Some windows ended more than two minutes ago, and their batches have not left.",
             metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
-            above=WINDOW_OVERDUE_MS,
+            above=MAX_WINDOW_OVERDUE_MS,
             periods=2,
-            # A sweep that cannot look does not mean that all is well again.
+            # If the sweep cannot look, the alarm must not end.
             missing=TreatMissingData.IGNORE,
         ),
         Watch(
@@ -127,6 +136,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
 
 
 def causes(metrics: Metrics) -> Iterable[Watch]:
+    """Return the alarms on causes of symptoms."""
     config = metrics.config
     return chain(
         _causes_in_runtime(metrics),
@@ -139,22 +149,22 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
 
 def _causes_in_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     shards, idle_ms = metrics.config.shards, metrics.config.timings.processor_idle_ms
-    # A processor that was started stays for its idle time: twice as many starts mean that they do not stay.
-    most_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
+    # A processor runs for at least its idle time. Twice the starts that this allows mean that processors end early.
+    max_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
     return [
         Watch(
             heading="Lease flapping",
             role="lost",
-            says="Processors lose their shard to another one, again and again.",
+            says="Processors repeatedly lose their shard to another processor.",
             metric=metrics.custom("ProcessorExits", "processor", reason="lost", period=FIVE_MINUTES),
-            above=LOST_LEASES_A_SHARD * shards,
+            above=MAX_LOST_LEASES_A_SHARD * shards,
         ),
         Watch(
             heading="Lease flapping",
             role="starts",
             says="Processors are started more often than their idle time explains.",
             metric=metrics.custom_sum("ProcessorStarts", period=FIVE_MINUTES),
-            above=most_starts,
+            above=max_starts,
         ),
         Watch(
             heading="Processor start failures",
@@ -163,12 +173,12 @@ def _causes_in_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Conversation processor start failures",
-            says="Lambda refuses to start conversation processors; their conversations are put back.",
+            says="Lambda refuses to start conversation processors; the processor puts their conversations back.",
             metric=metrics.custom("ConversationProcessorStartFailures", "processor", period=FIVE_MINUTES),
         ),
         Watch(
             heading="Sweeps cut",
-            says="The watchdog does not get round to all shards in one pass.",
+            says="The watchdog has too little time for all shards in one pass.",
             metric=metrics.custom("SweepsCut", "watchdog", period=FIVE_MINUTES),
         ),
         _emission_retries(metrics, "conversation_processor"),
@@ -180,16 +190,16 @@ def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
         _emission_retries(metrics, "dynamodb_processor", role="dynamodb_processor"),
         Watch(
             heading="Window locks lost",
-            says="Window processors lose their conversation to another one, again and again.",
+            says="DynamoDB processors repeatedly lose their conversation to another run.",
             metric=metrics.custom("LockLost", "dynamodb_processor", period=FIVE_MINUTES),
-            above=LOST_LOCKS,
+            above=MAX_LOST_LOCKS,
         ),
     ]
     if metrics.config.has_valkey_lane:
         watches.append(
             Watch(
                 heading="Fallback in use",
-                says="Valkey could not be reached, and the DynamoDB lane takes the messages meanwhile.",
+                says="Valkey could not be reached; meanwhile the DynamoDB lane takes the messages.",
                 metric=metrics.custom("FallbackMessages", "ingest"),
             )
         )
@@ -200,7 +210,7 @@ def _emission_retries(metrics: Metrics, emitter: str, *, role: str = "") -> Watc
     return Watch(
         heading="Emission retries",
         role=role,
-        says="Batches cannot be put on the bus; after the last attempt they become dead letters.",
+        says="Batches cannot be published on the bus; after the last attempt they become dead letters.",
         metric=metrics.custom("Retries", emitter),
         periods=5,
     )
@@ -210,31 +220,31 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Ingest crashes",
-            says="A webhook was answered 500: something nobody foresaw.",
+            says="A webhook was answered 500 because of an unexpected error.",
             metric=metrics.custom("Crashes", "ingest", period=FIVE_MINUTES),
         ),
         Watch(
             heading="Rules skipped",
-            says="Rules of a scope are wrong, and those of the scope beneath stand in.",
+            says="The rules of a scope are not valid, so those of the next scope are used.",
             metric=metrics.custom("RulesSkipped", "ingest", period=FIVE_MINUTES),
         ),
         Watch(
             heading="Rules unreachable",
-            says="The table of rules does not answer: changes are not seen, and new instances take no messages.",
+            says="The table of rules does not answer: changes have no effect, and new instances accept no messages.",
             metric=metrics.custom("RulesUnreachable", "ingest", period=FIVE_MINUTES),
             periods=2,
         ),
         Watch(
             heading="No secret",
-            says="Webhooks come in for a platform that has no secret in this stage, and are refused.",
+            says="Webhooks of a platform that has no secret in this stage are refused.",
             metric=metrics.custom("NoSecret", "ingest", period=FIVE_MINUTES),
             periods=3,
         ),
         Watch(
             heading="Unauthentic webhooks",
-            says="Many signatures are wrong: a secret that differs from the platform's, or an attack.",
+            says="Many signatures are wrong: either a secret differs from the platform's, or this is an attack.",
             metric=metrics.custom("Unauthentic", "ingest", period=FIVE_MINUTES),
-            above=UNAUTHENTIC,
+            above=MAX_UNAUTHENTIC_WEBHOOKS,
         ),
     ]
 
@@ -244,16 +254,16 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Cache storage",
-            says=f"The cache is filled to {CACHE_WARNING:.0%} of its limit.",
+            says=f"The cache is filled to {MAX_CACHE_SHARE:.0%} of its limit.",
             metric=metrics.cache("BytesUsedForCache", statistic="Maximum"),
-            above=CACHE_WARNING * limits.max_storage_gb * 10**9,
+            above=MAX_CACHE_SHARE * limits.max_storage_gb * 10**9,
             periods=5,
         ),
         Watch(
             heading="Cache requests",
-            says=f"The cache works at {CACHE_WARNING:.0%} of its limit of ECPUs.",
+            says=f"The cache uses {MAX_CACHE_SHARE:.0%} of its limit of ECPUs.",
             metric=metrics.cache("ElastiCacheProcessingUnits", statistic="Sum"),
-            above=CACHE_WARNING * limits.max_ecpu_per_second * 60,
+            above=MAX_CACHE_SHARE * limits.max_ecpu_per_second * 60,
             periods=3,
             out_of=5,
         ),
@@ -266,7 +276,7 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Cache evictions",
-            says="The cache is full and forgets: redeliveries may be taken for new messages.",
+            says="The cache is full and evicts keys: it may take redelivered messages for new ones.",
             metric=metrics.cache("Evictions", statistic="Sum", period=FIVE_MINUTES),
         ),
     ]
@@ -283,7 +293,7 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
         yield Watch(
             heading="Throttles",
             role=role,
-            says=f"Lambda holds the {name} back: its concurrency, or the account's, is used up.",
+            says=f"Lambda throttles the {name}: its concurrency, or the account's, is used up.",
             metric=metrics.function(role, "Throttles", period=FIVE_MINUTES),
         )
     for role in filter(metrics.functions.__contains__, ASYNC):
@@ -297,7 +307,7 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
         yield Watch(
             heading="Starts wait",
             role=role,
-            says=f"Starts of the {role.replace('_', ' ')} wait in Lambda for longer than a start is reserved.",
+            says=f"Starts of the {role.replace('_', ' ')} wait in Lambda for longer than start_ms.",
             metric=metrics.function(role, "AsyncEventAge", statistic="Maximum"),
             above=metrics.config.timings.start_ms,
             periods=3,
@@ -306,7 +316,7 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
     if metrics.undelivered:
         yield Watch(
             heading="Undelivered starts",
-            says="Lambda gave up starts and kept them.",
+            says="Lambda could not carry out some starts and put them into a queue.",
             metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
         )
 
@@ -316,25 +326,25 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
         return
     yield Watch(
         heading="Reply dead letters",
-        says="The responder gave up batches, and their customers wait for an answer.",
+        says="The responder could not answer some batches; their customers wait.",
         metric=metrics.waiting_in(metrics.reply_dead_letters, label="reply dead letters"),
     )
     yield Watch(
         heading="Processing errors",
-        says="Replies fail and are tried again.",
+        says="Replies fail and are retried.",
         metric=metrics.custom("ProcessingErrors", "responder", period=FIVE_MINUTES),
         periods=3,
     )
     yield Watch(
         heading="Unconfirmed sends",
-        says="Nobody knows whether a reply has reached its reader; it is not sent again.",
+        says="It is unknown whether a reply has reached the customer; it is not sent again.",
         metric=metrics.custom("UnconfirmedSends", "responder", period=FIVE_MINUTES),
     )
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
     return cloudwatch.MathExpression(
-        expression=f"IF(errors >= {LEAST_REFUSED}, 100 * errors / requests, 0)",
+        expression=f"IF(errors >= {MIN_REFUSED_WEBHOOKS}, 100 * errors / requests, 0)",
         using_metrics={
             "errors": metrics.api.metric_server_error(period=FIVE_MINUTES, statistic="Sum"),
             "requests": metrics.api.metric_count(period=FIVE_MINUTES, statistic="Sum"),
@@ -350,9 +360,9 @@ def _alarm(scope: Construct, watch: Watch, *, stage: str, severity: str) -> clou
     return cloudwatch.Alarm(
         scope,
         "".join(word.capitalize() for word in name.split("-")),
-        # The subject of the mail.
+        # It becomes the subject of the mail.
         alarm_name=f"message-buffer-{stage}-{name}",
-        # Who subscribes can filter by how it begins.
+        # A subscriber can filter by the severity at its beginning.
         alarm_description=f"[{severity}] {watch.says} Runbook: {RUNBOOK}#{watch.anchor}",
         metric=watch.metric,
         threshold=watch.above if watch.below is None else watch.below,

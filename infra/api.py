@@ -1,4 +1,4 @@
-"""The entrance for webhooks: an HTTP API, or a REST API behind a firewall, with the same route."""
+"""The API for webhooks: an HTTP API, or a REST API behind a firewall, with the same routes."""
 
 import json
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
-from infra.config import LOCAL_API_ID, Domain, StageConfig
 from infra.firewall import Firewall
-from infra.function import acknowledge, keep_identity, removal_policy
+from infra.function import keep_identity, removal_policy, suppress_finding
+from infra.stage_settings import LOCAL_API_ID, Domain, StageConfig
 
 ROUTES = {"webhook": ("GET", "POST"), "typing": ("POST",)}
 REST_STAGE = "live"
-# Neither body nor headers nor query: they hold what people write, signatures and the verify token.
+# Without body, headers and query, which contain customers' messages, signatures and the verify token.
 ACCESS_LOG = {
     "requestId": "$context.requestId",
     "time": "$context.requestTime",
@@ -33,7 +33,7 @@ ACCESS_LOG = {
     "error": "$context.error.message",
 }
 REST_ACCESS_LOG = ACCESS_LOG | {"firewall": "$context.wafResponseCode"}
-WHO_IS_LET_IN = "Platforms cannot sign in: each signs its webhooks, and ingest checks the signature over the raw body."
+NO_AUTHORIZER = "Platforms cannot sign in. Each signs its webhooks, and ingest checks the signature over the raw body."
 
 WebApi = apigw.HttpApi | apigateway.RestApi
 
@@ -41,13 +41,16 @@ WebApi = apigw.HttpApi | apigateway.RestApi
 class Webhooks(NamedTuple):
     api: WebApi
     url: str
-    """What a platform is told, before `/webhook/{platform}`."""
+    """The base URL: the address for a platform is this and `/webhook/{platform}`."""
     dns_target: str | None
-    """Where the DNS record of the stage's domain points."""
+    """The target for the DNS record of the stage's domain; None without a domain."""
 
 
 def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction) -> Webhooks:
-    """Platforms know its address: whatever changes, an API of one kind stays the same resource."""
+    """Create the API of the kind that the stage has.
+
+    Platforms know its address, so an API of one kind remains the same resource whatever else changes.
+    """
     log_group = logs.LogGroup(
         scope,
         "ApiAccess",
@@ -95,7 +98,7 @@ def _open_http(
         destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
         format=json.dumps(ACCESS_LOG),
     )
-    acknowledge(api, "AwsSolutions-APIG4", WHO_IS_LET_IN)
+    suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
     if domain is None:
         return Webhooks(api, api.api_endpoint, None)
     return Webhooks(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
@@ -111,9 +114,9 @@ def _open_rest(
         rest_api_name=f"message-buffer-{config.name}",
         endpoint_configuration=apigateway.EndpointConfiguration(types=[apigateway.EndpointType.REGIONAL]),
         disable_execute_api_endpoint=domain is not None,
-        # Signatures are over the bytes that came in: none is taken for text.
+        # Signatures are made over the original bytes, so API Gateway must not convert any body to text.
         binary_media_types=["*/*"],
-        # The role with which a REST API writes logs is one setting of the whole account: no stack of ours takes it.
+        # A REST API writes logs with a role that is one setting of the whole account, so no stack of ours sets it.
         cloud_watch_role=False,
         deploy_options=apigateway.StageOptions(
             stage_name=REST_STAGE,
@@ -124,7 +127,7 @@ def _open_rest(
         ),
     )
     keep_identity(api, "RestApi")
-    # CDK's own output names the default endpoint even where it is switched off.
+    # CDK's own output names the default endpoint even if that endpoint is disabled.
     api.node.try_remove_child("Endpoint")
     for route, methods in ROUTES.items():
         resource = api.root.add_resource(route).add_resource("{platform}")
@@ -132,7 +135,7 @@ def _open_rest(
             resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage
     Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
-    _acknowledge_findings(api)
+    _suppress_findings(api)
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
@@ -142,21 +145,24 @@ def _open_rest(
     )
 
 
-def _acknowledge_findings(api: apigateway.RestApi) -> None:
-    acknowledge(api, "AwsSolutions-APIG4", WHO_IS_LET_IN)
-    acknowledge(api, "AwsSolutions-COG4", WHO_IS_LET_IN)
-    acknowledge(
+def _suppress_findings(api: apigateway.RestApi) -> None:
+    suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
+    suppress_finding(api, "AwsSolutions-COG4", NO_AUTHORIZER)
+    suppress_finding(
         api, "AwsSolutions-APIG2", "Each platform has a format of its own, which ingest checks after the signature."
     )
-    acknowledge(
+    suppress_finding(
         api,
         "AwsSolutions-APIG6",
-        "Execution logs hold parameters of requests, and so verify tokens; access logs do not.",
+        "Execution logs contain the parameters of requests, among them verify tokens. Access logs do not.",
     )
 
 
 def _map_domain(scope: Construct, domain: Domain, *, api_id: str, stage: str) -> str:
-    """One construct for both kinds of API: a stage that changes its kind keeps the address that its DNS points to."""
+    """Create the domain, and return the target for its DNS record.
+
+    Both kinds of API share this construct, so a stage that changes its kind of API keeps the target.
+    """
     name = apigw.DomainName(
         scope,
         "ApiDomain",

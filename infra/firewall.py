@@ -1,13 +1,17 @@
-"""The web ACL before a REST API: what is let through to a webhook, whose body is what people type."""
+"""The firewall (web ACL) in front of a REST API.
+
+The bodies of webhooks contain what customers type, so rules against suspicious bodies count instead of blocking.
+"""
 
 from aws_cdk import aws_wafv2 as waf
 from constructs import Construct
 
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
+from infra.timeouts import MAX_SHARE_OF_AN_ADDRESS, RATE_WINDOW_SECONDS
 
-RATE_WINDOW_SECONDS = 300
-# People write of scripts, paths and addresses, and a webhook with many messages is large. Were one blocked, it would
-# come again for days and never get in: these rules count what they see. So does the one that wants a user agent.
+# Customers write about scripts, paths and addresses, and a webhook with many messages is large. A platform would send a
+# blocked webhook again for days and never succeed, so these rules only count matches. So does the rule that demands a
+# user agent.
 COUNTED_OF_GROUP = {
     "AWSManagedRulesCommonRuleSet": [
         "NoUserAgent_HEADER",
@@ -28,6 +32,8 @@ Acl = waf.CfnWebACL
 
 
 class Firewall(Acl):
+    """A web ACL with a rate limit and AWS's managed rules."""
+
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(
             scope,
@@ -42,12 +48,12 @@ class Firewall(Acl):
         )
 
     def protect(self, stage_arn: str) -> None:
+        """Put the firewall in front of a stage of a REST API."""
         waf.CfnWebACLAssociation(self, "Association", resource_arn=stage_arn, web_acl_arn=self.attr_arn)
 
 
 def _rate_rule(config: StageConfig) -> Acl.RuleProperty:
-    # Platforms send from few addresses. One may take half of what the stage lets in: the rest is for the others.
-    limit = config.api.requests_per_second * RATE_WINDOW_SECONDS // 2
+    limit = int(config.api.requests_per_second * RATE_WINDOW_SECONDS * MAX_SHARE_OF_AN_ADDRESS)
     return Acl.RuleProperty(
         name="RatePerAddress",
         priority=0,
@@ -81,7 +87,7 @@ def _managed_rule(group: str, *, priority: int) -> Acl.RuleProperty:
 
 
 def _visibility(metric: str) -> Acl.VisibilityConfigProperty:
-    # A sample holds headers and the query, and so signatures and verify tokens.
+    # A sample would contain headers and the query, and with them signatures and verify tokens.
     return Acl.VisibilityConfigProperty(
         cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=False
     )

@@ -1,4 +1,4 @@
-"""The one Lambda construct: what every function of this product has in common."""
+"""The one Lambda construct, from which every function of this product is made."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,15 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
-from infra.config import StageConfig, Warmth
-from infra.environment import Environment, ValkeyAccess, common
+from infra.function_variables import Environment, ValkeyAccess, common
+from infra.stage_settings import StageConfig, Warmth
+from infra.timeouts import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 
-# The asset is what these patterns leave of the repository: the folders that run in Lambda.
+# The patterns exclude everything but the folders that run in Lambda. The rest is the code asset of all functions.
 ROOMS = ("message_buffer", "lambdas", "responder", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
-# Lambda retries nothing: its first retry comes after a minute, when the watchdog has long put right what
-# a crash left, and an event older than the shortest age Lambda knows would only start what runs already.
-ASYNC_RETRIES = 0
-ASYNC_MAX_AGE = cdk.Duration.minutes(1)
-
-# What Lambda asks of the role to place a function in a network, before there is anything to name.
+# The permissions that Lambda requires of a role before it places the function in a network.
 NETWORK_ACTIONS = [
     "ec2:CreateNetworkInterface",
     "ec2:DescribeNetworkInterfaces",
@@ -34,13 +30,13 @@ NETWORK_ACTIONS = [
     "ec2:UnassignPrivateIpAddresses",
 ]
 
-# A logical id is for ever: another one would replace the function.
+# CloudFormation would replace a function whose logical id changes, so this one keeps its old id.
 CONSTRUCT_IDS = {"dynamodb_processor": "WindowProcessor"}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where in the network the functions run."""
+    """The part of the network in which the functions run."""
 
     vpc: ec2.IVpc
     subnets: ec2.SubnetSelection
@@ -49,20 +45,21 @@ class Placement:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What all functions of a stage share."""
+    """The properties that all functions of a stage share."""
 
     config: StageConfig
     code: lambda_.Code
     layer: lambda_.ILayerVersion
     valkey: ValkeyAccess | None
-    """`None`: these functions have nothing to do with it."""
+    """`None` for functions that do not call Valkey."""
     placement: Placement | None
+    """`None` for functions outside of any network."""
 
 
 class Function(lambda_.Function):
-    """The function whose handler is `<room>.handler.handler`; its room is `lambdas.<role>` unless another is named."""
+    """A function whose handler is `<room>.handler.handler`. The room is `lambdas.<role>` unless `room` names it."""
 
-    def __init__(  # noqa: PLR0913 - each is what its caller decides
+    def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
         scope: Construct,
         role: str,
@@ -77,9 +74,10 @@ class Function(lambda_.Function):
         undelivered: sqs.IQueue | None = None,
         warmth: Warmth | None = None,
     ) -> None:
-        """`in_a_loop`: functions or queues start it round and round on purpose, so Lambda's loop guard lets it.
+        """Create the function.
 
-        `undelivered` takes the starts of it by another function that Lambda could not carry out.
+        With `in_a_loop`, functions or queues invoke it in a loop on purpose, and Lambda's loop detection is off.
+        The queue `undelivered` receives the asynchronous invocations that Lambda could not carry out.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
@@ -106,9 +104,9 @@ class Function(lambda_.Function):
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
             reserved_concurrent_executions=getattr(config.concurrency, role),
-            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _snapped(warmth) else None,
-            retry_attempts=ASYNC_RETRIES,
-            max_event_age=ASYNC_MAX_AGE,
+            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
+            retry_attempts=MAX_ASYNC_RETRIES,
+            max_event_age=cdk.Duration.seconds(MAX_ASYNC_AGE_SECONDS),
             on_failure=destinations.SqsDestination(undelivered) if undelivered else None,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
@@ -116,41 +114,41 @@ class Function(lambda_.Function):
             security_groups=[placement.security_group] if placement else None,
         )
         self.entrance = _entrance(self, warmth)
-        """What outsiders invoke: the warm version if there is one, else the function."""
-        self._acknowledge_findings(traced=config.tracing)
-        if _snapped(warmth):
+        """The target of the API: the alias of the warm version if there is one, otherwise the function."""
+        self._suppress_findings(traced=config.tracing)
+        if _uses_snap_start(warmth):
             cdk.Annotations.of(self).acknowledge_warning(
                 "@aws-cdk/aws-lambda:snapStartRequirePublish", "The entrance is a published version."
             )
 
-    def allow(self, *actions: str, on: str) -> None:
-        """Exactly this; CDK's own grants add what the runtime never calls."""
-        self.add_to_role_policy(iam.PolicyStatement(actions=list(actions), resources=[on]))
+    def grant_invoke_function(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` invoke this function, but none of its versions and aliases."""
+        return grant(grantee, "lambda:InvokeFunction", on=self.function_arn)
 
-    def _acknowledge_findings(self, *, traced: bool) -> None:
-        acknowledge(
+    def _suppress_findings(self, *, traced: bool) -> None:
+        suppress_finding(
             self,
             "AwsSolutions-L1",
-            "Python 3.13 is supported until 2029; the layer's wheels are locked, built and tested for it.",
+            "Python 3.13 is supported until 2029. The layer's wheels are locked, built and tested for it.",
         )
-        # CDK makes every function depend on the whole of its role, whose ARN it refers to anyway.
+        # CDK makes every function depend on its role, to whose ARN the function refers anyway.
         _resource(self).add_metadata("cfn-lint", {"config": {"ignore_checks": ["W3005"]}})
         if traced:
             assert self.role
-            acknowledge(
+            suppress_finding(
                 self.role.node.find_child("DefaultPolicy"),
                 "AwsSolutions-IAM5[Resource::*]",
-                "X-Ray has no resource to name when trace segments are sent.",
+                "X-Ray has no resource that a policy could name for sending trace segments.",
             )
 
 
 def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILogGroup, in_network: bool) -> iam.Role:
-    """What AWS's managed policies for Lambda allow, for this function's own log group only."""
+    """Return a role with the permissions of AWS's managed policies for Lambda, limited to this log group."""
     statements = [
         iam.PolicyStatement(actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log_group.log_group_arn])
     ]
     if in_network:
-        # The service may, the function's code may not: only its calls carry the function's ARN.
+        # Lambda itself may call these actions, the function's code may not. Only the code's calls carry the ARN.
         by_code = {"Null": {"lambda:SourceFunctionArn": "false"}}
         statements += [
             iam.PolicyStatement(actions=NETWORK_ACTIONS, resources=["*"]),
@@ -163,20 +161,20 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
         inline_policies={"Execution": iam.PolicyDocument(statements=statements)},
     )
     if in_network:
-        acknowledge(
+        suppress_finding(
             _resource(role),
             "AwsSolutions-IAM5[Resource::*]",
-            "Lambda requires its network interface permissions on all resources: the interfaces do not exist yet.",
+            "Lambda requires these permissions on all resources, because the network interfaces do not exist yet.",
         )
     return role
 
 
-def _snapped(warmth: Warmth | None) -> bool:
+def _uses_snap_start(warmth: Warmth | None) -> bool:
     return warmth is not None and warmth.ingest == "snap_start"
 
 
 def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFunction:
-    """SnapStart and provisioned instances belong to published versions, which an alias leads to."""
+    """Return what the API invokes: an alias where SnapStart or provisioned instances need a published version."""
     if warmth is None or warmth.ingest == "none":
         return function
     return lambda_.Alias(
@@ -194,13 +192,16 @@ def source_code(repository: Path) -> lambda_.Code:
 
 
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
-    """What is kept is kept with its name: after a first deployment that failed, that name would be in the way."""
+    """Return what happens to a resource with data when it is removed.
+
+    A resource that a first, failed deployment created is deleted even so: its name would block the next deployment.
+    """
     keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
     return keep if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
 
 
 def keep_identity(construct: IConstruct, logical_id: str) -> None:
-    """Give what holds state a logical id that outlives refactoring: with another one it would be replaced."""
+    """Set a fixed logical id for a resource with state, so that no refactoring makes CloudFormation replace it."""
     _resource(construct).override_logical_id(logical_id)
 
 
@@ -210,6 +211,11 @@ def _resource(construct: IConstruct) -> cdk.CfnResource:
     return resource
 
 
-def acknowledge(construct: IConstruct, finding: str, reason: str) -> None:
-    """Let one finding of cdk-nag on this construct pass, for a reason."""
+def grant(grantee: iam.IGrantable, *actions: str, on: str) -> iam.Grant:
+    """Allow `grantee` exactly these actions on one resource. The constructs call it in their `grant_…` methods."""
+    return iam.Grant.add_to_principal(grantee=grantee, actions=list(actions), resource_arns=[on])
+
+
+def suppress_finding(construct: IConstruct, finding: str, reason: str) -> None:
+    """Accept one finding of cdk-nag on this construct, for a reason."""
     cdk.Validations.of(construct).acknowledge(cdk.Acknowledgment(id=finding, reason=reason))

@@ -1,7 +1,7 @@
-"""The dependency layer: wheels unpacked by pip, for the host or for Lambda, without Docker.
+"""Build the layer with the dependencies: pip unpacks wheels for this machine or for Lambda, without Docker.
 
-A layer is named after all that decides its content, so a second build of the same one is a look at a folder.
-It carries byte code: Lambda mounts layers read-only, so each cold start would compile every module anew.
+The name of a layer's folder is derived from everything that decides its content, so an unchanged layer is not built
+again. A layer contains byte code: Lambda mounts layers read-only, so every cold start would compile all modules anew.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ LAMBDA_MARKERS = {
     "python_version": LAMBDA_PYTHON,
     "sys_platform": "linux",
 }
-# What the wheels of the Lambda runtime (Amazon Linux 2023, glibc 2.34, arm64) may be tagged with.
+# The platform tags of wheels that run in the Lambda runtime (Amazon Linux 2023, glibc 2.34, arm64).
 LAMBDA_PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
 UNUSED_FOLDERS = ("__pycache__", "tests", "test", "bin")
 UNUSED_SUFFIXES = (".pyi", ".c", ".h")
-# importlib.metadata answers version() from METADATA alone.
+# importlib.metadata.version() reads only this file.
 KEPT_OF_DIST_INFO = ("METADATA",)
 RECIPE = "2"
 
 
 class LayerError(RuntimeError):
-    """The layer could not be put together."""
+    """The layer cannot be built; the message says why."""
 
 
 class Platform(Enum):
@@ -46,7 +46,7 @@ class Platform(Enum):
 
 
 def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
-    """The folder to publish as a layer; built only if this content was not built before."""
+    """Return the folder to publish as a layer. It is built only if `cache` does not have this content yet."""
     target = cache / f"{platform.value}-{_content_key(requirements, platform)}"
     if target.is_dir():
         return target
@@ -60,30 +60,30 @@ def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
         try:
             os.rename(built, target)
         except OSError:
-            # Another build of the same content came first.
+            # Another process has built the same content meanwhile.
             if not target.is_dir():
                 raise
     return target
 
 
 def link_to(layer: Path) -> Path:
-    """For functions on this machine. The emulator unpacks a layer for each process: this one says where to look."""
+    """Return a tiny layer that refers to `layer`, for the emulator, which unpacks a layer for each process."""
     linked = layer.with_name(f"{layer.name}-linked")
     packages = linked / "python" / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     packages.mkdir(parents=True, exist_ok=True)
-    # What a layer brings comes before what the interpreter has of its own, as on Lambda.
+    # As on Lambda, packages of the layer take precedence over those of the interpreter.
     (packages / "layer.pth").write_text(f"import sys; sys.path.insert(0, {str(layer / 'python')!r})\n")
     return linked
 
 
 @cache
 def lambda_interpreter() -> str | None:
-    """A Python that writes the byte code Lambda reads: this one, or `python3.13` on the PATH. None: there is none."""
+    """Return a Python that writes the byte code that Lambda reads: this one, `python3.13` on the PATH, or None."""
     wanted = f"python{LAMBDA_PYTHON}"
     if wanted == f"python{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     found = shutil.which(wanted)
-    # A version manager may have put a script there that only tells how to switch versions.
+    # It may be a version manager's script that only prints how to switch versions.
     if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:  # noqa: S603
         return found
     return None
@@ -102,7 +102,7 @@ def _content_key(requirements: Path, platform: Platform) -> str:
 
 
 def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
-    # The requirements are a lock: whatever a package needs stands in it.
+    # The requirements are a lock file, which contains the dependencies of every package too.
     options = ["--quiet", "--no-deps", "--no-compile", "--only-binary=:all:", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(into)]
     if platform is Platform.LAMBDA:
@@ -111,13 +111,13 @@ def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
         command += lambda_pins(requirements)
     else:
         command += ["--requirement", str(requirements)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input
     if result.returncode:
         raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
 
 
 def lambda_pins(requirements: Path) -> Iterator[str]:
-    """The pins that hold on Lambda; pip would ask their markers of the interpreter that it runs on."""
+    """Yield the pins that apply on Lambda. pip itself would evaluate their markers for the interpreter it runs on."""
     for line in requirements.read_text("utf-8").splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
             pin = Requirement(line)
@@ -142,10 +142,10 @@ def _strip(packages: Path) -> None:
 
 
 def _compile(layer: Path, *, interpreter: str) -> None:
-    # Unpacking gives the files new times: unchecked byte code survives that. -I: nothing in this environment
-    # moves the byte code elsewhere. -s and -p: the folder of this build must not get into it.
+    # Unpacking changes the files' times, which unchecked byte code ignores. -I: no environment variable may move the
+    # byte code elsewhere. -s and -p: the byte code contains the path on Lambda, not that of this build.
     command = [interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     command += ["-s", str(layer), "-p", "/opt", str(layer / "python")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input
     if result.returncode:
         raise LayerError(f"{interpreter} could not compile the layer:\n{result.stdout}{result.stderr}")

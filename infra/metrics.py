@@ -1,7 +1,8 @@
-"""The numbers that alarms and dashboard look at, and where CloudWatch keeps them.
+"""The metrics that alarms and dashboard use, and where CloudWatch keeps them.
 
-The functions' own metrics are in the namespace `MessageBuffer/<stage>`, each under `service`: the role of the function
-that told it. What is counted by reason is under `reason` and `service`, and not under `service` alone.
+The functions publish metrics in the namespace `MessageBuffer/<stage>`, with the function's role as the dimension
+`service`. A metric that is counted by reason has the dimensions `reason` and `service`, and is not in CloudWatch under
+`service` alone.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_sqs as sqs
 
-from infra.config import StageConfig
 from infra.function import Function
+from infra.stage_settings import StageConfig
 
 MINUTE = cdk.Duration.minutes(1)
 FIVE_MINUTES = cdk.Duration.minutes(5)
@@ -41,9 +42,9 @@ class Metrics:
     cache_name: str | None
     dead_letters: sqs.IQueue
     undelivered: sqs.IQueue | None
-    """`None`, as the cache, where the DynamoDB lane stands alone."""
+    """`None`, like `cache_name`, in a stage without the Valkey lane."""
     reply_dead_letters: sqs.IQueue | None = None
-    """Of a stage that has a responder."""
+    """`None` in a stage without a responder."""
 
     def custom(
         self,
@@ -54,7 +55,7 @@ class Metrics:
         period: cdk.Duration = MINUTE,
         reason: str | None = None,
     ) -> cloudwatch.Metric:
-        """What a function told about itself."""
+        """Return a metric that a function publishes about itself."""
         return cloudwatch.Metric(
             namespace=self._namespace,
             metric_name=name,
@@ -65,12 +66,15 @@ class Metrics:
         )
 
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
-        """The sum over the functions: a query, because a sum of metrics is missing as soon as one of them is."""
+        """Return the sum over all functions.
+
+        It is a query, because a sum of metrics has no value while one of them has none.
+        """
         query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
         return cloudwatch.MathExpression(expression=query, label=name, period=period)
 
     def custom_by_reason(self, name: str, service: str) -> cloudwatch.MathExpression:
-        """One line a reason that occurred; for graphs, alarms take no search."""
+        """Return one line for each reason that occurred. Only graphs accept such a search, alarms do not."""
         search = f'{{{self._namespace},reason,service}} MetricName="{name}" service="{service}"'
         return cloudwatch.MathExpression(
             expression=f"SEARCH('{search}', 'Sum', {MINUTE.to_seconds()})",
@@ -81,12 +85,12 @@ class Metrics:
     def function(
         self, role: str, name: str, *, statistic: str = "Sum", period: cdk.Duration = MINUTE
     ) -> cloudwatch.Metric:
-        """What Lambda says of a function, whichever version of it runs."""
+        """Return a metric that Lambda publishes about a function, over all of its versions."""
         return self.functions[role].metric(name, statistic=statistic, period=period, label=role)
 
     def cache(self, name: str, *, statistic: str, period: cdk.Duration = MINUTE) -> cloudwatch.Metric:
-        """What ElastiCache says. Serverless caches are under `clusterId`; others are under `CacheClusterId`."""
-        assert self.cache_name, "asked for where there is a cache"
+        """Return a metric of ElastiCache. A serverless cache has the dimension `clusterId`, not `CacheClusterId`."""
+        assert self.cache_name, "only a stage with a cache has metrics of a cache"
         return cloudwatch.Metric(
             namespace="AWS/ElastiCache",
             metric_name=name,
@@ -97,6 +101,7 @@ class Metrics:
         )
 
     def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
+        """Return the number of messages that wait in a queue."""
         return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
 
     @property

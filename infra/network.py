@@ -1,4 +1,4 @@
-"""Network stack: the VPC, and the security groups that let functions reach the cache and nobody else."""
+"""Network stack: the VPC, and security groups that let only the functions connect to the cache."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -6,13 +6,14 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from infra.config import ZONES, StageConfig
-from infra.function import Placement, acknowledge, keep_identity, removal_policy
+from infra.function import Placement, keep_identity, removal_policy, suppress_finding
+from infra.stage_settings import StageConfig
+from infra.timeouts import ZONES
 
 HTTPS = ec2.Port.tcp(443)
-# 6379 reads and writes, 6380 reads from replicas; both TLS.
+# Port 6379 reads and writes, 6380 reads from replicas. Both use TLS.
 CACHE_PORTS = ec2.Port.tcp_range(6379, 6380)
-# What the functions call, where no NAT gateway carries it. Lambda ships their logs by itself.
+# The services that the functions call, for a stage without a NAT gateway. Lambda itself transports their logs.
 INTERFACE_ENDPOINTS = {
     "Events": ec2.InterfaceVpcEndpointAwsService.EVENTBRIDGE,
     "Lambda": ec2.InterfaceVpcEndpointAwsService.LAMBDA_,
@@ -22,14 +23,16 @@ INTERFACE_ENDPOINTS = {
 
 
 class NetworkStack(cdk.Stack):
+    """The network of the Valkey lane's functions and the cache."""
+
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
         super().__init__(scope, construct_id, env=env)
         by_nat = config.network.egress == "nat"
         self.vpc = self._make_vpc(config, by_nat=by_nat)
         self._log_flows(config)
         functions = self._make_security_group("Functions", "Message buffer functions")
-        # A gateway endpoint's prefix list has an id that only a look-up with credentials finds. Without NAT there is
-        # no route but to the VPC, S3 and DynamoDB, so this rule opens nothing else.
+        # Naming a gateway endpoint's prefix list would take a look-up with credentials. Without NAT the only routes
+        # lead to the VPC, S3 and DynamoDB, so this rule admits nothing else.
         functions.add_egress_rule(ec2.Peer.any_ipv4(), HTTPS, "AWS APIs")
         if not by_nat:
             self._add_interface_endpoints(config, functions)
@@ -51,7 +54,7 @@ class NetworkStack(cdk.Stack):
             max_azs=None if zones else ZONES,
             nat_gateways=config.network.nat_gateways if by_nat else 0,
             subnet_configuration=_subnets(by_nat=by_nat),
-            # CDK would do it by a Lambda function with rights over security groups; nothing is in the default group.
+            # CDK would restrict it with a Lambda function that may change security groups. Nothing is in that group.
             restrict_default_security_group=False,
         )
         keep_identity(vpc, "Vpc")
@@ -74,13 +77,13 @@ class NetworkStack(cdk.Stack):
                 service=service,
                 subnets=ec2.SubnetSelection(subnet_group_name="functions"),
                 security_groups=[group],
-                # CDK's own rule would admit the whole VPC by its addresses.
+                # CDK's own rule would admit every address of the VPC.
                 open=False,
             )
             endpoint.add_to_policy(self._only_this_account())
 
     def _only_this_account(self) -> iam.PolicyStatement:
-        """Nobody's credentials but ours pass an endpoint; what those may do, the roles say."""
+        """Return a policy by which an endpoint accepts only credentials of this account, limited by their roles."""
         return iam.PolicyStatement(
             actions=["*"],
             resources=["*"],
@@ -90,13 +93,15 @@ class NetworkStack(cdk.Stack):
 
     def _make_security_group(self, construct_id: str, description: str) -> ec2.SecurityGroup:
         group = ec2.SecurityGroup(self, construct_id, vpc=self.vpc, description=description, allow_all_outbound=False)
-        # It is exported: under another id neither this stack nor the importing ones could be updated.
+        # Other stacks import it. If its id changed, neither this stack nor the importing ones could be updated.
         keep_identity(group, f"{construct_id}SecurityGroup")
         return group
 
     def _log_flows(self, config: StageConfig) -> None:
         if not config.network.flow_logs:
-            acknowledge(self.vpc, "AwsSolutions-VPC7", "The stage forgoes flow logs: they are billed by volume.")
+            suppress_finding(
+                self.vpc, "AwsSolutions-VPC7", "The stage has flow logs switched off, because AWS bills them by volume."
+            )
             return
         flows = logs.LogGroup(
             self,
@@ -115,10 +120,10 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
     ]
     if by_nat:
-        # Last, so that the others keep their addresses when it comes or goes.
+        # Last, so that the other subnets keep their addresses if a stage adds or removes NAT gateways.
         subnets.append(
             ec2.SubnetConfiguration(
-                # Only the NAT gateways are in it, with addresses of their own.
+                # Only the NAT gateways are in it, and they have addresses of their own.
                 name="public",
                 subnet_type=ec2.SubnetType.PUBLIC,
                 cidr_mask=26,

@@ -1,4 +1,4 @@
-"""Operability stack: what tells a person that something is wrong, apart because no emulator has it."""
+"""Operability stack: alarms and dashboard. It is a stack of its own because the emulator supports neither."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch_actions as actions
@@ -9,12 +9,14 @@ from aws_cdk.aws_sns_subscriptions import EmailSubscription
 from constructs import Construct
 
 from infra.alarms import raise_alarms
-from infra.config import StageConfig
 from infra.dashboard import draw_dashboard
 from infra.metrics import Metrics
+from infra.stage_settings import StageConfig
 
 
 class OperabilityStack(cdk.Stack):
+    """The alarms, the topic that they notify, and the dashboard."""
+
     def __init__(self, scope: Construct, construct_id: str, *, metrics: Metrics, env: cdk.Environment) -> None:
         super().__init__(scope, construct_id, env=env)
         topic = self._make_topic(metrics.config)
@@ -23,7 +25,10 @@ class OperabilityStack(cdk.Stack):
         cdk.CfnOutput(self, "AlarmTopicArn", value=topic.topic_arn)
 
     def _make_topic(self, config: StageConfig) -> sns.Topic:
-        """Encrypted by a key of its own: CloudWatch may not use AWS' key for SNS, and its alarms would be lost."""
+        """Create the topic for alarms.
+
+        It is encrypted with a key of its own. CloudWatch may not use AWS's key for SNS, so its alarms would be lost.
+        """
         cloudwatch = iam.ServicePrincipal("cloudwatch.amazonaws.com")
         key = kms.Key(
             self,
@@ -40,7 +45,7 @@ class OperabilityStack(cdk.Stack):
             master_key=key,
             enforce_ssl=True,
         )
-        # A topic with a policy of its own loses the default one, by which all of the account may publish.
+        # This policy replaces the default one, which lets the whole account publish.
         topic.add_to_resource_policy(
             iam.PolicyStatement(
                 principals=[cloudwatch],

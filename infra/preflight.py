@@ -1,7 +1,7 @@
-"""What a deployment needs, looked at before it starts: `.venv/bin/python -m infra.preflight --stage prod --for deploy`.
+"""Check what a deployment needs before it starts: `.venv/bin/python -m infra.preflight --stage prod --for deploy`.
 
-Says everything that is missing at once, each with its fix. Exits 0 if all is there, 1 if something is missing,
-2 if it was called wrongly. Nothing is changed in the account, and `synth` needs none.
+The command prints everything that is missing, each with its fix. It exits with 0 if nothing is missing, with 1 if
+something is, and with 2 if its arguments are wrong. It changes nothing in the account. `--for synth` needs no account.
 """
 
 import argparse
@@ -24,22 +24,32 @@ try:
         PartialCredentialsError,
     )
 
-    from infra.config import ConfigError, StageConfig, load_stage
     from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
+    from infra.stage_settings import ConfigError, StageConfig, load_stage
+    from infra.timeouts import (
+        MAX_NODE_START_SECONDS,
+        MAX_PREFLIGHT_ATTEMPTS,
+        MAX_PREFLIGHT_CONNECT_SECONDS,
+        MAX_PREFLIGHT_READ_SECONDS,
+    )
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
 REQUIREMENTS = cli.ROOT / "lambdas" / "requirements.txt"
 LAYERS = cli.ROOT / ".build" / "layers"
 
-# What the stacks ask of the environment they are deployed to, and the names CDK gives to it.
-BOOTSTRAP_VERSION = 6
+# The version of CDK's bootstrap that the stacks require, and the names that CDK gives to its resources.
+MIN_BOOTSTRAP_VERSION = 6
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
-# "… as long as you leave at least 100 simultaneous executions unreserved": PutFunctionConcurrency.
-LAMBDA_KEEPS_UNRESERVED = 100
+# Lambda's documentation of PutFunctionConcurrency: at least 100 executions must remain unreserved.
+MIN_UNRESERVED_EXECUTIONS = 100
 
-IMPATIENT = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2})
+CLIENT_CONFIG = Config(
+    connect_timeout=MAX_PREFLIGHT_CONNECT_SECONDS,
+    read_timeout=MAX_PREFLIGHT_READ_SECONDS,
+    retries={"total_max_attempts": MAX_PREFLIGHT_ATTEMPTS},
+)
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 SIGN_IN = "Sign in (`aws sso login`, or new keys in the environment) and name the profile in AWS_PROFILE"
 
@@ -49,32 +59,32 @@ Clients = Callable[[str], Any]
 
 class Account(NamedTuple):
     id: str
-    # A client for a service in the stage's region, that may read.
     client: Clients
+    """Returns a client that may read from a service in the stage's region."""
 
 
 class Missing(Exception):
-    """Something without which the rest cannot even be asked; the message says how to get it."""
+    """A requirement is missing without which the others cannot be checked. The message says how to meet it."""
 
 
 def problems_here(purpose: Purpose) -> Iterator[str]:
-    """What is missing on this machine."""
+    """Yield what is missing on this machine."""
     yield from _node()
     if purpose in {"diff", "deploy"} and lambda_interpreter() is None:
         yield (
-            f"Python {LAMBDA_PYTHON} is missing: it compiles the layer, without whose byte code importing a handler "
-            f"takes three times as long. Put `python{LAMBDA_PYTHON}` on the PATH, or set up with it: "
+            f"Python {LAMBDA_PYTHON} is missing. It compiles the layer; without byte code, importing a handler takes "
+            f"three times as long. Put `python{LAMBDA_PYTHON}` on the PATH, or set up with it: "
             f"`make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
         )
     try:
         build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
     except LayerError as error:
-        yield f"The layer cannot be built; a package index must be in reach. {error}"
+        yield f"The layer cannot be built; pip must be able to reach a package index. {error}"
 
 
 def _node() -> Iterator[str]:
     try:
-        subprocess.run([str(cli.node()), "--version"], capture_output=True, check=True, timeout=30)  # noqa: S603
+        subprocess.run([str(cli.node()), "--version"], capture_output=True, check=True, timeout=MAX_NODE_START_SECONDS)  # noqa: S603
     except SystemExit as missing:
         yield str(missing)
     except (OSError, subprocess.SubprocessError) as error:
@@ -82,10 +92,10 @@ def _node() -> Iterator[str]:
 
 
 def identify(config: StageConfig, session: Any) -> Account:
-    """The account of the credentials, or Missing."""
+    """Return the account of the credentials, or raise Missing."""
     partition = _partition(config.region, session)
     try:
-        sts = session.client("sts", region_name=config.region, config=IMPATIENT)
+        sts = session.client("sts", region_name=config.region, config=CLIENT_CONFIG)
         account: str = sts.get_caller_identity()["Account"]
     except (NoCredentialsError, PartialCredentialsError) as error:
         raise Missing(f"No AWS credentials were found ({error}). {SIGN_IN}.") from error
@@ -94,16 +104,16 @@ def identify(config: StageConfig, session: Any) -> Account:
         if code in EXPIRED:
             raise Missing(f"The AWS credentials have expired. {SIGN_IN}.") from error
         raise Missing(
-            f"AWS refuses the credentials ({code}). {SIGN_IN}; a region that an account has to opt in to "
-            f"refuses everybody before."
+            f"AWS refuses the credentials ({code}). {SIGN_IN}. Opt-in regions reject all credentials until the account "
+            f"enables them."
         ) from error
     except (ConnectionError, HTTPClientError) as error:
-        raise Missing(f"AWS is out of reach ({error}). Check network, proxy and AWS_ENDPOINT_URL.") from error
+        raise Missing(f"AWS cannot be reached ({error}). Check network, proxy and AWS_ENDPOINT_URL.") from error
     except BotoCoreError as error:
         raise Missing(f"The AWS credentials cannot be used ({error}). {SIGN_IN}.") from error
     if config.account not in {None, account}:
         raise Missing(
-            f"The credentials are for account {account}, stage '{config.name}' belongs to {config.account}. "
+            f"The credentials are for account {account}, but stage '{config.name}' belongs to {config.account}. "
             f"Use credentials of that account, or correct `account` in cdk.json."
         )
     role = f"arn:{partition}:iam::{account}:role/{LOOKUP_ROLE}-{account}-{config.region}"
@@ -118,7 +128,7 @@ def _partition(region: str, session: Any) -> str:
 
 
 def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
-    # As CDK does: with its lookup role, which may read; a pipeline's own role may do nothing but take such roles.
+    # Read with CDK's lookup role, as CDK does. The role of a pipeline may do nothing but assume CDK's roles.
     keys: dict[str, str] = {}
     try:
         taken = sts.assume_role(RoleArn=role, RoleSessionName="preflight")["Credentials"]
@@ -130,11 +140,11 @@ def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
             "aws_secret_access_key": taken["SecretAccessKey"],
             "aws_session_token": taken["SessionToken"],
         }
-    return lambda service: session.client(service, region_name=region, config=IMPATIENT, **keys)
+    return lambda service: session.client(service, region_name=region, config=CLIENT_CONFIG, **keys)
 
 
 def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> Iterator[str]:
-    """What is missing in the account."""
+    """Yield what is missing in the account."""
     checks = [bootstrap_problems]
     if purpose == "deploy":
         checks += [concurrency_problems, zone_problems, api_log_problems]
@@ -143,15 +153,15 @@ def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> I
             yield from check(config, account)
         except ClientError as error:
             yield (
-                f"AWS did not answer {error.operation_name} ({error.response['Error']['Code']}). Allow these "
-                f"credentials that call, or to assume {LOOKUP_ROLE}-{account.id}-{config.region}."
+                f"AWS refused {error.operation_name} ({error.response['Error']['Code']}). Allow these credentials to "
+                f"make that call, or to assume {LOOKUP_ROLE}-{account.id}-{config.region}."
             )
         except BotoCoreError as error:
             yield f"AWS did not answer ({error}). Try again."
 
 
 def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Is CDK's own stack there, and new enough?"""
+    """Yield a problem if CDK's own stack is missing or too old."""
     ssm = account.client("ssm")
     where = f"account {account.id} in {config.region}"
     how = f"Run `make bootstrap STAGE={config.name}`, once, with credentials that may create roles."
@@ -160,12 +170,12 @@ def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
     except ssm.exceptions.ParameterNotFound:
         yield f"CDK is not bootstrapped for {where}. {how}"
         return
-    if version < BOOTSTRAP_VERSION:
-        yield f"CDK's bootstrap of {where} is version {version}, {BOOTSTRAP_VERSION} is needed. {how}"
+    if version < MIN_BOOTSTRAP_VERSION:
+        yield f"CDK's bootstrap of {where} has version {version}, but {MIN_BOOTSTRAP_VERSION} is needed. {how}"
 
 
 def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Does what the functions reserve leave the account what Lambda keeps for all others?"""
+    """Yield a problem if the functions reserve more concurrency than the account has left to reserve."""
     wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
     if config.warmth.ingest == "provisioned" and config.concurrency.ingest is None:
         wanted += config.warmth.provisioned_instances
@@ -173,18 +183,18 @@ def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]
         return
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
     free = limit["UnreservedConcurrentExecutions"] + _reserved_by(config, account)
-    available = max(0, free - LAMBDA_KEEPS_UNRESERVED)
+    available = max(0, free - MIN_UNRESERVED_EXECUTIONS)
     if wanted > available:
         yield (
             f"Stage '{config.name}' reserves {wanted} concurrent executions, but {available} are left to reserve: the "
             f"account has {limit['ConcurrentExecutions']} in {config.region}, others reserve "
-            f"{limit['ConcurrentExecutions'] - free}, and Lambda keeps {LAMBDA_KEEPS_UNRESERVED} unreserved. Lower "
+            f"{limit['ConcurrentExecutions'] - free}, and Lambda keeps {MIN_UNRESERVED_EXECUTIONS} unreserved. Lower "
             f"the stage's `concurrency` in cdk.json, or ask for more (Service Quotas, Lambda, Concurrent executions)."
         )
 
 
 def _reserved_by(config: StageConfig, account: Account) -> int:
-    # Deployed before, the stage holds already what it asks for again.
+    # A stage that is deployed already has reserved a part of what it asks for.
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
     client = account.client("lambda")
@@ -196,12 +206,12 @@ def _reserved_by(config: StageConfig, account: Account) -> int:
 
 
 def stage_tags(config: StageConfig) -> Mapping[str, str]:
-    """What everything of a stage is tagged with."""
+    """Return the tags that every resource of a stage has."""
     return {"product": "message-buffer", "stage": config.name}
 
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Are the availability zones there that the stage names?"""
+    """Yield a problem for each availability zone that the stage names and the account does not have."""
     if not config.has_valkey_lane or not config.network.availability_zones:
         return
     zones = account.client("ec2").describe_availability_zones()["AvailabilityZones"]
@@ -214,24 +224,27 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
 
 
 def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """May a REST API write its access log? That is a setting of the account, and nobody's stack should own it."""
+    """Yield a problem if a REST API could not write its access log.
+
+    The role for it is a setting of the account, which no stack should own.
+    """
     if config.api.kind != "rest" or account.client("apigateway").get_account().get("cloudwatchRoleArn"):
         return
     yield (
-        f"API Gateway has no role for CloudWatch Logs in account {account.id} in {config.region}; without one, no REST "
-        f"API that logs is deployed. Give it one, once: docs/deploy.md#a-rest-api-with-a-firewall."
+        f"API Gateway has no role for CloudWatch Logs in account {account.id} in {config.region}. Without it, a "
+        f"REST API with an access log cannot be deployed. Create it once: docs/deploy.md#a-rest-api-with-a-firewall."
     )
 
 
 def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterator[str]:
-    """Everything that is missing, here and in the account."""
+    """Yield everything that is missing, on this machine and in the account."""
     yield from problems_here(purpose)
     try:
         config = load_stage(stages, stage=stage)
         if purpose == "destroy" and config.termination_protection:
             yield (
-                f"Stage '{stage}' is protected. To destroy it all the same, set its termination_protection to false "
-                f"in cdk.json and run `make deploy STAGE={stage}` first."
+                f"Stage '{stage}' is protected. To destroy it anyway, set its termination_protection to false in "
+                f"cdk.json and run `make deploy STAGE={stage}` first."
             )
         if purpose != "synth":
             yield from problems_there(config, identify(config, boto3.Session()), purpose)

@@ -1,7 +1,7 @@
-"""Responder stack: the reference consumer, from the bus to the channel. Nothing else of a stage depends on it.
+"""Responder stack: the reference consumer, from the bus to the channel. No other stack depends on it.
 
-It runs outside of the stage's network: it calls AIs and channels on the internet, and reaches Valkey through nobody
-but the admin function.
+The responder runs outside of the stage's network, because it calls AIs and channels on the internet. It never calls
+Valkey; it asks the admin function instead.
 """
 
 from pathlib import Path
@@ -14,21 +14,23 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import environment
+from infra import function_variables as environment
+from infra import permissions
 from infra.buffer import BufferStack
 from infra.bus import SOURCE
-from infra.config import Responder, StageConfig
-from infra.function import Function, Runtime, acknowledge, source_code
-from infra.storage import BATCHES, ConversationsTable, Queue, ResponderSecrets
+from infra.function import Function, Runtime, grant, source_code, suppress_finding
+from infra.stage_settings import Responder, StageConfig
+from infra.storage import ConversationsTable, Queue, ResponderSecrets
+from infra.timeouts import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 
 BATCH_READY = "messages.batch.ready"
-# A delivery that waits its turn is received again and again: only crashes are to end here.
-MOST_RECEIVES = 100
-# By which inference profiles that span regions begin.
+# The prefixes of inference profiles that span regions.
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
 
 class ResponderStack(cdk.Stack):
+    """The responder with its queue, table and secret."""
+
     def __init__(
         self,
         scope: Construct,
@@ -45,15 +47,15 @@ class ResponderStack(cdk.Stack):
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         timeout = cdk.Duration.seconds(environment.responder_seconds(responder))
         self.dead_letters = Queue(
-            self, "ReplyDeadLetters", config=config, no_dead_letters_because="It holds the replies that failed."
+            self, "ReplyDeadLetters", config=config, no_dead_letters_because="It contains the replies that failed."
         )
         self.queue = Queue(
             self,
             "Batches",
             config=config,
-            # What Lambda holds back; what is worked on is hidden for less, again and again.
-            visibility=cdk.Duration.seconds(6 * timeout.to_seconds()),
-            dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=MOST_RECEIVES),
+            # For deliveries that Lambda holds back. While the responder works on one, it hides it for shorter periods.
+            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
+            dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=MAX_DELIVERY_RECEIVES),
         )
         self.table = ConversationsTable(self, "Conversations", config=config)
         self.secrets = ResponderSecrets(self, "ResponderSecrets", config=config)
@@ -64,7 +66,7 @@ class ResponderStack(cdk.Stack):
             runtime=Runtime(
                 config=config,
                 code=source_code(source),
-                # Of its own: a layer's version is another one after every change, and nothing may import it.
+                # A layer of its own: every change makes a new version, and an exported version could not be replaced.
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 valkey=None,
                 placement=None,
@@ -82,11 +84,11 @@ class ResponderStack(cdk.Stack):
                 oversize=buffer.oversize,
             ),
         )
-        self._grant_permissions(buffer)
-        if responder.assistant == "bedrock":
-            self._grant_model(responder.model)
-        # One at a time: each may take as long as the assistant does.
-        self.function.add_event_source(SqsEventSource(self.queue, batch_size=1, report_batch_item_failures=True))
+        self._model = responder.model if responder.assistant == "bedrock" else None
+        permissions.grant_to_responder(self, buffer)
+        self.function.add_event_source(
+            SqsEventSource(self.queue, batch_size=MAX_DELIVERIES_IN_A_BATCH, report_batch_item_failures=True)
+        )
         events.Rule(
             self,
             "BatchesReady",
@@ -96,34 +98,18 @@ class ResponderStack(cdk.Stack):
         )
         self._export()
 
-    def _grant_permissions(self, buffer: BufferStack) -> None:
-        table = [f"dynamodb:{name}Item" for name in ("Get", "Put", "Update", "ConditionCheck")]
-        allow = self.function.allow
-        allow(*table, "dynamodb:Query", on=self.table.table_arn)
-        allow("secretsmanager:GetSecretValue", on=self.secrets.arn)
-        allow("sqs:SendMessage", on=self.dead_letters.queue_arn)
-        allow("lambda:InvokeFunction", on=buffer.admin.function_arn)
-        allow("events:PutEvents", on=buffer.bus.event_bus_arn)
-        # Under a name of ours, because the finding names it.
-        exported = f"{buffer.stack_name}-OversizeBucketArn"
-        bucket_arn = buffer.export_value(buffer.oversize.bucket_arn, name=exported)
-        allow("s3:GetObject", on=f"{bucket_arn}/{BATCHES}")
+    def grant_model(self) -> None:
+        """Let the function ask the model, if the assistant is Amazon Bedrock's."""
+        if self._model is None:
+            return
         assert self.function.role is not None
-        acknowledge(
-            self.function.role,
-            f"AwsSolutions-IAM5[Resource::{exported}/{BATCHES}]",
-            "Objects are named after batches that are yet to come: what can be named is their folder.",
-        )
-
-    def _grant_model(self, model: str) -> None:
-        assert self.function.role is not None
-        for arn in _model_arns(self, model):
-            self.function.allow("bedrock:InvokeModel", on=arn)
+        for arn in _model_arns(self, self._model):
+            grant(self.function, "bedrock:InvokeModel", on=arn)
             if "*" in arn:
-                acknowledge(
+                suppress_finding(
                     self.function.role,
                     f"AwsSolutions-IAM5[Resource::{arn}]",
-                    "An inference profile sends a request to whichever of its regions has room: the model is named.",
+                    "An inference profile forwards a request to any of its regions, so only the model can be named.",
                 )
 
     def _export(self) -> None:
@@ -140,7 +126,7 @@ class ResponderStack(cdk.Stack):
 
 
 def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
-    """A model of this region, an inference profile with its model in every region, or whatever an ARN names."""
+    """Return the ARNs to allow: a model of this region, or an inference profile and its model in any region."""
     if model.startswith("arn:"):
         name = model.partition(":inference-profile/")[2]
         return [model, *(_model_arns(stack, name)[1:] if name else [])]

@@ -1,4 +1,10 @@
-"""What the buffer keeps outside of Valkey: queues, a bucket for what is too large to be sent, tables and secrets."""
+"""The storage outside of Valkey: queues, the bucket for batches too large for an event, tables and secrets.
+
+Each construct grants access to itself, in methods named `grant_…`. They grant exactly the actions that the functions
+call; CDK's own grants contain more.
+"""
+
+from dataclasses import dataclass
 
 import aws_cdk as cdk
 from aws_cdk import aws_dynamodb as dynamodb
@@ -8,17 +14,19 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.config import StageConfig
-from infra.environment import EventDestinations
-from infra.function import Function, acknowledge, keep_identity, removal_policy
+from infra.bus import BatchBus
+from infra.function import Function, grant, keep_identity, removal_policy, suppress_finding
+from infra.stage_settings import StageConfig
+from infra.timeouts import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENTION_DAYS
 
-DEAD_LETTER_RETENTION = cdk.Duration.days(14)
-# Where the conversation processor puts what is too large for an event or a letter.
+DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
+# The bucket's folders for batches that are too large for an event, and for those too large for a dead letter.
 BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
+UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only name their folder."
 
 
 class Queue(sqs.Queue):
-    """With a dead-letter queue, or without one for a reason."""
+    """A queue that has a dead-letter queue, or a reason to have none."""
 
     def __init__(
         self,
@@ -45,10 +53,21 @@ class Queue(sqs.Queue):
         )
         keep_identity(self, construct_id)
         if no_dead_letters_because:
-            acknowledge(self, "AwsSolutions-SQS3", no_dead_letters_because)
+            suppress_finding(self, "AwsSolutions-SQS3", no_dead_letters_because)
+
+    def grant_send(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` send messages."""
+        return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
+
+    def grant_redrive(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` look through the dead letters and delete those that it has emitted again."""
+        actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
+        return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
 
 
 class OversizeBucket(s3.Bucket):
+    """The bucket for batches that are too large for an event or a dead letter."""
+
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(
             scope,
@@ -58,20 +77,19 @@ class OversizeBucket(s3.Bucket):
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
                 _expire(BATCHES, cdk.Duration.days(config.oversize_retention_days)),
-                # What a dead letter refers to outlives the letter.
-                _expire(DEAD_LETTERS, DEAD_LETTER_RETENTION.plus(cdk.Duration.days(1))),
+                _expire(DEAD_LETTERS, cdk.Duration.days(OVERSIZE_DEAD_LETTER_RETENTION_DAYS)),
             ],
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
-        acknowledge(
+        suppress_finding(
             self,
             "AwsSolutions-S1",
-            "One function writes and named accounts read; an access log would need a bucket of its own, and CloudTrail "
-            "data events tell more.",
+            "One function writes and named accounts read. An access log would need a bucket of its own, and CloudTrail "
+            "data events contain more.",
         )
         if config.bus.consumer_accounts:
-            # Who may listen to events may read the batches that were too large for one.
+            # Accounts that receive the events may read the batches that were too large for an event.
             self.add_to_resource_policy(
                 iam.PolicyStatement(
                     principals=[iam.AccountPrincipal(account) for account in config.bus.consumer_accounts],
@@ -80,22 +98,39 @@ class OversizeBucket(s3.Bucket):
                 )
             )
 
+    def grant_write_batches(self, function: Function) -> None:
+        """Let `function` store batches, and store and read dead letters."""
+        batches, dead_letters = map(self.arn_for_objects, (BATCHES, DEAD_LETTERS))
+        grant(function, "s3:PutObject", on=batches)
+        # A dead letter that was too large for its queue is read from the bucket when it is redriven.
+        grant(function, "s3:PutObject", "s3:GetObject", on=dead_letters)
+        assert function.role is not None
+        for folder in (BATCHES, DEAD_LETTERS):
+            suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]", UNKNOWN_NAMES)
 
-def grant_emit(function: Function, destinations: EventDestinations) -> None:
-    """Put batches on the bus, what is too large into the bucket, and what cannot leave aside."""
-    batches, letters = map(destinations.oversize.arn_for_objects, (BATCHES, DEAD_LETTERS))
-    function.allow("events:PutEvents", on=destinations.bus.event_bus_arn)
-    function.allow("sqs:SendMessage", on=destinations.dead_letters.queue_arn)
-    function.allow("s3:PutObject", on=batches)
-    # A dead letter that was too large for its queue is read again when it is redriven.
-    function.allow("s3:PutObject", "s3:GetObject", on=letters)
-    assert function.role is not None
-    for folder in (BATCHES, DEAD_LETTERS):
-        acknowledge(
-            function.role,
-            f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]",
-            "Objects are named after batches that are yet to come: what can be named is their folder.",
-        )
+    def grant_read_batches(self, function: Function) -> None:
+        """Let `function`, which is in another stack, read batches."""
+        stack = cdk.Stack.of(self)
+        # The export has a fixed name, because cdk-nag's finding contains it.
+        exported = f"{stack.stack_name}-OversizeBucketArn"
+        grant(function, "s3:GetObject", on=f"{stack.export_value(self.bucket_arn, name=exported)}/{BATCHES}")
+        assert function.role is not None
+        suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::{exported}/{BATCHES}]", UNKNOWN_NAMES)
+
+
+@dataclass(frozen=True)
+class EventDestinations:
+    """The places that a batch may go to: the bus, the bucket if it is too large, the queue if it cannot be emitted."""
+
+    bus: BatchBus
+    oversize: OversizeBucket
+    dead_letters: Queue
+
+    def grant_emit(self, function: Function) -> None:
+        """Let `function` emit batches and dead-letter those that it cannot emit."""
+        self.bus.grant_publish(function)
+        self.dead_letters.grant_send(function)
+        self.oversize.grant_write_batches(function)
 
 
 def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
@@ -103,7 +138,10 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
 
 
 class Table(dynamodb.Table):
-    """Paid by use, encrypted with a key of AWS; in AWS it can be taken back to any second of the last five weeks."""
+    """A table that is billed by use and encrypted with a key of AWS.
+
+    In AWS it can be restored to any second of the last five weeks.
+    """
 
     def __init__(
         self,
@@ -130,18 +168,29 @@ class Table(dynamodb.Table):
         )
         keep_identity(self, construct_id)
 
+    def _grant(self, grantee: iam.IGrantable, *actions: str) -> iam.Grant:
+        return grant(grantee, *(f"dynamodb:{action}" for action in actions), on=self.table_arn)
+
 
 class RulesTable(Table):
-    """The rules that operators change: few, small, and read whole."""
+    """The rules that operators change. The table is small, so a function reads all of it."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="scope")
 
+    def grant_read_rules(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read the rules."""
+        return self._grant(grantee, "GetItem", "Scan")
+
+    def grant_change_rules(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read and change the rules."""
+        return self._grant(grantee, "GetItem", "Scan", "PutItem", "DeleteItem")
+
 
 class MessageTable(Table):
-    """What the DynamoDB lane holds: the messages of a conversation beside each other, and its state."""
+    """The DynamoDB lane's table: the messages of each conversation, one after another, and the state of its window."""
 
-    # The sweep finds by it the windows that are still open, the oldest first.
+    # The index with which the sweep finds the open windows, oldest first.
     OPEN = "open"
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -155,9 +204,26 @@ class MessageTable(Table):
             projection_type=dynamodb.ProjectionType.KEYS_ONLY,
         )
 
-    @property
-    def open_arn(self) -> str:
-        return f"{self.table_arn}/index/{self.OPEN}"
+    def grant_store_messages(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` store and change messages and open windows, as ingest does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
+
+    def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` record which messages the Valkey lane emits, and look for stored ones."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
+
+    def grant_end_windows(self, grantee: iam.IGrantable) -> None:
+        """Let `grantee` find open windows, freeze their batches, and mark messages as emitted or dropped."""
+        self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchWriteItem")
+        grant(grantee, "dynamodb:Query", on=f"{self.table_arn}/index/{self.OPEN}")
+
+
+@dataclass(frozen=True)
+class WindowStorage:
+    """The table in which the DynamoDB lane stores messages, and the queue whose delay ends a window."""
+
+    table: MessageTable
+    triggers: Queue
 
 
 def _text(name: str) -> dynamodb.Attribute:
@@ -165,17 +231,40 @@ def _text(name: str) -> dynamodb.Attribute:
 
 
 class ConversationsTable(Table):
-    """The responder's records, outboxes and turns; `responder/conversations_table.py` names its items."""
+    """The responder's records, outboxes and turns. `responder/conversations_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        # Only outboxes expire.
+        # Only outboxes have the attribute by which items expire.
         super().__init__(
             scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
         )
 
+    def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read, write and check items, as the responder does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query")
 
-class ResponderSecrets(secretsmanager.Secret):
-    """Empty at first: a person puts the keys in, and no deployment takes them out again."""
+
+class _Secret(secretsmanager.Secret):
+    @property
+    def policy_arn(self) -> str:
+        """Return the ARN for policies.
+
+        In AWS it equals `secret_arn`. On the emulator, which enforces policies, `secret_arn` is the secret's name.
+        """
+        secret = self.node.default_child
+        assert isinstance(secret, secretsmanager.CfnSecret)
+        return secret.attr_id
+
+    def grant_get_value(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read the secret."""
+        return grant(grantee, "secretsmanager:GetSecretValue", on=self.policy_arn)
+
+
+class ResponderSecrets(_Secret):
+    """The keys of the AI and of the channels.
+
+    A deployment creates the secret empty. A person then enters the keys, and no later deployment removes them.
+    """
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(
@@ -186,21 +275,16 @@ class ResponderSecrets(secretsmanager.Secret):
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
-        acknowledge(
+        suppress_finding(
             self,
             "AwsSolutions-SMG4",
-            "AI and channels issue these keys: only a person can renew them there.",
+            "The AI and the channels issue these keys, so only a person can rotate them there.",
         )
 
-    @property
-    def arn(self) -> str:
-        """For policies, as that of `WebhookSecrets`."""
-        secret = self.node.default_child
-        assert isinstance(secret, secretsmanager.CfnSecret)
-        return secret.attr_id
 
+class WebhookSecrets(_Secret):
+    """The secrets with which platforms sign their webhooks. A deployment generates only the one for `generic`."""
 
-class WebhookSecrets(secretsmanager.Secret):
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(
             scope,
@@ -214,15 +298,8 @@ class WebhookSecrets(secretsmanager.Secret):
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)
-        acknowledge(
+        suppress_finding(
             self,
             "AwsSolutions-SMG4",
-            "The platforms issue these secrets: only a person can renew them there, and two are valid meanwhile.",
+            "The platforms issue these secrets, so only a person can rotate them there. Two are valid meanwhile.",
         )
-
-    @property
-    def arn(self) -> str:
-        """For policies: `secret_arn` is the same in AWS, but on the emulator, which enforces them, the name."""
-        secret = self.node.default_child
-        assert isinstance(secret, secretsmanager.CfnSecret)
-        return secret.attr_id

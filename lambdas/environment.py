@@ -1,48 +1,36 @@
-"""What each function is told by its environment: the only module that reads it.
+"""Reads each function's settings from its environment. No other module reads environment variables.
 
-`infra/environment.py` lists the variables and says where they come from.
+`infra/function_variables.py` lists the variables and says where they come from.
 """
 
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from lambdas.limits import MIN_MAX_EVENT_BYTES, TOKEN_MARGIN_MS
 from message_buffer.errors import InvalidSettings
-from message_buffer.events.emission import EmissionSettings
+from message_buffer.events.settings import EmissionSettings
+from message_buffer.lanes.dynamodb.settings import DynamoDbLaneSettings
 from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 from message_buffer.variables import Variables
-
-# A conversation processor is killed at its time-out. Until its token has run out too nobody else may emit the batch,
-# so the
-# token lasts longer: by the rounding of the time-out to whole seconds, and by what hosts' clocks may differ.
-TOKEN_MARGIN_MS = 2_000
 
 LANES = ("valkey", "dynamodb")
 
 
-class DynamoDbLaneSettings(NamedTuple):
-    """Where the DynamoDB lane keeps messages, and what ends a window."""
-
-    table: str
-    queue_url: str
-
-
 class IngestSettings(NamedTuple):
     valkey: ValkeySettings | None
-    """`None` where the DynamoDB lane stands alone; so is the processor."""
-    processor_function: str | None
+    """None on a stage with the DynamoDB lane alone."""
     dynamodb_lane: DynamoDbLaneSettings | None
-    """`None` where the Valkey lane has no fallback."""
+    """None if the Valkey lane has no fallback."""
     webhook_secret_id: str
     event_bus: str
     rules: Mapping[str, Any]
-    """The layer that is deployed with the stage, as JSON has it."""
+    """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
 
 
 class ProcessorSettings(NamedTuple):
     valkey: ValkeySettings
-    processor_function: str
     conversation_processor_function: str
     idle_ms: int
     handover_ms: int
@@ -50,9 +38,8 @@ class ProcessorSettings(NamedTuple):
 
 class ConversationProcessorSettings(NamedTuple):
     valkey: ValkeySettings
-    processor_function: str
     dynamodb_lane: DynamoDbLaneSettings | None
-    """`None` where the Valkey lane has no fallback."""
+    """None if the Valkey lane has no fallback."""
     emission: EmissionSettings
 
 
@@ -63,25 +50,23 @@ class DynamoDbProcessorSettings(NamedTuple):
 
 class WatchdogSettings(NamedTuple):
     valkey: ValkeySettings
-    processor_function: str
 
 
 class AdminSettings(NamedTuple):
     valkey: ValkeySettings | None
-    """`None` where the DynamoDB lane stands alone; so is the processor."""
-    processor_function: str | None
+    """None on a stage with the DynamoDB lane alone."""
     dynamodb_lane: DynamoDbLaneSettings | None
-    """`None` where the Valkey lane has no fallback."""
+    """None if the Valkey lane has no fallback."""
     redrive_function: str
     event_bus: str
     dead_letter_queue_url: str
     rules: Mapping[str, Any]
-    """The layer that is deployed with the stage, as JSON has it."""
+    """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
 
 
 class _Environment(Variables):
-    """The environment, with what several functions read alike."""
+    """The environment, and the settings that several functions share."""
 
     def is_dynamodb_lane(self) -> bool:
         lane = self.text("LANE")
@@ -97,26 +82,27 @@ class _Environment(Variables):
             return None
         return self.dynamodb_lane()
 
-    def lanes(self) -> tuple[ValkeySettings | None, str | None, DynamoDbLaneSettings | None]:
-        """Valkey and the processor, which the DynamoDB lane alone has not; where messages are held, if anywhere."""
+    def lanes(self) -> tuple[ValkeySettings | None, DynamoDbLaneSettings | None]:
+        """Return the settings of the stage's lanes; at least one of the two is not None."""
         if self.is_dynamodb_lane():
-            return None, None, self.dynamodb_lane()
-        return self.valkey(), self.text("PROCESSOR_FUNCTION_NAME"), self.fallback()
+            return None, self.dynamodb_lane()
+        return self.valkey(), self.fallback()
 
     def emission(self) -> EmissionSettings:
         return EmissionSettings(
             event_bus=self.text("EVENT_BUS_NAME"),
-            max_event_bytes=self.whole("MAX_EVENT_BYTES", at_least=1_024),
+            max_event_bytes=self.whole("MAX_EVENT_BYTES", at_least=MIN_MAX_EVENT_BYTES),
             oversize_bucket=self.text("OVERSIZE_BUCKET"),
             max_attempts=self.whole("MAX_ATTEMPTS"),
             dead_letter_queue_url=self.text("DEAD_LETTER_QUEUE_URL"),
         )
 
-    def valkey(self, **timings: int) -> ValkeySettings:
+    def valkey(self, *, processor: str = "PROCESSOR_FUNCTION_NAME", **timings: int) -> ValkeySettings:
         return ValkeySettings(
             connection=ConnectionSettings(self.text("REDIS_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
             iam=self._iam(),
             store=StoreSettings(shards=self.whole("SHARDS"), start_ms=self.whole("START_MS"), **timings),
+            processor_function=self.text(processor),
         )
 
     def _iam(self) -> IamAccess | None:
@@ -127,10 +113,9 @@ class _Environment(Variables):
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     env = _environment(environ)
-    valkey, processor_function, dynamodb_lane = env.lanes()
+    valkey, dynamodb_lane = env.lanes()
     return IngestSettings(
         valkey=valkey,
-        processor_function=processor_function,
         dynamodb_lane=dynamodb_lane,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
         event_bus=env.text("EVENT_BUS_NAME"),
@@ -142,9 +127,12 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
 def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSettings:
     env = _environment(environ)
     return ProcessorSettings(
-        valkey=env.valkey(lease_ms=env.whole("LEASE_MS"), claim_ms=env.whole("CLAIM_TIMEOUT_MS")),
-        # Lambda itself says so: its successor is the same function.
-        processor_function=env.text("AWS_LAMBDA_FUNCTION_NAME"),
+        valkey=env.valkey(
+            # Lambda sets this variable: a processor's successor is the same function.
+            processor="AWS_LAMBDA_FUNCTION_NAME",
+            lease_ms=env.whole("LEASE_MS"),
+            claim_ms=env.whole("CLAIM_TIMEOUT_MS"),
+        ),
         conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
         idle_ms=env.whole("PROCESSOR_IDLE_MS"),
         handover_ms=env.whole("PROCESSOR_HANDOVER_MS"),
@@ -154,8 +142,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(executor_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
-        processor_function=env.text("PROCESSOR_FUNCTION_NAME"),
+        valkey=env.valkey(token_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
         dynamodb_lane=env.fallback(),
         emission=env.emission(),
     )
@@ -171,15 +158,14 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
 
 def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
     env = _environment(environ)
-    return WatchdogSettings(valkey=env.valkey(), processor_function=env.text("PROCESSOR_FUNCTION_NAME"))
+    return WatchdogSettings(env.valkey())
 
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
     env = _environment(environ)
-    valkey, processor_function, dynamodb_lane = env.lanes()
+    valkey, dynamodb_lane = env.lanes()
     return AdminSettings(
         valkey=valkey,
-        processor_function=processor_function,
         dynamodb_lane=dynamodb_lane,
         redrive_function=env.text("REDRIVE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),

@@ -15,14 +15,14 @@ from local.errors import LocalError
 try:
     from bufferctl.errors import Failed, errors_of_aws
     from bufferctl.stage import LOCAL, find_stage
-    from local import demo, logs
+    from local import demo, limits, logs
     from local.outputs import Outputs
     from local.progress import Progress
     from local.stage import LANES, ROOT, Stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-# A closed terminal or a `kill` ends like Ctrl-C: whatever was started is stopped on the way out.
+# A closed terminal or a `kill` ends the command as Ctrl-C does: it stops on the way out what it started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -58,21 +58,23 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m local", description=__doc__)
-    parser.add_argument("--home", type=Path, default=ROOT / ".local", help="folder of the stage; default: .local")
+    parser.add_argument("--home", type=Path, default=ROOT / ".local", help="the stage's folder; default: .local")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start and deploy; deploy again if it runs already")
-    up.add_argument("--overrides", type=_json_object, default={}, help="JSON laid over the stage in cdk.json")
-    up.add_argument("--lane", choices=LANES, help="default: of the running stage, else its `lane` in cdk.json")
+    up.add_argument(
+        "--overrides", type=_json_object, default={}, help="settings as JSON, which replace those of cdk.json"
+    )
+    up.add_argument("--lane", choices=LANES, help="default: the running stage's lane, or `lane` in cdk.json")
     up.add_argument("--yes", action="store_true", help="do not ask before replacing a stage of the other lane")
     commands.add_parser("down", help="stop everything that `up` started")
-    commands.add_parser("status", help="is it up, and where")
-    commands.add_parser("running", help="exits 0 if any process of it is left")
-    commands.add_parser("logs", help="follow the functions' logs")
+    commands.add_parser("status", help="say whether it is up, and at which URL")
+    commands.add_parser("running", help="exit with 0 if any of its processes is left")
+    commands.add_parser("logs", help="follow the logs of the functions")
     shown = commands.add_parser(
-        "demo", help="five WhatsApp fragments go in, one event comes out; up and down around it if need be"
+        "demo", help="send five WhatsApp fragments and show the one event; start and stop a stage if none is up"
     )
-    shown.add_argument("--reply", action="store_true", help="and the responder's answer to the customer")
-    shown.add_argument("--lane", choices=LANES, help="of the stage that is brought up for it")
+    shown.add_argument("--reply", action="store_true", help="show the responder's answer to the customer, too")
+    shown.add_argument("--lane", choices=LANES, help="the lane of the stage that is started for it")
     return parser.parse_args()
 
 
@@ -93,8 +95,8 @@ def _agree_to_replace(stage: Stage, overrides: dict[str, Any]) -> None:
     if lane is None or overrides.get("lane", lane) == lane:
         return
     print(
-        f"The running stage is of the {lane} lane and would be replaced. Lost would be {_waiting(stage)}, its rules, "
-        f"secrets, addresses and logs."
+        f"The running stage has the {lane} lane and would be replaced. This would delete {_waiting(stage)}, and the "
+        f"stage's rules, secrets, addresses and logs."
     )
     if not sys.stdin.isatty():
         raise LocalError("Nothing was done. Run `make down` first, or add ARGS=--yes; `make up` alone keeps the lane.")
@@ -103,13 +105,13 @@ def _agree_to_replace(stage: Stage, overrides: dict[str, Any]) -> None:
 
 
 def _waiting(stage: Stage) -> str:
-    """Say how many conversations wait, as `bufferctl status` counts them."""
+    """Say how many conversations are waiting, as `bufferctl status` counts them."""
     try:
         with errors_of_aws():
             running = find_stage(LOCAL, profile=None, region=None, outputs=stage.outputs_file)
             seen = running.ask("status")
     except Failed as error:
-        return f"what waits (it could not be counted: {error})"
+        return f"all waiting conversations (they could not be counted: {error})"
     waiting = seen["pending"] + seen["inflight"] + seen.get("windows", {}).get("open", 0)
     return f"{waiting} waiting {'conversation' if waiting == 1 else 'conversations'}"
 
@@ -121,11 +123,11 @@ def _processes(count: int) -> str:
 def _up(stage: Stage, *, overrides: dict[str, Any]) -> None:
     progress = Progress()
     outputs = stage.up(progress, overrides=overrides)
-    print(f"Up after {progress.elapsed_seconds:.1f} s; everything about it is in {_shown(stage.outputs_file)}.")
-    print(_how_to_send(outputs))
+    print(f"Up after {progress.elapsed_seconds:.1f} s. Its addresses and names are in {_shown(stage.outputs_file)}.")
+    print(how_to_send(outputs))
 
 
-def _how_to_send(outputs: Outputs) -> str:
+def how_to_send(outputs: Outputs) -> str:
     return f"""Send a message:
 
   body='{{"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}}'
@@ -149,11 +151,11 @@ def _status(stage: Stage) -> int:
 
 def _left(count: int) -> str:
     are, them = ("is", "it") if count == 1 else ("are", "them")
-    return f"({_processes(count)} of an earlier one {are} left: `make down` stops {them}.)"
+    return f"({_processes(count)} of an earlier stage {are} left: `make down` stops {them}.)"
 
 
 def _follow(stage: Stage) -> None:
-    for line in logs.follow(stage.outputs(), since_ms=int(time.time() * 1_000) - 60_000):
+    for line in logs.follow(stage.outputs(), since_ms=int(time.time() * 1_000) - limits.MAX_PAST_LOGS_MS):
         print(line, flush=True)
 
 
@@ -162,7 +164,7 @@ def _shown(path: Path) -> Path:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    # Once is enough: a second Ctrl-C must not cut short what the first one set off.
+    # A second Ctrl-C must not interrupt the clean-up that the first one began.
     for each in ENDINGS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""`.venv/bin/python -m local demo`: five fragments of one customer go in over HTTP, one event comes out on the bus."""
+"""Plays a customer who sends five fragments over HTTP, and shows the one event: `.venv/bin/python -m local demo`."""
 
 import json
 import sys
@@ -12,12 +12,13 @@ from typing import Any, TextIO
 from bufferctl.events import Arrival
 from local.errors import LocalError
 from local.events import Inbox, collect
+from local.limits import DEMO_BAR_CHARACTERS, DEMO_TICK_SECONDS, MAX_EVENT_SECONDS, MAX_SECOND_EVENT_SECONDS
 from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import Stage
 from local.webhooks import Webhooks, whatsapp, whatsapp_text
 
-# What the customer types, and how long they take for it.
+# The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (
     (0.0, "Hey"),
     (0.5, "I have a question"),
@@ -26,11 +27,6 @@ FRAGMENTS = (
     (1.9, "when will it arrive?"),
 )
 REPLIES = {"source": ["message-buffer"], "detail-type": ["messages.reply.sent"]}
-# Longer than any wait of the local stage's rules: after that, nothing more is coming.
-EVENT_SECONDS = 40.0
-QUIET_SECONDS = 3.0
-TICK_SECONDS = 0.1
-BAR_WIDTH = 30
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Sent:
 
 
 def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
-    """Whether exactly one event came, with exactly the five messages in order; and one reply, if that is asked for."""
+    """Return whether exactly one event came with the five messages in order, and, if `reply`, exactly one reply."""
     with (
         _started(stage, overrides) as outputs,
         collect(outputs) as inbox,
@@ -50,12 +46,12 @@ def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stre
         with Progress().step("Warm up"):
             _warm_up(webhooks, inbox)
         sent = _type_as_a_person(webhooks, view)
-        view.wait_for(sent[-1].due_at_ms, until=lambda: bool(_about(inbox, sent)), at_most_seconds=EVENT_SECONDS)
+        view.wait_for(sent[-1].due_at_ms, until=lambda: bool(_about(inbox, sent)), at_most_seconds=MAX_EVENT_SECONDS)
         arrivals = _about(inbox, sent)
         if arrivals:
             view.show_event(arrivals[0], due_at_ms=sent[-1].due_at_ms)
-            view.line(f"Listening {QUIET_SECONDS:.0f} s longer: nothing else may come …")
-            inbox.wait_until(lambda all_: len(_of(all_, sent)) > 1, timeout_seconds=QUIET_SECONDS)
+            view.line(f"Listening {MAX_SECOND_EVENT_SECONDS:.0f} s longer: a second event would be an error …")
+            inbox.wait_until(lambda all_: len(_of(all_, sent)) > 1, timeout_seconds=MAX_SECOND_EVENT_SECONDS)
         problem = _problem(_about(inbox, sent), sent)
         view.line(problem or "One event, five messages, in order.")
         if reply and not problem:
@@ -64,13 +60,13 @@ def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stre
 
 
 def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
-    """What went wrong with it."""
+    """Show the conversation with its reply; return what is wrong with the reply, or None."""
     conversation = asked.batch["conversationId"]
 
     def of_customer(all_: Sequence[Arrival]) -> list[Arrival]:
         return [each for each in all_ if each.batch["conversationId"] == conversation]
 
-    replies.wait_until(lambda all_: bool(of_customer(all_)), timeout_seconds=EVENT_SECONDS)
+    replies.wait_until(lambda all_: bool(of_customer(all_)), timeout_seconds=MAX_EVENT_SECONDS)
     came = of_customer(replies.arrivals)
     problem = None if len(came) == 1 else f"{len(came)} replies came instead of one. `make logs` may say why."
     if problem:
@@ -87,7 +83,7 @@ def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
 
 @contextmanager
 def _started(stage: Stage, overrides: Mapping[str, Any]) -> Iterator[Outputs]:
-    """The running stage as it is, or one with these overrides that is gone again afterwards."""
+    """Yield the outputs of the running stage; without one, start one with these overrides and stop it at the end."""
     with ExitStack() as afterwards:
         try:
             outputs = stage.outputs()
@@ -106,14 +102,14 @@ def _down(stage: Stage) -> None:
 
 
 def _warm_up(webhooks: Webhooks, inbox: Inbox) -> None:
-    """Somebody else's message: the functions' processes start with it, and the customer meets them running."""
+    """Send another customer's message, so that the functions' processes run before the demo measures them."""
     name = f"warm-up-{uuid.uuid4().hex}"
     webhooks.post("generic", {"account": "demo", "conversation": name, "id": name, "text": "warm-up"})
 
     def is_out(arrivals: Sequence[Arrival]) -> bool:
         return any(name in _ids(arrival) for arrival in arrivals)
 
-    inbox.wait_until(is_out, timeout_seconds=EVENT_SECONDS)
+    inbox.wait_until(is_out, timeout_seconds=MAX_EVENT_SECONDS)
 
 
 def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
@@ -145,7 +141,7 @@ def _about(inbox: Inbox, sent: Sequence[Sent]) -> list[Arrival]:
 
 
 def _of(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> list[Arrival]:
-    """The events of this customer: other people may use the stage meanwhile."""
+    """Return the events of this customer only, because other people may use the stage meanwhile."""
     ids = {each.message_id for each in sent}
     return [arrival for arrival in arrivals if ids & set(_ids(arrival))]
 
@@ -157,7 +153,7 @@ def _ids(arrival: Arrival) -> list[str]:
 def _problem(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> str | None:
     expected = [each.message_id for each in sent]
     if not arrivals:
-        return f"No event came within {EVENT_SECONDS:.0f} s. `make logs` may say why."
+        return f"No event came within {MAX_EVENT_SECONDS:.0f} s. `make logs` may say why."
     if len(arrivals) > 1:
         return f"{len(arrivals)} events came instead of one."
     if _ids(arrivals[0]) != expected:
@@ -166,7 +162,7 @@ def _problem(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> str | None:
 
 
 class View:
-    """Lines, and on a terminal a bar below them that shrinks as the timer runs."""
+    """Prints lines; on a terminal, it shows a bar below them that shrinks until the batch is due."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -177,12 +173,12 @@ class View:
         self._stream.flush()
 
     def wait_for(self, due_at_ms: int, *, until: Callable[[], bool], at_most_seconds: float) -> None:
-        """Show the time that is left to the due time, until something is the case."""
+        """Show the time left to the due time, until `until` returns True or `at_most_seconds` are over."""
         deadline = time.monotonic() + at_most_seconds
         whole_ms = max(1.0, due_at_ms - time.time() * 1_000)
         while not until() and (left := deadline - time.monotonic()) > 0:
             self._show_bar(max(0.0, due_at_ms - time.time() * 1_000), whole_ms)
-            time.sleep(min(TICK_SECONDS, left))
+            time.sleep(min(DEMO_TICK_SECONDS, left))
         self._stream.write(self._erased())
 
     def show_event(self, arrival: Arrival, *, due_at_ms: int) -> None:
@@ -193,8 +189,8 @@ class View:
 
     def _show_bar(self, left_ms: float, whole_ms: float) -> None:
         if self._live:
-            full = round(BAR_WIDTH * min(1.0, left_ms / whole_ms))
-            bar = "█" * full + "░" * (BAR_WIDTH - full)
+            full = round(DEMO_BAR_CHARACTERS * min(1.0, left_ms / whole_ms))
+            bar = "█" * full + "░" * (DEMO_BAR_CHARACTERS - full)
             self._stream.write(f"{self._erased()}  timer    {bar} {left_ms / 1_000:4.1f} s")
             self._stream.flush()
 

@@ -1,4 +1,4 @@
-"""Deploys the app onto the emulator with the real CDK CLI, and reads back what came out."""
+"""Deploys the app onto the emulator with the real CDK CLI, and returns the outputs of the stage."""
 
 import json
 import os
@@ -7,12 +7,14 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bufferctl import sessions
 from infra import cli
-from infra.config import LOCAL_API_ID
+from infra.stage_settings import LOCAL_API_ID
 from local import emulator, processes
 from local.errors import LocalError
+from local.limits import MAX_SHOWN_LOG_LINES
 from local.outputs import Outputs
 
 ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "responder")
@@ -31,11 +33,11 @@ class Cdk:
         self._instance = instance
 
     def bootstrap(self) -> None:
-        # In a folder without a cdk.json: the CLI would synthesize an app it does not need here.
+        # This folder has no cdk.json: with one, the CLI would synthesize the app, which bootstrapping does not need.
         self._run("bootstrap", f"aws://{emulator.ACCOUNT}/{self._region}", folder=self._folder)
 
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
-        """Deploy every stack of the local stage; the outputs of all, by name."""
+        """Deploy every stack of the local stage; return the outputs of all of them by name."""
         outputs = self._folder / "stack-outputs.json"
         arguments = [
             "deploy",
@@ -52,11 +54,11 @@ class Cdk:
         return {name: value for stack in stacks.values() for name, value in stack.items()}
 
     def _run(self, *arguments: str, folder: Path) -> None:
-        # Neither a person's profile nor a metadata service has a say in where this goes.
+        # The developer's AWS profile and a metadata service must not change where this is deployed.
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
-            # The CLI caches account numbers by access key: the emulator's must not get among real ones.
+            # The CLI caches account numbers by access key: the emulator's must not mix with those of real accounts.
             "CDK_HOME": str(self._folder / "home" / ".cdk"),
             **sessions.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
@@ -75,7 +77,7 @@ class Cdk:
         try:
             failed = process.wait()
         except BaseException:
-            # Ctrl-C did not reach it: it has a session of its own. Nobody may deploy on after `up` has ended.
+            # Ctrl-C does not reach the CLI, which has a session of its own: without this it would go on deploying.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
@@ -91,14 +93,14 @@ def read_back(
     valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
-    """Finish what the emulator's CloudFormation leaves undone, and say where everything is."""
+    """Set what the emulator's CloudFormation leaves out, write the webhook secrets, and return the outputs."""
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
     roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
-    # The template says so already; the emulator takes it only through this call.
+    # The template has this setting, too; the emulator accepts it only by this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
@@ -119,11 +121,12 @@ def read_back(
         RulesTableName=deployed["RulesTableName"],
         HoldingTableName=deployed.get("HoldingTableName"),
         TriggerQueueUrl=deployed.get("TriggerQueueUrl"),
+        CacheEndpoint=urlsplit(valkey_url).netloc if valkey_url else None,
     )
 
 
 def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
-    """As ingest reads them. Whoever plays Meta here knows one secret, and uses it as its verify token as well."""
+    """Return the secrets in the form that ingest reads; a Meta platform's secret is its verify token, too."""
     of_meta = {name: {"secret": webhook_secrets[name], "verifyToken": webhook_secrets[name]} for name in META}
     return {**webhook_secrets, **of_meta}
 
@@ -132,6 +135,6 @@ def _camel(role: str) -> str:
     return "".join(word.capitalize() for word in role.split("_"))
 
 
-def _last_lines(text: str, count: int = 25) -> str:
+def _last_lines(text: str, count: int = MAX_SHOWN_LOG_LINES) -> str:
     lines: Sequence[str] = text.strip().splitlines()
     return "\n".join(lines[-count:])

@@ -1,4 +1,4 @@
-"""The AWS emulator, in an environment of its own."""
+"""Installs the AWS emulator in a Python environment of its own, and starts it."""
 
 import hashlib
 import os
@@ -13,16 +13,15 @@ import urllib3
 
 from local import processes
 from local.errors import LocalError
+from local.limits import MAX_EMULATOR_HEALTH_SECONDS, MAX_EMULATOR_START_SECONDS, PROCESS_POLL_SECONDS
 
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 INHERITED = ("HOME", "LANG", "PATH", "TZ")
 ACCOUNT = "000000000000"
-START_SECONDS = 30.0
-POLL_SECONDS = 0.05
 
 
 def ensure_installed(folder: Path) -> Path:
-    """The interpreter of the emulator's environment, made anew when requirements or Python change."""
+    """Return the interpreter of the emulator's environment; build it again if its requirements or Python changed."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -30,7 +29,7 @@ def ensure_installed(folder: Path) -> Path:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False)
-    # The host's pip installs into it: an environment without pip is made in a tenth of the time.
+    # This environment's pip installs into the new one: `venv` takes ten times as long if it has to install a pip.
     command = [
         sys.executable,
         "-m",
@@ -50,17 +49,17 @@ def ensure_installed(folder: Path) -> Path:
 
 
 def start(*, python: Path, port: int, region: str, folder: Path, instance: str) -> None:
-    """Start the emulator; everything it writes goes below `folder`."""
+    """Start the emulator and wait until it answers; it writes only below `folder`."""
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    # What the functions see is what Lambda gives them, not the settings of whoever started this.
+    # The functions inherit this environment: they must see what Lambda gives them, not the developer's settings.
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ} | {
         "GATEWAY_PORT": str(port),
         "BIND_HOST": "127.0.0.1",
         "MINISTACK_HOST": "127.0.0.1",
         "MINISTACK_REGION": region,
         "MINISTACK_ACCOUNT_ID": ACCOUNT,
-        # Calls are signed, and a function may do what its role allows, as in AWS.
+        # The emulator then enforces IAM: it checks signatures and policies, as AWS does.
         "AUTH": "true",
         "TMPDIR": str(scratch),
         "S3_DATA_DIR": str(folder / "s3"),
@@ -74,11 +73,11 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
         log=folder.parent / "emulator.log",
         environment=environment,
     )
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + MAX_EMULATOR_START_SECONDS
     while not is_alive(port):
         if time.monotonic() > deadline:
-            raise LocalError(f"The emulator did not become ready on port {port}; see {folder.parent / 'emulator.log'}.")
-        time.sleep(POLL_SECONDS)
+            raise LocalError(f"The emulator did not start on port {port}: see {folder.parent / 'emulator.log'}.")
+        time.sleep(PROCESS_POLL_SECONDS)
 
 
 def url(port: int) -> str:
@@ -86,7 +85,8 @@ def url(port: int) -> str:
 
 
 def is_alive(port: int) -> bool:
+    health = f"{url(port)}/_ministack/health"
     try:
-        return urllib3.request("GET", f"{url(port)}/_ministack/health", timeout=2, retries=False).status == 200
+        return urllib3.request("GET", health, timeout=MAX_EMULATOR_HEALTH_SECONDS, retries=False).status == 200
     except urllib3.exceptions.HTTPError:
         return False

@@ -1,5 +1,5 @@
-"""What can go wrong with the local stage and is told in a sentence."""
+"""The errors of the local stage that a developer can act on."""
 
 
 class LocalError(RuntimeError):
-    """The local stage cannot do what it was asked; the message says why and what to do."""
+    """The local stage cannot carry out a command; the message is a sentence that says why and what to do."""

@@ -1,18 +1,19 @@
-"""What came out on the bus of a started stage."""
+"""Collects the events that a running stage puts on its bus."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bufferctl.events import LONG_POLL_SECONDS, Arrival, Subscription, subscribe
+from bufferctl.events import Arrival, Subscription, subscribe
+from bufferctl.limits import LONG_POLL_SECONDS
 from local.outputs import Outputs
 
 ALL_BATCHES = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready"]}
 
 
 class Inbox:
-    """What arrived so far, kept by a thread in the background."""
+    """The events that arrived so far; a thread in the background adds to them."""
 
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
@@ -24,7 +25,7 @@ class Inbox:
             return list(self._arrivals)
 
     def wait_until(self, enough: Callable[[Sequence[Arrival]], bool], *, timeout_seconds: float) -> bool:
-        """Wait until what arrived is enough; says whether it was in time."""
+        """Wait until `enough` accepts the events that arrived; return False if the time ran out before."""
         with self._changed:
             return self._changed.wait_for(lambda: enough(self._arrivals), timeout_seconds)
 
@@ -36,7 +37,7 @@ class Inbox:
 
 @contextmanager
 def collect(outputs: Outputs, *, pattern: dict[str, Any] = ALL_BATCHES) -> Iterator[Inbox]:
-    """An inbox that fills while one does something else."""
+    """Yield an inbox that collects the events of the bus until the block ends."""
     inbox = Inbox()
     done = threading.Event()
 

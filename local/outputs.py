@@ -1,4 +1,4 @@
-"""What a started local stage tells whoever wants to use it."""
+"""The addresses, names and secrets of a running local stage, as `up` writes them for its users."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from local.errors import LocalError
 
 @dataclass(frozen=True)
 class Outputs:
-    """The content of outputs.json; the names are part of the contract with tests and tools."""
+    """The content of outputs.json; tests and tools rely on its names."""
 
     ApiEndpoint: str
     EventBusName: str
     AwsEndpointUrl: str
     Region: str
     ValkeyUrl: str | None
-    """None where the DynamoDB lane stands alone."""
+    """It is None in a stage that has only the DynamoDB lane."""
     WebhookSecrets: dict[str, str]
     Functions: dict[str, str]
     LogGroups: dict[str, str]
@@ -28,11 +28,13 @@ class Outputs:
     OversizeBucketName: str
     RulesTableName: str
     HoldingTableName: str | None = None
-    """None, as the queue, where there is no DynamoDB lane."""
+    """It is None, like `TriggerQueueUrl`, in a stage without the DynamoDB lane."""
     TriggerQueueUrl: str | None = None
+    CacheEndpoint: str | None = None
+    """`host:port` of Valkey, under the name that the address has among the outputs of a stage in AWS."""
 
     def write(self, path: Path) -> None:
-        # Whoever waits for the file never reads half of it.
+        # A program that waits for the file must never read half of it.
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(asdict(self), indent=2) + "\n")
         unfinished.replace(path)
@@ -45,5 +47,5 @@ class Outputs:
             raise LocalError("The local stage is not up: start it with `make up`.") from error
 
     def client(self, service: str) -> Any:
-        """A boto3 client that talks to this stage's emulator."""
+        """Return a boto3 client that calls this stage's emulator."""
         return sessions.emulator_client(service, endpoint_url=self.AwsEndpointUrl, region=self.Region)

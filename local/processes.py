@@ -1,6 +1,6 @@
-"""Processes that belong to one instance of the local stage, known by a mark in their environment.
+"""Starts, finds and stops the processes of one instance of the local stage by a mark in their environment.
 
-Children inherit the mark, whatever session they are in; a process that merely got an old id does not have it.
+Children inherit the mark, even in another session. An unrelated process that reuses an old process id does not have it.
 """
 
 import os
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 
-MARK = "MESSAGE_BUFFER_INSTANCE"
-POLL_SECONDS = 0.05
+from local.limits import MAX_ENDING_SECONDS, PROCESS_POLL_SECONDS
 
-# They outlive who started them, as a rule. Where they do not, they are reaped when they were stopped.
+MARK = "MESSAGE_BUFFER_INSTANCE"
+
+# The processes usually outlive the command that started them. Those that it stops itself must be reaped.
 _started: list[subprocess.Popen[bytes]] = []
 
 
@@ -28,9 +29,9 @@ def start(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, marked, writing to `log`.
+    """Start a marked command in a session of its own, with its output appended to `log`.
 
-    `environment` is all it gets to see; without one it sees ours.
+    It inherits this process's environment, unless `environment` is given, which then replaces all of it.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -47,6 +48,7 @@ def start(
 
 
 def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Process]:
+    """Return the running processes of the instance, or only those of one program."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -58,8 +60,11 @@ def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Pr
     return found
 
 
-def stop(instance: str, *, program: str | None = None, grace_seconds: float = 3.0) -> int:
-    """Stop all processes of the instance, or of one of its programs, politely at first; says how many."""
+def stop(instance: str, *, program: str | None = None, grace_seconds: float = MAX_ENDING_SECONDS) -> int:
+    """Stop all processes of the instance, or only those of one program; return how many they were.
+
+    A process gets SIGTERM, and after `grace_seconds` SIGKILL.
+    """
     stopped = set()
     deadline = time.monotonic() + grace_seconds
     while processes := belonging_to(instance, program=program):
@@ -68,7 +73,7 @@ def stop(instance: str, *, program: str | None = None, grace_seconds: float = 3.
             if process.pid not in stopped or overdue:
                 _signal(process, signal.SIGKILL if overdue else signal.SIGTERM)
             stopped.add(process.pid)
-        psutil.wait_procs(processes, timeout=POLL_SECONDS)
+        psutil.wait_procs(processes, timeout=PROCESS_POLL_SECONDS)
     _started[:] = [process for process in _started if process.poll() is None]
     return len(stopped)
 

@@ -1,4 +1,4 @@
-"""Shows which step is at work and how long each took."""
+"""Shows the current step of a command, and how long each step took."""
 
 import sys
 import threading
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-TICK_SECONDS = 0.2
+from local.limits import PROGRESS_TICK_SECONDS
 
 
 class Progress:
-    """One line a step; on a terminal the line of the current one counts the seconds."""
+    """Prints one line for each step; on a terminal, the line of the current step counts the seconds."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
@@ -23,6 +23,7 @@ class Progress:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
+        """Show the block as a step, with its time and whether it failed."""
         began = time.monotonic()
         done = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(title, began, done), daemon=True)
@@ -39,7 +40,7 @@ class Progress:
             self._line(title, began, outcome, end="\n")
 
     def _tick(self, title: str, began: float, done: threading.Event) -> None:
-        while not done.wait(TICK_SECONDS):
+        while not done.wait(PROGRESS_TICK_SECONDS):
             self._line(title, began, "…", end="")
 
     def _line(self, title: str, began: float, outcome: str, *, end: str) -> None:

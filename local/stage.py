@@ -1,4 +1,4 @@
-"""One local stage: its folder, its processes, and the steps that bring it up and down."""
+"""Starts, updates and stops one local stage, which is a folder and the processes that its record names."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from typing import Any
 
 import urllib3
 
-from infra.config import LOCAL
 from infra.layer import Platform, build_layer
+from infra.stage_settings import LOCAL
 from local import deployment, emulator, processes, valkey
 from local.errors import LocalError
+from local.limits import FIRST_ANSWER_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS
 from local.outputs import Outputs
 from local.progress import Progress
 
 ROOT = Path(__file__).parent.parent
 REGION = "us-east-1"
 LANES = ("valkey", "dynamodb")
-READY_SECONDS = 30.0
-READY_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Instance:
-    """What was started last: the mark its processes carry, and their ports."""
+    """The record of the last start: the mark of its processes, and their ports."""
 
     mark: str
     valkey_port: int
     valkey_cluster_port: int
     emulator_port: int
     has_valkey: bool = True
-    """Not where the DynamoDB lane stands alone."""
+    """It is False in a stage that has only the DynamoDB lane."""
 
     @property
     def lane(self) -> str:
@@ -47,7 +46,7 @@ class Instance:
 
 
 class Stage:
-    """The local stage kept in `home`; another home is another stage, and both may run."""
+    """The local stage in the folder `home`; stages in other folders may run beside it."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -56,9 +55,10 @@ class Stage:
         self.outputs_file = home / "outputs.json"
 
     def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
-        """Bring the stage up, or bring the running one up to date; nothing is left running if that fails.
+        """Start and deploy the stage, or deploy what changed onto the running one; return its outputs.
 
-        The lane stays as it is unless `overrides` names the other one: then a new stage replaces the running one.
+        If a start fails, it stops every process again. The running stage keeps its lane, unless `overrides` names the
+        other one: then a new stage replaces it.
         """
         with self._lock(), ExitStack() as on_failure:
             instance = self._running()
@@ -69,7 +69,7 @@ class Stage:
                 secrets = Outputs.read(self.outputs_file).WebhookSecrets
             else:
                 self._clear(progress)
-                # What it logged stays, to be read; the next `up` clears it away.
+                # The processes' logs remain for the developer until the next `up` removes them.
                 on_failure.callback(self._stop_processes)
                 instance = self._start(progress, has_valkey=has_valkey)
             outputs = self._deploy(instance, progress, overrides=over, secrets=secrets)
@@ -80,19 +80,19 @@ class Stage:
             return outputs
 
     def down(self, progress: Progress) -> int:
-        """Stop everything this stage started and remove what it wrote; says how many processes there were."""
+        """Stop every process of this stage and remove its files; return how many processes there were."""
         with self._lock(), progress.step("Stop"):
             return self._stop()
 
     def outputs(self) -> Outputs:
-        """The outputs of the running stage."""
+        """Return the outputs of the running stage; raise LocalError if it is not up."""
         if not self._running():
             raise LocalError("The local stage is not up: start it with `make up`.")
         return Outputs.read(self.outputs_file)
 
     @contextmanager
     def without_valkey(self) -> Iterator[None]:
-        """Valkey is gone inside, and back with all it knew afterwards."""
+        """Stop Valkey for the duration of the block; afterwards start it again with its data."""
         instance = self._recorded()
         assert instance, "the stage is up"
         valkey.stop(instance=instance.mark)
@@ -108,6 +108,7 @@ class Stage:
         return instance.lane if instance else None
 
     def processes(self) -> int:
+        """Return how many processes of this stage are running."""
         instance = self._recorded()
         return len(processes.belonging_to(instance.mark)) if instance else 0
 
@@ -120,7 +121,7 @@ class Stage:
         of_valkey, of_its_cluster, of_emulator = _free_ports(3)
         instance = Instance(uuid.uuid4().hex, of_valkey, of_its_cluster, of_emulator, has_valkey)
         self._run.mkdir(parents=True, exist_ok=True)
-        # Before anything is started: whatever happens next, `down` knows what to look for.
+        # Written before the first process starts, so that `down` finds each of them whatever happens next.
         self._record.write_text(json.dumps(asdict(instance)))
         if has_valkey:
             with progress.step("Start Valkey"):
@@ -193,7 +194,7 @@ class Stage:
 
     def _clear(self, progress: Progress) -> None:
         if self._record.exists():
-            with progress.step("Stop the running stage" if self._running() else "Clear away a stale instance"):
+            with progress.step("Stop the running stage" if self._running() else "Stop what is left of a stage"):
                 self._stop()
 
     def _stop(self) -> int:
@@ -213,7 +214,7 @@ class Stage:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise LocalError("Another `up` or `down` of this stage is at work: wait for it to finish.") from error
+                raise LocalError("Another `up` or `down` of this stage is running: wait until it has ended.") from error
             yield
 
 
@@ -224,7 +225,7 @@ def _lane(overrides: Mapping[str, Any]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    # All are held until the last is chosen, so that none comes twice.
+    # All sockets stay open until the last port is chosen, so that no port is chosen twice.
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -233,11 +234,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until_answering(url: str) -> None:
-    """An unsigned POST is refused by a healthy ingest: it need not be accepted to be an answer."""
-    deadline = time.monotonic() + READY_SECONDS
+    """Wait until ingest answers an unsigned POST with a refusal: only a healthy ingest refuses."""
+    deadline = time.monotonic() + MAX_FIRST_ANSWER_SECONDS
     while True:
         try:
-            answer = urllib3.request("POST", url, json={}, timeout=READY_SECONDS, retries=False)
+            answer = urllib3.request("POST", url, json={}, timeout=MAX_FIRST_ANSWER_SECONDS, retries=False)
             if answer.status < 500 and answer.status != 404:
                 return
             problem = f"{answer.status} {answer.data[:500].decode(errors='replace')}"
@@ -245,4 +246,4 @@ def _wait_until_answering(url: str) -> None:
             problem = str(error)
         if time.monotonic() > deadline:
             raise LocalError(f"The webhook does not answer: {problem}")
-        time.sleep(READY_POLL_SECONDS)
+        time.sleep(FIRST_ANSWER_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""A real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless appears."""
+"""Starts a real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless appears."""
 
 import time
 from collections.abc import Callable
@@ -10,14 +10,13 @@ import redis
 
 from local import processes
 from local.errors import LocalError
+from local.limits import MAX_VALKEY_PING_SECONDS, MAX_VALKEY_START_SECONDS, PROCESS_POLL_SECONDS
 
 PROGRAM = "valkey-server"
-START_SECONDS = 10.0
-POLL_SECONDS = 0.02
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server; on the folder of an earlier one it has its data and its slots back."""
+    """Start the server and give it every slot; in the folder of an earlier server it has that one's data and slots."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,
@@ -26,11 +25,11 @@ def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
         "cluster-enabled": "yes",
         "cluster-port": cluster_port,
         "cluster-announce-ip": "127.0.0.1",
-        # As the managed service: what has no time to live is never evicted.
+        # As in the managed service: keys without a time to live are never evicted.
         "maxmemory-policy": "volatile-lru",
         "appendonly": "yes",
         "save": "",
-        # A title would be written over the environment, and with it over the mark the process is known by.
+        # The server would write a process title over its environment, and so over the mark that identifies it.
         "set-proc-title": "no",
     }
     command = [str(_binary())] + [word for name, value in settings.items() for word in (f"--{name}", str(value))]
@@ -47,7 +46,7 @@ def url(port: int) -> str:
 
 
 def is_alive(port: int) -> bool:
-    with redis.Redis(host="127.0.0.1", port=port, socket_timeout=1) as client:
+    with redis.Redis(host="127.0.0.1", port=port, socket_timeout=MAX_VALKEY_PING_SECONDS) as client:
         try:
             return bool(client.ping())
         except redis.RedisError:
@@ -55,7 +54,7 @@ def is_alive(port: int) -> bool:
 
 
 def wait_until_ready(port: int) -> None:
-    """Wait until the node serves its slots: about two seconds after they were assigned."""
+    """Wait until the node serves its slots, which is about two seconds after it was given them."""
     with redis.Redis(host="127.0.0.1", port=port) as client:
         _until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok", port=port)
 
@@ -71,13 +70,13 @@ def _assign_all_slots(port: int) -> None:
 
 
 def _until(done: Callable[[], bool], *, port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + MAX_VALKEY_START_SECONDS
     while time.monotonic() < deadline:
         with suppress(redis.ConnectionError, redis.BusyLoadingError):
             if done():
                 return
-        time.sleep(POLL_SECONDS)
-    raise LocalError(f"Valkey did not become ready on port {port}.")
+        time.sleep(PROCESS_POLL_SECONDS)
+    raise LocalError(f"Valkey did not start on port {port}: see run/valkey.log in the stage's folder.")
 
 
 def _binary() -> Path:

@@ -1,4 +1,4 @@
-"""Webhooks as the platforms send them: their JSON, their signature, over HTTP."""
+"""Sends webhooks as the platforms send them: in their JSON, with their signature, over HTTP."""
 
 import base64
 import hashlib
@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
+from local.limits import MAX_WEBHOOK_ANSWER_SECONDS
 from local.outputs import Outputs
 
 SIGNATURE_HEADER = {
@@ -23,7 +24,6 @@ SIGNATURE_HEADER = {
     "telegram": "X-Telegram-Bot-Api-Secret-Token",
 }
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
-ANSWER_SECONDS = 30.0
 
 Json = dict[str, Any]
 
@@ -42,19 +42,19 @@ class Answer:
 
 
 class Webhooks:
-    """A platform, to the webhooks of a started stage."""
+    """Calls the webhooks of a running stage as a platform does."""
 
     def __init__(self, outputs: Outputs, *, connections: int = 50) -> None:
         self._outputs = outputs
-        # A lost answer is what platforms redeliver for: whoever wants that sends again.
-        self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=ANSWER_SECONDS)
+        # No retries: a test that plays a platform decides itself whether it sends again after a lost answer.
+        self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=MAX_WEBHOOK_ANSWER_SECONDS)
 
     def post(
         self, platform: str, body: object, *, headers: Mapping[str, str] | None = None, route: str = "webhook"
     ) -> Answer:
-        """POST a signed body: bytes as they are, Twilio's fields as a form, anything else as JSON.
+        """POST a signed body: bytes unchanged, Twilio's fields as a form, everything else as JSON.
 
-        `headers` come over the usual ones.
+        `headers` replace the usual ones of the same name.
         """
         raw, content_type = _encoded(platform, body)
         answer = self._http.request(
@@ -66,7 +66,7 @@ class Webhooks:
         return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
     def tell_typing(self, body: object) -> Answer:
-        """Tell that somebody is typing."""
+        """POST to the typing route of the generic platform."""
         return self.post("generic", body, route="typing")
 
     def get(self, platform: str, query: Mapping[str, str]) -> Answer:
@@ -77,7 +77,7 @@ class Webhooks:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
-        """The header that proves a body to come from this platform; none for a platform without a secret."""
+        """Return the header that proves the body's origin, or no header for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
@@ -102,7 +102,7 @@ def _encoded(platform: str, body: object) -> tuple[bytes, str]:
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """As Twilio signs; `url` is the one that the function sees, which is without the emulator's own path."""
+    """Sign a form as Twilio does; `url` is as ingest sees it, without the emulator's own path."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()
@@ -123,7 +123,7 @@ def whatsapp_status(message_id: str, *, recipient: str, status: str = "delivered
 
 
 def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: str = "106540352242922") -> Json:
-    """A POST of the Cloud API with one change."""
+    """Return the body of a Cloud API webhook with one change."""
     value: Json = {
         "messaging_product": "whatsapp",
         "metadata": {"display_phone_number": "15550783881", "phone_number_id": phone_number_id},
@@ -139,19 +139,19 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
 
 
 def meta(platform: str, *events: Json, account: str, user: str) -> Json:
-    """A POST of Messenger or Instagram: `events` are what stands beside sender and recipient."""
+    """Return the body of a Messenger or Instagram webhook; `events` are merged with sender and recipient."""
     common = {"sender": {"id": user}, "recipient": {"id": account}, "timestamp": int(time.time() * 1_000)}
     entry = {"id": account, "time": int(time.time() * 1_000), "messaging": [common | event for event in events]}
     return {"object": "page" if platform == "messenger" else platform, "entry": [entry]}
 
 
 def twilio_message(message_sid: str, text: str, *, sender: str, to: str = "+15558675310") -> dict[str, str]:
-    """The fields of Twilio's form; for WhatsApp both numbers begin with `whatsapp:`."""
+    """Return the fields of Twilio's form; for WhatsApp both numbers begin with `whatsapp:`."""
     return {"MessageSid": message_sid, "From": sender, "To": to, "Body": text, "NumMedia": "0", "SmsStatus": "received"}
 
 
 def telegram_message(message_id: int, text: str, *, user: int, chat: Json | None = None, edited: bool = False) -> Json:
-    """An update of Telegram, of a private chat unless another is given."""
+    """Return an update of Telegram, from a private chat with the user unless `chat` is given."""
     message: Json = {
         "message_id": message_id,
         "from": {"id": user, "is_bot": False, "first_name": "Ada"},

@@ -1,36 +1,37 @@
--- buffer_message: keep one message, move its conversation's timer, say whether a processor must be started.
+-- buffer_message: store one message, move its conversation's timer, answer whether to start a processor.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[5]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
--- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  message_id             str   the provider's, unique in its conversation
+-- ARGV[3]  message_id             str   the provider's id, unique in its conversation
 -- ARGV[4]  payload                bytes opaque
 -- ARGV[5]  silence_ms             int
--- ARGV[6]  typing_ms              int   after a gap shorter than this, wait so long; 0, or more than silence_ms
+-- ARGV[6]  typing_ms              int   after a gap shorter than typing_ms, wait typing_ms; 0, or more than silence_ms
 -- ARGV[7]  max_wait_ms            int
 -- ARGV[8]  max_messages           int
 -- ARGV[9]  min_messages           int
--- ARGV[10] flush_reason           str   '' = wait; otherwise due now, for this reason
--- ARGV[11] adaptive               str   '' = off; otherwise 'k floor_ms ceiling_ms': k deviations above the author's mean gap
--- ARGV[12] start_id               str   this call, the same again on a retry of it
--- ARGV[13] start_ms               int   how long a start reservation stands
--- ARGV[14] horizon_ms             int   work due later than this is left to the watchdog
+-- ARGV[10] flush_reason           str   '' = wait; any other = due now, for this reason
+-- ARGV[11] adaptive               str   '' = off; 'k floor_ms ceiling_ms' = wait k deviations above the author's mean gap
+-- ARGV[12] start_id               str   names this call; a retry sends the same
+-- ARGV[13] start_ms               int   lifetime of a start reservation
+-- ARGV[14] horizon_ms             int   work due further ahead is left to the watchdog
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
 -- Repeat   answers DUPLICATE, with the same start reservation
--- Keeps    due <= first arrival + max wait, or the end of a hold; a frozen batch's retry is not moved
+-- Keeps    due <= first arrival + max wait, or the end of a hold; the time of a frozen batch's retry
 
 local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, seen_key, held_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local conv_key, msgs_key, seen_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
--- The hot path: these stay strings, since arithmetic turns them into numbers by itself.
+-- The hot path: these remain strings, because Lua's arithmetic converts them by itself, and the places of the buffer's
+-- line are bare numbers, because the functions of include/open_buffer make this script 6 % slower.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
@@ -44,18 +45,18 @@ if call('ZADD', seen_key, 'NX', now, message_id) == 0 then
   word, count = 'DUPLICATE', call('LLEN', msgs_key)
 else
   count = call('RPUSH', msgs_key, payload)
-  -- Times are 13 digits in the open buffer, and stay strings where they are only copied.
-  local first_at, last_at, mode, rest, why
+  -- Times are 13 digits in the open buffer, and remain strings where the script only copies them.
+  local first_at, last_at, mode, rest, reason
   if buffer then
     first_at, last_at, mode, rest = sub(buffer, 1, 13), sub(buffer, 14, 26), sub(buffer, 40, 40), sub(buffer, 40, 50)
   else
     local conv = call('HMGET', conv_key, 'generation', 'last_at', 'frozen')
-    local held = call('ZSCORE', held_key, conversation)
+    local held = call('ZSCORE', holds_key, conversation)
     first_at, last_at, mode = now, conv[2], conv[3] and 'f' or held and 'h' or '-'
     rest = mode .. (conv[1] or '0000000000')
     call('PERSIST', seen_key) -- the ids of waiting messages may neither expire nor be evicted
   end
-  -- Hosts' clocks differ a little: inside one conversation time does not run back. A clock that is a minute off is wrong.
+  -- Hosts' clocks differ a little: inside one conversation time does not run back. A clock a minute off is wrong.
   local arrived_at, gap_ms = now, last_at and now_ms - last_at
   if gap_ms and gap_ms < 0 then
     if gap_ms >= -60000 then arrived_at = last_at end
@@ -81,48 +82,32 @@ else
 
   local old_due_at = due_at
   if buffer and old_due_at <= now_ms then
-    why = sub(buffer, 51) -- it is due already, and stays so: the message joins its batch
+    reason = sub(buffer, 51) -- already due, and remains due: the message joins that batch
   else
     local latest_at = first_at + max_wait_ms
-    due_at, why = arrived_at + wait_ms, 'silence'
-    if count - min_messages < 0 or due_at >= latest_at then due_at, why = latest_at, 'max_wait' end
-    if count - max_messages >= 0 and due_at >= now_ms then due_at, why = now_ms, 'max_messages' end
-    if flush_reason ~= '' and due_at >= now_ms then due_at, why = now_ms, flush_reason end
+    due_at, reason = arrived_at + wait_ms, 'silence'
+    if count - min_messages < 0 or due_at >= latest_at then due_at, reason = latest_at, 'max_wait' end
+    if count - max_messages >= 0 and due_at >= now_ms then due_at, reason = now_ms, 'max_messages' end
+    if flush_reason ~= '' and due_at >= now_ms then due_at, reason = now_ms, flush_reason end
     if mode ~= '-' then
-      local held_until = tonumber(call('ZSCORE', held_key, conversation)) or 0
-      if held_until > now_ms and due_at < held_until then due_at, why = held_until, 'hold' end
+      local held_until = tonumber(call('ZSCORE', holds_key, conversation)) or 0
+      if held_until > now_ms and due_at < held_until then due_at, reason = held_until, 'hold' end
     end
   end
-  call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. why)
+  call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. reason)
 
   -- Behind a frozen batch the schedule is that batch's; complete_batch schedules this buffer.
   if mode ~= 'f' then
     if not buffer then
       call('ZADD', pending_key, due_at, conversation)
     elseif due_at < old_due_at then
-      -- pending is touched only to bring a time forward; later times are read from the open buffer by claim_due.
+      -- Only an earlier time is written to pending; claim_due reads a later one from the open buffer.
       call('ZADD', pending_key, 'XX', due_at, conversation)
     end
   end
 end
 
 if due_at then
-  -- begin wanted (the same lines in every script that schedules; a test compares them)
-  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-    if due_at - string.sub(alive, 14) < 0 then
-      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-      redis.call('LPUSH', wake_key, 1)
-      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-    end
-  elseif due_at <= now_ms + horizon_ms then
-    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-      redis.call('HDEL', processor_key, 'starting_by')
-      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-      start = 1
-    end
-  end
-  -- end wanted
+  -- include start_or_wake
 end
 return {word, due_at or -1, count, start}

@@ -1,29 +1,31 @@
--- cancel_buffer: drop what the conversation holds; nothing older than this call is waiting any more.
+-- cancel_buffer: drop all messages that the conversation holds at this moment.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[4]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
--- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
+-- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- KEYS[8]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  cancel_id              str   this call, or the message that asked for it; the same again on a retry
+-- ARGV[3]  cancel_id              str   this call, or the message that asked for it; a retry sends the same
 -- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
 -- Returns  {"CANCELLED", generation, buffered, frozen, leaving} | {"REPEATED", generation}
--- Repeat   REPEATED, however late: what came since is not dropped
--- Keeps    a batch that an executor holds cannot be called back (leaving = 1): it may come out once, but is not tried again
+-- Repeat   REPEATED, however late; newer messages are kept
+-- Keeps    leaving = 1: a conversation processor holds the batch; it may come out once, but is not tried again
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now_ms, conversation, cancel_id, seen_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
+-- include open_buffer: last_at_of, base_of
+
 local buffer = redis.call('HGET', open_key, conversation)
 if redis.call('ZSCORE', seen_key, cancel_id) then
   local generation = tonumber(redis.call('HGET', conv_key, 'generation')) or 0
-  if buffer then generation = string.sub(buffer, 41, 50) + redis.call('LLEN', msgs_key) end
+  if buffer then generation = base_of(buffer) + redis.call('LLEN', msgs_key) end
   return {'REPEATED', generation}
 end
 local buffered, frozen = redis.call('LLEN', msgs_key), redis.call('LLEN', batch_key)
@@ -35,8 +37,8 @@ redis.call('ZREM', inflight_key, conversation)
 redis.call('HDEL', conv_key, 'frozen')
 local generation = (redis.call('HGET', conv_key, 'generation') or 0) + 1
 if buffer then
-  generation = string.sub(buffer, 41, 50) + buffered + 1
-  redis.call('HSET', conv_key, 'last_at', string.sub(buffer, 14, 26))
+  generation = base_of(buffer) + buffered + 1
+  redis.call('HSET', conv_key, 'last_at', last_at_of(buffer))
 end
 redis.call('HSET', conv_key, 'generation', string.format('%010d', generation))
 redis.call('ZADD', seen_key, now_ms, cancel_id)

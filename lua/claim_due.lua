@@ -1,18 +1,18 @@
 -- claim_due: move conversations whose wait is over from pending to inflight, and plan the next look.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:claimed     list  what the last claim that found something answered
+-- KEYS[6]  {b<shard>}:claimed     list  answer of the last claim that found something
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  limit                  int   at most this many are looked at, 1..1000
--- ARGV[4]  claim_ms               int   how long an executor may take to take the batch
--- ARGV[5]  look_ms                int   the processor looks again after this at the latest
--- ARGV[6]  call_id                str   this call, the same again on a retry of it
--- Returns  {"CLAIMED", next_due_at_ms | -1, conversation, due_at_ms, ...} | {"LOST"}
+-- ARGV[3]  limit                  int   look at this many conversations at most, 1..1000
+-- ARGV[4]  claim_ms               int   time that the conversation processor has to take the batch
+-- ARGV[5]  look_ms                int   the processor looks again after look_ms at the latest
+-- ARGV[6]  call_id                str   names this call; a retry sends the same
+-- Returns  {"CLAIMED", next_due_at_ms | -1, (conversation, due_at_ms)...} | {"LOST"}
 -- Repeat   the same claims again, until the next claim
 -- Keeps    a conversation is in pending or in inflight, never in both
 
@@ -20,6 +20,8 @@ local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], math.min(tonumber(ARGV[3]), 1000)
 local claim_ms, look_ms, call_id = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+
+-- include open_buffer: due_at_of, mode_of
 
 local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')
 local alive = redis.call('HGET', open_key, '')
@@ -37,7 +39,7 @@ elseif #found > 0 then
   for i, conversation in ipairs(conversations) do
     local due_at, buffer = tonumber(found[2 * i]), buffers[i]
     -- Later messages moved the timer. (A frozen batch's retry is not moved by what waits behind it.)
-    if buffer and string.sub(buffer, 40, 40) ~= 'f' then due_at = math.max(due_at, tonumber(string.sub(buffer, 27, 39))) end
+    if buffer and mode_of(buffer) ~= 'f' then due_at = math.max(due_at, due_at_of(buffer)) end
     local list, score = claimed, now_ms + claim_ms
     if due_at > now_ms then
       list, score = later, due_at

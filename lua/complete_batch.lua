@@ -1,34 +1,37 @@
--- complete_batch: the batch is out; forget it, and schedule what came meanwhile.
+-- complete_batch: forget a batch that is out, and schedule the messages that came meanwhile.
 --
--- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor    hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake         list  at most one element
--- KEYS[6]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[6]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[7]  {b<shard>}:batch:<id>   list  the frozen batch
--- KEYS[8]  {b<shard>}:taken:<id>   hash  the frozen batch's identity and executor
+-- KEYS[8]  {b<shard>}:taken:<id>   hash  the frozen batch's id, times and owner
 -- KEYS[9]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
--- KEYS[12] {b<shard>}:held         zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[12] {b<shard>}:held         zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
--- ARGV[3]  token                   str   the one that took the batch
+-- ARGV[3]  token                   str   the token that took the batch
 -- ARGV[4]  seen_ms                 int   how long an idle conversation is remembered
--- ARGV[5]  max_emitted             int   remember so many of the conversation's batches
--- ARGV[6]  start_id                str   this call, the same again on a retry of it
--- ARGV[7]  start_ms                int   how long a start reservation stands
--- ARGV[8]  horizon_ms              int   work due later than this is left to the watchdog
+-- ARGV[5]  max_emitted             int   number of batches that the conversation remembers
+-- ARGV[6]  start_id                str   names this call; a retry sends the same
+-- ARGV[7]  start_ms                int   lifetime of a start reservation
+-- ARGV[8]  horizon_ms              int   work due further ahead is left to the watchdog
 -- Returns  {"COMPLETED", due_at_ms | -1, count, start} | {"STALE"}
 -- Repeat   COMPLETED again, with the same start reservation, until the next batch is completed
--- Keeps    an old executor's completion leaves a newer batch untouched
+-- Keeps    a newer batch: an old conversation processor's completion does not touch it
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local seen_key, emitted_key, held_key = KEYS[10], KEYS[11], KEYS[12]
+local seen_key, emitted_key, holds_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_emitted, start_id, start_ms, horizon_ms = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+
+-- include open_buffer: first_at_of, due_at_of
+-- include changed_buffer: with_mode
 
 local taken = redis.call('HMGET', taken_key, 'token', 'batch_id', 'last_at')
 local first_call = taken[1] == token
@@ -36,14 +39,14 @@ if not first_call and redis.call('HGET', conv_key, 'completed_by') ~= token then
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
-local due_at = buffer and tonumber(string.sub(buffer, 27, 39))
+local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
-  redis.call('ZREM', pending_key, conversation) -- recovered meanwhile: the executor was slow, not dead
+  redis.call('ZREM', pending_key, conversation) -- recovered meanwhile: the conversation processor was slow, not dead
   -- Ids are forgotten by age, but never those of messages that still wait (a clock may have been a minute off).
   local old_ms = now_ms - seen_ms
-  if buffer then old_ms = math.min(old_ms, string.sub(buffer, 1, 13) - 60001) end
+  if buffer then old_ms = math.min(old_ms, first_at_of(buffer) - 60001) end
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', old_ms)
   redis.call('HDEL', conv_key, 'frozen')
   redis.call('HSET', conv_key, 'completed_by', token)
@@ -51,8 +54,8 @@ if first_call then
   redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)
   redis.call('PEXPIRE', emitted_key, seen_ms)
   if buffer then
-    local mode = redis.call('ZSCORE', held_key, conversation) and 'h' or '-'
-    redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 39) .. mode .. string.sub(buffer, 41))
+    local mode = redis.call('ZSCORE', holds_key, conversation) and 'h' or '-'
+    redis.call('HSET', open_key, conversation, with_mode(buffer, mode))
     redis.call('ZADD', pending_key, due_at, conversation)
   else
     redis.call('PEXPIRE', conv_key, seen_ms)
@@ -61,22 +64,6 @@ if first_call then
 end
 
 if due_at then
-  -- begin wanted (the same lines in every script that schedules; a test compares them)
-  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-    if due_at - string.sub(alive, 14) < 0 then
-      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-      redis.call('LPUSH', wake_key, 1)
-      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-    end
-  elseif due_at <= now_ms + horizon_ms then
-    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-      redis.call('HDEL', processor_key, 'starting_by')
-      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-      start = 1
-    end
-  end
-  -- end wanted
+  -- include start_or_wake
 end
 return {'COMPLETED', due_at or -1, redis.call('LLEN', msgs_key), start}

@@ -1,46 +1,32 @@
--- delete_message: take a buffered message out; the last one takes the buffer with it.
+-- delete_message: remove a buffered message; the buffer goes with its last message.
 --
--- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight     zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[4]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[5]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[7]  {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
 -- ARGV[1]  conversation            str
 -- ARGV[2]  message_id              str
--- ARGV[3]  id_line                 bytes how a payload of this message begins
--- ARGV[4]  limit                   int   look at no more than this many messages, newest first
+-- ARGV[3]  id_line                 bytes the first line of this message's payload
+-- ARGV[4]  limit                   int   search at most this many messages, newest first
 -- ARGV[5]  seen_ms                 int   how long an idle conversation is remembered
--- ARGV[6]  max_emitted             int   so many of the conversation's batches are remembered
+-- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 -- Repeat   ABSENT
--- Keeps    a frozen batch; the id stays known, so that a redelivery does not bring the message back
+-- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
 local limit, seen_ms, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- begin find (the same lines in edit_message, delete_message and find_message; a test compares them)
-local function find(list_key)
-  local payloads = redis.call('LRANGE', list_key, -limit, -1)
-  local before = math.max(0, redis.call('LLEN', list_key) - limit)
-  for i = #payloads, 1, -1 do
-    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
-  end
-end
-local function absent()
-  local arrived_at = redis.call('ZSCORE', seen_key, message_id)
-  if not arrived_at then return {'ABSENT', 0, ''} end
-  -- It came out in the earliest batch that ends no earlier than it arrived.
-  local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
-  -- When older batches may have been forgotten, it may as well have been in one of those.
-  if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return {'ABSENT', 1, ''} end
-  return {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
-end
--- end find
+-- include open_buffer: last_at_of, base_of
+-- include changed_buffer: with_base
+-- include find: find, absent
+
 local position, payload = find(msgs_key)
 if not position then
   if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
@@ -49,12 +35,12 @@ end
 
 redis.call('LREM', msgs_key, -1, payload)
 local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
-local base = string.format('%010d', string.sub(buffer, 41, 50) + 1) -- generation = base + count does not go back
+local base = string.format('%010d', base_of(buffer) + 1) -- generation = base + count does not go back
 if remaining > 0 then
-  redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 40) .. base .. string.sub(buffer, 51))
+  redis.call('HSET', open_key, conversation, with_base(buffer, base))
 else
   redis.call('HDEL', open_key, conversation)
-  redis.call('HSET', conv_key, 'generation', base, 'last_at', string.sub(buffer, 14, 26))
+  redis.call('HSET', conv_key, 'generation', base, 'last_at', last_at_of(buffer))
   if redis.call('HEXISTS', conv_key, 'frozen') == 0 then
     redis.call('ZREM', pending_key, conversation)
     redis.call('ZREM', inflight_key, conversation)

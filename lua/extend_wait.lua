@@ -1,4 +1,4 @@
--- extend_wait: the author is typing; wait a little longer, within the bound.
+-- extend_wait: wait a little longer, within the bound, because the author is typing.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- ARGV[1]  now_ms                 int
@@ -12,12 +12,15 @@
 local open_key = KEYS[1]
 local now_ms, conversation, extend_ms, max_wait_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
+-- include open_buffer: first_at_of, due_at_of
+-- include changed_buffer: with_due_at
+
 local buffer = redis.call('HGET', open_key, conversation)
 if not buffer then return {'EMPTY'} end
-local old_due_at, latest_at = tonumber(string.sub(buffer, 27, 39)), tonumber(string.sub(buffer, 1, 13)) + max_wait_ms
+local old_due_at, latest_at = due_at_of(buffer), first_at_of(buffer) + max_wait_ms
 local due_at = math.min(now_ms + extend_ms, latest_at)
 if old_due_at <= now_ms or due_at <= old_due_at then return {'UNMOVED', old_due_at} end
 
-local why = due_at == latest_at and 'max_wait' or 'silence'
-redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. string.sub(buffer, 40, 50) .. why)
+local reason = due_at == latest_at and 'max_wait' or 'silence'
+redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, reason))
 return {'EXTENDED', due_at}

@@ -1,14 +1,14 @@
--- find_message: where is this message now?
+-- find_message: say where a message is now.
 --
--- KEYS[1]  {b<shard>}:conv:<id>    hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[1]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[2]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
 -- KEYS[3]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[4]  {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[5]  {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
 -- ARGV[1]  message_id              str
--- ARGV[2]  id_line                 bytes how a payload of this message begins
--- ARGV[3]  limit                   int   look at no more than this many messages, newest first
--- ARGV[4]  max_emitted             int   so many of the conversation's batches are remembered
+-- ARGV[2]  id_line                 bytes the first line of this message's payload
+-- ARGV[3]  limit                   int   search at most this many messages, newest first
+-- ARGV[4]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"WAITING", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 -- Repeat   reads again
 -- Keeps    everything
@@ -16,24 +16,8 @@
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local message_id, id_line, limit, max_emitted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
--- begin find (the same lines in edit_message, delete_message and find_message; a test compares them)
-local function find(list_key)
-  local payloads = redis.call('LRANGE', list_key, -limit, -1)
-  local before = math.max(0, redis.call('LLEN', list_key) - limit)
-  for i = #payloads, 1, -1 do
-    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
-  end
-end
-local function absent()
-  local arrived_at = redis.call('ZSCORE', seen_key, message_id)
-  if not arrived_at then return {'ABSENT', 0, ''} end
-  -- It came out in the earliest batch that ends no earlier than it arrived.
-  local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
-  -- When older batches may have been forgotten, it may as well have been in one of those.
-  if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return {'ABSENT', 1, ''} end
-  return {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
-end
--- end find
+-- include find: find, absent
+
 local position = find(msgs_key)
 if position then return {'WAITING', position} end
 if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end

@@ -1,58 +1,45 @@
--- hold_buffer: a human has taken over; keep messages back until resumed, or until the ceiling.
+-- hold_buffer: keep messages back until resumed, or until the ceiling, because a human has taken over.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
--- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[6]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
+-- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  held_until_ms          int   the ceiling: held no longer than this
--- ARGV[4]  start_id               str   this call, the same again on a retry of it
--- ARGV[5]  start_ms               int   how long a start reservation stands
--- ARGV[6]  horizon_ms             int   work due later than this is left to the watchdog
+-- ARGV[3]  held_until_ms          int   the ceiling: the hold ends at this time
+-- ARGV[4]  start_id               str   names this call; a retry sends the same
+-- ARGV[5]  start_ms               int   lifetime of a start reservation
+-- ARGV[6]  horizon_ms             int   work due further ahead is left to the watchdog
 -- Returns  {"HELD", held_until_ms, start}
--- Repeat   the same hold
--- Keeps    a frozen batch goes its way; what was claimed but not taken comes back; a longer hold is not shortened
+-- Repeat   the same hold again
+-- Keeps    a frozen batch; a longer hold. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, conv_key, held_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation, held_until = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
-held_until = math.max(held_until, tonumber(redis.call('ZSCORE', held_key, conversation)) or 0)
-redis.call('ZADD', held_key, held_until, conversation)
+-- include open_buffer: due_at_of, reason_of
+-- include changed_buffer: with_due_at, with_mode
+
+held_until = math.max(held_until, tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0)
+redis.call('ZADD', holds_key, held_until, conversation)
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
 if buffer then
   local frozen = redis.call('HEXISTS', conv_key, 'frozen') == 1
-  local due_at, mode, why = tonumber(string.sub(buffer, 27, 39)), frozen and 'f' or 'h', string.sub(buffer, 51)
+  local due_at, mode, reason = due_at_of(buffer), frozen and 'f' or 'h', reason_of(buffer)
   if due_at < held_until then
-    due_at, why = held_until, 'hold'
+    due_at, reason = held_until, 'hold'
     if not frozen then
       redis.call('ZREM', inflight_key, conversation)
       redis.call('ZADD', pending_key, due_at, conversation)
     end
   end
-  redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. mode .. string.sub(buffer, 41, 50) .. why)
-  -- begin wanted (the same lines in every script that schedules; a test compares them)
-  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-    if due_at - string.sub(alive, 14) < 0 then
-      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-      redis.call('LPUSH', wake_key, 1)
-      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-    end
-  elseif due_at <= now_ms + horizon_ms then
-    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-      redis.call('HDEL', processor_key, 'starting_by')
-      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-      start = 1
-    end
-  end
-  -- end wanted
+  redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))
+  -- include start_or_wake
 end
 return {'HELD', held_until, start}

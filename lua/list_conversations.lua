@@ -1,18 +1,20 @@
--- list_conversations: one page of the conversations that a shard holds something for.
+-- list_conversations: list one page of the conversations that a shard holds something for.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- ARGV[1]  cursor                 str   'open:0' to begin with; then the one of the page before
--- ARGV[2]  limit                  int   look at about so many, 1..1000; a small shard comes at once
--- Returns  {"PAGE", next_cursor | "", conversation, state = "PENDING" | "INFLIGHT", scheduled_at_ms, ...}
+-- ARGV[1]  cursor                 str   'open:0' for the first page; then the previous page's next_cursor
+-- ARGV[2]  limit                  int   look at about this many, 1..1000; a small shard comes on one page
+-- Returns  {"PAGE", next_cursor | "", (conversation, state = "PENDING" | "INFLIGHT", scheduled_at_ms)...}
 -- Repeat   reads again
 -- Keeps    everything
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local cursor, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
 
--- Open buffers first: they are found wherever they move. Those without one have a frozen batch and nothing behind it.
+-- include open_buffer: due_at_of, mode_of
+
+-- Open buffers first: a buffer remains in open wherever it is scheduled. The others have only a frozen batch.
 local source, position = string.match(cursor, '^(%l+):(%d+)$')
 local list_key = ({open = open_key, inflight = inflight_key, pending = pending_key})[source]
 local page = redis.call(source == 'open' and 'HSCAN' or 'ZSCAN', list_key, position, 'COUNT', limit)
@@ -27,8 +29,8 @@ for i = 1, #page[2], 2 do
     local state, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
     if not scheduled_at then
       state, scheduled_at = 'INFLIGHT', tonumber(redis.call('ZSCORE', inflight_key, conversation))
-    elseif buffer and string.sub(buffer, 40, 40) ~= 'f' then
-      scheduled_at = math.max(scheduled_at, tonumber(string.sub(buffer, 27, 39)))
+    elseif buffer and mode_of(buffer) ~= 'f' then
+      scheduled_at = math.max(scheduled_at, due_at_of(buffer))
     end
     reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = conversation, state, scheduled_at
   end

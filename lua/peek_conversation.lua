@@ -1,22 +1,25 @@
 -- peek_conversation: look at a conversation without changing it.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[4]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[4]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
--- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
--- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
+-- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  conversation           str
--- ARGV[2]  limit                  int   at most this many payloads, oldest first, 0..1000
--- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, why | "", count, first_at_ms | -1, last_at_ms | -1, generation, held_until_ms | -1, batch_id | "", attempt, frozen, payload...}
+-- ARGV[2]  limit                  int   answer this many payloads at most, oldest first, 0..1000
+-- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, reason | "", count, first_at_ms | -1,
+--           last_at_ms | -1, generation, held_until_ms | -1, batch_id | "", attempt, frozen, payloads...}
 -- Repeat   reads again
 -- Keeps    everything
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local msgs_key, batch_key, taken_key, held_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local msgs_key, batch_key, taken_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
+
+-- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 
 local word, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
 if not scheduled_at then
@@ -25,13 +28,13 @@ if not scheduled_at then
 end
 local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
 local conv = redis.call('HMGET', conv_key, 'last_at', 'generation', 'frozen')
-local first_at, last_at, due_at, generation, why = -1, tonumber(conv[1]) or -1, -1, tonumber(conv[2]) or 0, ''
+local first_at, last_at, due_at, generation, reason = -1, tonumber(conv[1]) or -1, -1, tonumber(conv[2]) or 0, ''
 if buffer then
-  first_at, last_at = tonumber(string.sub(buffer, 1, 13)), tonumber(string.sub(buffer, 14, 26))
-  due_at, generation, why = tonumber(string.sub(buffer, 27, 39)), string.sub(buffer, 41, 50) + count, string.sub(buffer, 51)
+  first_at, last_at = tonumber(first_at_of(buffer)), tonumber(last_at_of(buffer))
+  due_at, generation, reason = due_at_of(buffer), base_of(buffer) + count, reason_of(buffer)
   if word == 'PENDING' and not conv[3] then scheduled_at = math.max(scheduled_at, due_at) end
 end
-local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or -1
-return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, held_until,
+local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation)) or -1
+return {word, scheduled_at or -1, due_at, reason, count, first_at, last_at, generation, held_until,
   conv[3] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
   unpack(limit > 0 and redis.call('LRANGE', msgs_key, 0, limit - 1) or {})}

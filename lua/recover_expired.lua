@@ -1,24 +1,26 @@
--- recover_expired: put back what dead executors left behind, and report the shard's health.
+-- recover_expired: return the claims of dead conversation processors to pending, and report the shard's health.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
--- ARGV[2]  limit                  int   at most this many are put back, 1..1000
--- ARGV[3]  start_id               str   this call, the same again on a retry of it
--- ARGV[4]  start_ms               int   how long a start reservation stands
--- ARGV[5]  horizon_ms             int   work due later than this is left to the watchdog
--- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversation...}
--- Repeat   nothing left to put back; the same start reservation
--- Keeps    nothing stays in flight without an executor; a hold that stands
+-- ARGV[2]  limit                  int   return this many at most, 1..1000
+-- ARGV[3]  start_id               str   names this call; a retry sends the same
+-- ARGV[4]  start_ms               int   lifetime of a start reservation
+-- ARGV[5]  horizon_ms             int   work due further ahead is left to the watchdog
+-- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversations...}
+-- Repeat   finds no claim left to return; the same start reservation
+-- Keeps    no conversation remains in flight beyond its deadline; holds that have not ended
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, held_key = KEYS[4], KEYS[5], KEYS[6]
+local processor_key, wake_key, holds_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+
+-- include open_buffer: due_at_of, mode_of
 
 local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
 if #expired > 0 then
@@ -29,39 +31,23 @@ if #expired > 0 then
   redis.call('ZADD', pending_key, unpack(back))
 end
 
--- Holds that ran out; this clock may be a minute ahead.
-redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)
+-- Forget holds that ran out. This clock may be a minute ahead.
+redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)
 
--- The oldest by true due time: later messages may have moved a timer without touching pending. What lies behind the
--- entries looked at is due no earlier than the last of them says.
+-- The oldest by exact due time: later messages may have moved a timer without touching pending. Entries beyond these
+-- have higher scores, so they cannot be due earlier than the last one read.
 local due_at = math.huge
 local oldest = redis.call('ZRANGE', pending_key, 0, limit, 'WITHSCORES')
 for i = 1, #oldest, 2 do
   local score = tonumber(oldest[i + 1])
   if score >= due_at then break end
   local buffer = i < 2 * limit and redis.call('HGET', open_key, oldest[i])
-  if buffer and string.sub(buffer, 40, 40) ~= 'f' then score = math.max(score, tonumber(string.sub(buffer, 27, 39))) end
+  if buffer and mode_of(buffer) ~= 'f' then score = math.max(score, due_at_of(buffer)) end
   due_at = math.min(due_at, score)
 end
 
 local alive, start = redis.call('HGET', open_key, ''), 0
--- begin wanted (the same lines in every script that schedules; a test compares them)
-if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-  if due_at - string.sub(alive, 14) < 0 then
-    redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-    redis.call('LPUSH', wake_key, 1)
-    redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-  end
-elseif due_at <= now_ms + horizon_ms then
-  local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-  local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-  if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-    redis.call('HDEL', processor_key, 'starting_by')
-    redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-    start = 1
-  end
-end
--- end wanted
+-- include start_or_wake
 local heartbeat_at = tonumber(redis.call('HGET', processor_key, 'heartbeat_at')) or -1
 return {'RECOVERED', redis.call('ZCARD', pending_key), redis.call('ZCARD', inflight_key),
   due_at < math.huge and due_at or -1, heartbeat_at, start, unpack(expired)}

@@ -1,18 +1,18 @@
--- release_lease: leave the shard; refused to an idle processor while work is near, handed over otherwise.
+-- release_lease: end the caller's lease; an idle processor must stay while work is near.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  reason                 str   'idle': only if nothing is near; 'handover': always, for a successor
--- ARGV[4]  start_id               str   this call, the same again on a retry of it
--- ARGV[5]  start_ms               int   how long a start reservation stands
--- ARGV[6]  horizon_ms             int   work due later than this is left to the watchdog
+-- ARGV[3]  reason                 str   'idle': only if no work is near; 'handover': always, for a successor
+-- ARGV[4]  start_id               str   names this call; a retry sends the same
+-- ARGV[5]  start_ms               int   lifetime of a start reservation
+-- ARGV[6]  horizon_ms             int   work due further ahead is left to the watchdog
 -- Returns  {"RELEASED", next_due_at_ms | -1, start} | {"PENDING", next_due_at_ms} | {"LOST"}
 -- Repeat   after a hand-over, RELEASED with the same reservation; otherwise LOST
--- Keeps    no message falls between "the processor looked" and "the processor left"
+-- Keeps    no message arrives unseen between the last look and the end of the lease
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now_ms, lease_id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]

@@ -1,4 +1,4 @@
--- renew_lease: prolong the processor's lease and beat its heart.
+-- renew_lease: prolong the processor's lease and record its heartbeat.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[2]  {b<shard>}:processor   hash  the shard's lease and start reservation
@@ -7,7 +7,7 @@
 -- ARGV[3]  lease_ms               int
 -- Returns  {"RENEWED", expires_at_ms} | {"LOST"}
 -- Repeat   renews again
--- Keeps    a lease that ran out is not revived: others may have acted on its end
+-- Keeps    an ended lease remains ended: others may have acted on its end
 
 local open_key, processor_key = KEYS[1], KEYS[2]
 local now, now_ms, lease_id, lease_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])

@@ -1,57 +1,44 @@
--- resume_buffer: end a hold; what was held is due now.
+-- resume_buffer: end a hold; the messages that it kept back are due now.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[5]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  start_id               str   this call, the same again on a retry of it
--- ARGV[4]  start_ms               int   how long a start reservation stands
--- ARGV[5]  horizon_ms             int   work due later than this is left to the watchdog
--- Returns  {"RESUMED", due_at_ms | -1, start} | {"NOT_HELD", due_at_ms | -1, start}
--- Repeat   NOT_HELD, with the same start reservation
--- Keeps    the order behind a frozen batch
+-- ARGV[3]  start_id               str   names this call; a retry sends the same
+-- ARGV[4]  start_ms               int   lifetime of a start reservation
+-- ARGV[5]  horizon_ms             int   work due further ahead is left to the watchdog
+-- Returns  {"RESUMED", due_at_ms | -1, start} | {"NOT_ON_HOLD", due_at_ms | -1, start}
+-- Repeat   NOT_ON_HOLD, with the same start reservation
+-- Keeps    messages behind a frozen batch wait for it
 
-local pending_key, open_key, processor_key, wake_key, held_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending_key, open_key, processor_key, wake_key, holds_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
+-- include open_buffer: due_at_of, mode_of, reason_of
+-- include changed_buffer: with_due_at, with_mode
+
 local state = redis.call('HMGET', open_key, conversation, '')
-local buffer, alive, start, word = state[1], state[2], 0, 'NOT_HELD'
-local due_at = buffer and tonumber(string.sub(buffer, 27, 39))
-local held_until = tonumber(redis.call('ZSCORE', held_key, conversation))
+local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'
+local due_at = buffer and due_at_of(buffer)
+local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation))
 if held_until then
-  redis.call('ZREM', held_key, conversation)
-  if held_until > now_ms then word = 'RESUMED' end -- otherwise the hold had run out by itself
+  redis.call('ZREM', holds_key, conversation)
+  if held_until > now_ms then word = 'RESUMED' end -- if not, the hold had run out by itself
   if buffer then
-    local mode, why = string.sub(buffer, 40, 40) == 'f' and 'f' or '-', string.sub(buffer, 51)
+    local mode, reason = mode_of(buffer) == 'f' and 'f' or '-', reason_of(buffer)
     if word == 'RESUMED' and due_at > now_ms then
-      due_at, why = now_ms, 'resume'
-      if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end -- XX: or it is in flight
+      due_at, reason = now_ms, 'resume'
+      if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end -- XX: not if it is in flight
     end
-    redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. mode .. string.sub(buffer, 41, 50) .. why)
+    redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))
   end
 end
 
 if due_at then
-  -- begin wanted (the same lines in every script that schedules; a test compares them)
-  if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-    if due_at - string.sub(alive, 14) < 0 then
-      redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-      redis.call('LPUSH', wake_key, 1)
-      redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-    end
-  elseif due_at <= now_ms + horizon_ms then
-    local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-    local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-    if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-      redis.call('HDEL', processor_key, 'starting_by')
-      redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-      start = 1
-    end
-  end
-  -- end wanted
+  -- include start_or_wake
 end
 return {word, due_at or -1, start}

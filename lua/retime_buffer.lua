@@ -1,44 +1,47 @@
--- retime_buffer: the rules were changed while a buffer is open; wait as they would have it.
+-- retime_buffer: move an open buffer's timer to where changed rules would have it.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
--- KEYS[5]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[5]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
--- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; in the past, it has no effect
+-- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  silence_ms             int
--- ARGV[4]  typing_ms              int   when the buffer's mean gap is shorter than this, wait so long; 0, or more than silence_ms
+-- ARGV[4]  typing_ms              int   if the buffer's mean gap is shorter than typing_ms, wait typing_ms; 0, or more than silence_ms
 -- ARGV[5]  max_wait_ms            int
 -- ARGV[6]  max_messages           int
 -- ARGV[7]  min_messages           int
--- ARGV[8]  flush_reason           str   '' = wait; otherwise due now, for this reason
--- ARGV[9]  adaptive               str   '' = off; otherwise 'k floor_ms ceiling_ms': k deviations above the author's mean gap
--- ARGV[10] start_id               str   this call, the same again on a retry of it
--- ARGV[11] start_ms               int   how long a start reservation stands
--- ARGV[12] horizon_ms             int   work due later than this is left to the watchdog
+-- ARGV[8]  flush_reason           str   '' = wait; any other = due now, for this reason
+-- ARGV[9]  adaptive               str   '' = off; 'k floor_ms ceiling_ms' = wait k deviations above the author's mean gap
+-- ARGV[10] start_id               str   names this call; a retry sends the same
+-- ARGV[11] start_ms               int   lifetime of a start reservation
+-- ARGV[12] horizon_ms             int   work due further ahead is left to the watchdog
 -- Returns  {"RETIMED", due_at_ms, count, start} | {"UNMOVED", due_at_ms} | {"EMPTY"}
 -- Repeat   the same again, with the same start reservation
--- Keeps    what is due stays due; due <= first arrival + max wait, or the end of a hold; a frozen batch's retry is not moved
+-- Keeps    a due buffer remains due; due <= first arrival + max wait, or the end of a hold; the time of a frozen batch's retry
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, held_key = KEYS[5], KEYS[6], KEYS[7]
+local conv_key, msgs_key, holds_key = KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_messages, min_messages, flush_reason, adaptive = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local start_id, start_ms, horizon_ms = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
 
+-- include open_buffer: first_at_of, last_at_of, due_at_of, mode_of, reason_of
+-- include changed_buffer: with_due_at
+
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
 if not buffer then return {'EMPTY'} end
-local old_due_at, mode, why = tonumber(string.sub(buffer, 27, 39)), string.sub(buffer, 40, 40), string.sub(buffer, 51)
+local old_due_at, mode, reason = due_at_of(buffer), mode_of(buffer), reason_of(buffer)
 if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 
 local count, due_at = redis.call('LLEN', msgs_key), old_due_at
 if old_due_at > now_ms then
-  local first_at, last_at, wait_ms = tonumber(string.sub(buffer, 1, 13)), tonumber(string.sub(buffer, 14, 26)), silence_ms
+  local first_at, last_at, wait_ms = first_at_of(buffer), last_at_of(buffer), silence_ms
   local conv = redis.call('HMGET', conv_key, 'gap_mean', 'gap_dev')
   if adaptive ~= '' and conv[1] then
     local k, floor_ms, ceiling_ms = string.match(adaptive, '(%S+) (%S+) (%S+)')
@@ -46,34 +49,18 @@ if old_due_at > now_ms then
   elseif count > 1 and (last_at - first_at) / (count - 1) < typing_ms then
     wait_ms = typing_ms
   end
-  due_at, why = last_at + wait_ms, 'silence'
-  if count < min_messages or due_at >= first_at + max_wait_ms then due_at, why = first_at + max_wait_ms, 'max_wait' end
-  due_at = math.max(due_at, now_ms) -- by the new rules it was due before they were made
-  if count >= max_messages then due_at, why = now_ms, 'max_messages' end
-  if flush_reason ~= '' then due_at, why = now_ms, flush_reason end
-  local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
-  if held_until > now_ms and due_at < held_until then due_at, why = held_until, 'hold' end
+  due_at, reason = last_at + wait_ms, 'silence'
+  if count < min_messages or due_at >= first_at + max_wait_ms then due_at, reason = first_at + max_wait_ms, 'max_wait' end
+  due_at = math.max(due_at, now_ms) -- the new rules would have made it due earlier
+  if count >= max_messages then due_at, reason = now_ms, 'max_messages' end
+  if flush_reason ~= '' then due_at, reason = now_ms, flush_reason end
+  local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0
+  if held_until > now_ms and due_at < held_until then due_at, reason = held_until, 'hold' end
   -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('HDEL', open_key, conversation)
-  redis.call('HSET', open_key, conversation, string.sub(buffer, 1, 26) .. due_at .. string.sub(buffer, 40, 50) .. why)
+  redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, reason))
   if mode ~= 'f' and due_at < old_due_at then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end
 end
 
--- begin wanted (the same lines in every script that schedules; a test compares them)
-if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-  if due_at - string.sub(alive, 14) < 0 then
-    redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-    redis.call('LPUSH', wake_key, 1)
-    redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-  end
-elseif due_at <= now_ms + horizon_ms then
-  local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-  local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-  if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-    redis.call('HDEL', processor_key, 'starting_by')
-    redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-    start = 1
-  end
-end
--- end wanted
+-- include start_or_wake
 return {'RETIMED', due_at, count, start}

@@ -1,21 +1,21 @@
--- retry_batch: the batch could not be emitted; keep it frozen and try again later.
+-- retry_batch: keep a batch that could not be emitted frozen, and schedule another try.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
+-- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  token                  str   the one that took the batch
+-- ARGV[3]  token                  str   the token that took the batch
 -- ARGV[4]  retry_at_ms            int
--- ARGV[5]  start_id               str   this call, the same again on a retry of it
--- ARGV[6]  start_ms               int   how long a start reservation stands
--- ARGV[7]  horizon_ms             int   work due later than this is left to the watchdog
+-- ARGV[5]  start_id               str   names this call; a retry sends the same
+-- ARGV[6]  start_ms               int   lifetime of a start reservation
+-- ARGV[7]  horizon_ms             int   work due further ahead is left to the watchdog
 -- Returns  {"RETRIED", due_at_ms, start} | {"STALE"}
--- Repeat   RETRIED again, with the same start reservation, until somebody else has taken the batch
--- Keeps    batch id and content; new messages do not move the retry
+-- Repeat   RETRIED again, with the same start reservation, until another conversation processor has taken the batch
+-- Keeps    the batch's id and content; new messages do not move the retry
 
 local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local wake_key, taken_key = KEYS[5], KEYS[6]
@@ -29,21 +29,5 @@ redis.call('HSET', taken_key, 'token_until', 0)
 redis.call('ZADD', pending_key, due_at, conversation)
 
 local alive, start = redis.call('HGET', open_key, ''), 0
--- begin wanted (the same lines in every script that schedules; a test compares them)
-if alive and alive > now then -- it begins with the 13 digits of the lease's last millisecond
-  if due_at - string.sub(alive, 14) < 0 then
-    redis.call('DEL', wake_key) -- a removing command first, see recover_expired
-    redis.call('LPUSH', wake_key, 1)
-    redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')
-  end
-elseif due_at <= now_ms + horizon_ms then
-  local starting = redis.call('HMGET', processor_key, 'starting_until', 'starting_by')
-  local ahead_ms = (starting[1] or 0) - now_ms -- far ahead: made by a host whose clock is wrong
-  if ahead_ms <= 0 or ahead_ms > 2 * start_ms or starting[2] == start_id then
-    redis.call('HDEL', processor_key, 'starting_by')
-    redis.call('HSET', processor_key, 'starting_until', now_ms + start_ms, 'starting_by', start_id)
-    start = 1
-  end
-end
--- end wanted
+-- include start_or_wake
 return {'RETRIED', due_at, start}

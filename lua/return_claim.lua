@@ -1,18 +1,18 @@
--- return_claim: put a claimed conversation back because no executor could be sent for it.
+-- return_claim: return a claimed conversation to pending, because no conversation processor could be started for it.
 --
--- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms, or earlier where the open buffer says so
+-- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
+-- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  lease_id               str
 -- ARGV[4]  due_at_ms              int   when to try again
 -- Returns  {"RETURNED", due_at_ms} | {"BUSY"} | {"STALE"} | {"LOST"}
 -- Repeat   answers STALE and changes nothing
--- Keeps    an executor that got the invocation after all keeps its batch
+-- Keeps    a conversation processor that started after all keeps its batch
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, taken_key = KEYS[4], KEYS[5], KEYS[6]

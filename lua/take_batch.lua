@@ -1,37 +1,40 @@
--- take_batch: freeze a claimed conversation's messages as its batch, or give the same frozen batch again.
+-- take_batch: freeze a claimed conversation's messages as its batch, or answer the batch that is frozen already.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[2]  {b<shard>}:inflight    zset  conversation -> deadline_ms
--- KEYS[3]  {b<shard>}:conv:<id>   hash  what outlasts a buffer: generation, frozen batch, rhythm
+-- KEYS[3]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[4]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[5]  {b<shard>}:batch:<id>  list  the frozen batch
--- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's identity and executor
+-- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  token                  str   unique to this executor's run
--- ARGV[4]  executor_ms            int   how long the executor may take to complete the batch
+-- ARGV[3]  token                  str   unique to this run of the conversation processor
+-- ARGV[4]  token_ms               int   time that the conversation processor has to complete the batch
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
--- ARGV[6]  limit                  int   most messages in one batch, 1..1000
--- ARGV[7]  max_bytes              int   nor more than this many bytes of payload, but always one message
--- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, why, left_out | nil, payload...} | {"BUSY", until_ms} | {"STALE"}
+-- ARGV[6]  limit                  int   this many messages in one batch at most, 1..1000
+-- ARGV[7]  max_bytes              int   this many bytes of payload at most, but always one message
+-- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, reason, left_out | nil, payloads...}
+--          | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   the same batch, attempt and token
 -- Keeps    once taken, the id and the content of a batch never change
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local now_ms, conversation, token, executor_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local now_ms, conversation, token, token_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000), tonumber(ARGV[7])
+
+-- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key,
   'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at', 'due_at', 'why', 'left_out')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
-local generation, first_at, last_at, due_at, why, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
+local generation, first_at, last_at, due_at, reason, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
 if owner ~= token and token_until > now_ms then return {'BUSY', token_until} end
 
 if not batch_id then
   local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
-  first_at, last_at, due_at = string.sub(buffer, 1, 13), string.sub(buffer, 14, 26), string.sub(buffer, 27, 39)
-  generation, why = string.sub(buffer, 41, 50) + count, string.sub(buffer, 51)
+  first_at, last_at, due_at = first_at_of(buffer), last_at_of(buffer), due_at_of(buffer)
+  generation, reason = base_of(buffer) + count, reason_of(buffer)
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- A removing command first: when memory is full the server refuses a script whose first write could grow.
   redis.call('HDEL', open_key, conversation)
@@ -46,20 +49,20 @@ if not batch_id then
     redis.call('RENAME', msgs_key, batch_key)
   else
     for _ = 1, fit do redis.call('LMOVE', msgs_key, batch_key, 'LEFT', 'RIGHT') end
-    -- What is left over is newer than this batch: its own generation, and due as soon as this one is done.
+    -- The remaining messages are newer than this batch: they get their own generation, and are due after this batch.
     local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
   end
   redis.call('HSET', conv_key, 'frozen', batch_id, 'generation', string.format('%010d', generation), 'last_at', last_at)
   redis.call('PERSIST', conv_key)
   redis.call('HSET', taken_key, 'batch_id', batch_id, 'generation', generation,
-    'first_at', first_at, 'last_at', last_at, 'due_at', due_at, 'why', why)
+    'first_at', first_at, 'last_at', last_at, 'due_at', due_at, 'why', reason)
 end
 
 if owner ~= token then attempt = attempt + 1 end
 -- A removing command first: when memory is full the server refuses a script whose first write could grow.
 redis.call('HDEL', taken_key, 'token_until')
-redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + executor_ms)
-redis.call('ZADD', inflight_key, 'XX', now_ms + executor_ms, conversation)
-return {'TAKEN', batch_id, attempt, tonumber(generation), tonumber(first_at), tonumber(last_at), tonumber(due_at), why,
+redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
+redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms, conversation)
+return {'TAKEN', batch_id, attempt, tonumber(generation), tonumber(first_at), tonumber(last_at), tonumber(due_at), reason,
   left_out, unpack(redis.call('LRANGE', batch_key, 0, -1))}

@@ -1,4 +1,4 @@
-"""The one clock: milliseconds since 1970. Everything that needs the time is given a Clock, so tests own it."""
+"""The clock: milliseconds since 1970. Everything that needs the time gets a Clock, so that tests control it."""
 
 from collections.abc import Callable
 from time import time_ns

@@ -1,21 +1,21 @@
 """The errors of the message buffer.
 
 MessageBufferError
-├── InvalidInput                what the caller sent cannot be accepted; sending it again will not help
+├── InvalidInput                the caller's input cannot be accepted; sending it again will not help
 │   ├── InvalidId
 │   ├── InvalidRules
 │   ├── MalformedMessage
 │   └── MessageTooLarge
 ├── InvalidSettings             a function's environment lacks a variable, or one has an impossible value
-├── RulesConflict               somebody else has changed these rules since they were read
-├── LockLost                    (retryable) somebody else works on what was ours
+├── RulesConflict               another operator has changed these rules since they were read
+├── LockLost                    (retryable) the lock has expired, and another run may have it
 ├── SendFailed                  (retryable) an AWS service refused, or did not answer in time
-└── StoreError                  Valkey did not do what it was asked to do
+└── StoreError                  Valkey did not do a call
     ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
     ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses to grow
     ├── StoreThrottled          (retryable) the cache is at its request limit
     ├── StoreSignInRefused      (retryable) the cache does not accept the user, or its password or token
-    └── ScriptInvariantBroken   a script failed, or answered what its header does not allow: a bug
+    └── ScriptInvariantBroken   a bug: a script failed, or its answer is not among those its header names
 """
 
 from typing import ClassVar
@@ -78,7 +78,7 @@ class StoreThrottled(StoreError):
 
 
 class StoreSignInRefused(StoreError):
-    # A token may be refused in passing, while rights are spreading or many sign in at once.
+    # A valid token may be refused for a moment, while rights spread or many functions sign in at once.
     retryable = True
 
 

@@ -1,4 +1,4 @@
-"""Keeps something of ours ours while work goes on: a message invisible to others, a lock from running out."""
+"""A heartbeat prolongs a lock, or the time for which a message is hidden, while work goes on."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -6,10 +6,10 @@ from types import TracebackType
 
 
 class Heartbeat:
-    """Calls `beat` again and again, in the background, from when its block is entered until it is left.
+    """Calls `beat` regularly in the background while its block runs.
 
-    A beat that fails is the last one. Whoever works asks `check()` before a step that only the owner may take: it
-    raises what the beat raised.
+    A beat that fails is the last one. Call `check()` before a step that only the lock's owner may take; it raises the
+    error of the failed beat.
     """
 
     def __init__(self, beat: Callable[[], None], *, every_seconds: float) -> None:
@@ -17,10 +17,11 @@ class Heartbeat:
         self._every_seconds = every_seconds
         self._left = Event()
         self._error: Exception | None = None
-        # A daemon: a beat that hangs in a call must not keep the process from ending.
+        # A beat that hangs in a call must not keep the process from ending.
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
     def check(self) -> None:
+        """Raise the error of the beat that failed, if one did."""
         if self._error is not None:
             raise self._error
 
@@ -32,13 +33,13 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left.set()
-        # A beat that is on its way would otherwise lengthen what is about to be given up.
+        # A beat under way would otherwise prolong the lock after its owner has released it.
         self._thread.join()
 
     def _run(self) -> None:
         while not self._left.wait(self._every_seconds):
             try:
                 self._beat()
-            except Exception as error:  # noqa: BLE001 - whatever it was, what it kept may be lost: `check` tells
+            except Exception as error:  # noqa: BLE001 - after any error the lock may be lost; `check` raises it
                 self._error = error
                 return

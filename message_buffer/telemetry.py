@@ -1,10 +1,10 @@
-"""What the functions say about themselves: one structured line a decision, and metrics.
+"""The functions' logs and metrics: one structured line for each decision, and counts.
 
-Ids of conversations are in the lines, because nothing can be followed without them. What people wrote, their
-names and the secrets of the platforms are not: whoever adds a field here keeps it so.
+Lines contain the ids of conversations, because an operator needs them to follow a message. They never contain texts,
+people's names or the platforms' secrets. Keep it so when you add a field.
 
-Every metric has the dimension `service`, the name of its function, and no other; only those of `count_by` have
-`reason` beside it.
+Every metric has the dimension `service`, the name of its function, and no other, except that those of `count_by` also
+have `reason`.
 """
 
 from functools import cached_property
@@ -18,7 +18,7 @@ Value = str | int | float | bool | None | list[str]
 
 
 class Telemetry:
-    """Powertools' Logger and Metrics, made when first used; they read their names from the environment."""
+    """Logs and counts with Powertools, whose parts are made on first use and read their names from the environment."""
 
     def info(self, decision: str, **fields: Value) -> None:
         self._logger.info(decision, extra=fields)
@@ -30,12 +30,12 @@ class Telemetry:
         self._logger.warning(decision, extra=fields)
 
     def crash(self, decision: str, error: BaseException, **fields: Value) -> None:
-        """An error nobody expected: its type and where it happened, but not its words, which may quote a message."""
+        """Log an unexpected error by its type and place, but without its text, which may quote a message."""
         where = error.__traceback__
         while where and where.tb_next:
             where = where.tb_next
         place = f"{where.tb_frame.f_globals.get('__name__')}:{where.tb_lineno}" if where else None
-        # Our own errors are worded for an operator.
+        # The texts of our own errors are written for operators and quote nothing.
         reason = str(error) if isinstance(error, MessageBufferError) else None
         self._logger.error(decision, extra={**fields, "error": type(error).__name__, "reason": reason, "place": place})
 
@@ -57,7 +57,7 @@ class Telemetry:
 
     @cached_property
     def _logger(self) -> Logger:
-        # Who calls is always this class.
+        # The location would always be this class.
         return Logger(location=None)
 
     @cached_property

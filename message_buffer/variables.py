@@ -1,4 +1,4 @@
-"""Reads named variables, such as those of an environment, by kind."""
+"""Reads the variables of an environment by kind."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from message_buffer.errors import InvalidSettings
 
 
 class Variables:
-    """Variables by name and kind; what is missing or wrong is named in a sentence, never shown."""
+    """Raises InvalidSettings for a variable that is missing or wrong, with its name but without its value."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables

@@ -1,4 +1,4 @@
-"""The keys of the AI and of the channels: one secret in AWS, a JSON object, kept for a while.
+"""The keys of the AI and of the channels. They are one JSON object in AWS Secrets Manager, which is cached for a while.
 
     {"openai": {"apiKey": "…"},
      "whatsapp": {"accessToken": "…", "accounts": {"<phone number id>": {"accessToken": "of another business"}}},
@@ -6,7 +6,7 @@
      "messenger": {"accounts": {"<page id>": {"pageToken": "…"}}},
      "telegram": {"botToken": "…", "accounts": {"<bot>": {"botToken": "…"}}}}
 
-What stands under an account is laid over what stands beside `accounts`.
+A key of an account replaces the key of the same name beside `accounts`.
 """
 
 import json
@@ -19,21 +19,25 @@ from message_buffer.clock import Clock, system_clock
 
 class CredentialStore:
     def __init__(self, secrets: ReadsSecrets, secret_id: str, *, clock: Clock = system_clock) -> None:
-        self._kept = KeptSecret(secrets, secret_id, _parsed, clock=clock)
+        self._secret = KeptSecret(secrets, secret_id, _parse_object, clock=clock)
 
     def of(self, service: str, account: str = "") -> Mapping[str, str]:
-        """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
-        known = _object(self._kept.value().get(service))
-        own = _object(_object(known.get("accounts")).get(account))
-        return {name: value for name, value in {**known, **own}.items() if isinstance(value, str)}
+        """Return the keys of a service's account.
+
+        If the secret cannot be read again, the keys are those that were read before. Raises SendFailed if it has never
+        been read.
+        """
+        common = _as_object(self._secret.value().get(service))
+        own = _as_object(_as_object(common.get("accounts")).get(account))
+        return {name: value for name, value in {**common, **own}.items() if isinstance(value, str)}
 
 
-def _parsed(text: str) -> Mapping[str, Any]:
+def _parse_object(text: str) -> Mapping[str, Any]:
     try:
-        return _object(json.loads(text))
+        return _as_object(json.loads(text))
     except ValueError:
         return {}
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _as_object(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}

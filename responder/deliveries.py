@@ -1,27 +1,50 @@
-"""What was delivered from a queue: hidden for longer, or put aside for good."""
+"""Deliveries of the responder's queue."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
+from responder.limits import MAX_DEAD_LETTER_REASON_CHARACTERS, MAX_RETRY_SECONDS, MIN_RETRY_SECONDS
 
-MOST_REASON = 200
+
+class Delivery(NamedTuple):
+    body: str
+    receives: int
+    """How often the queue has delivered this body, this time included."""
+    time_left_ms: Callable[[], int]
+    require_hidden: Callable[[], None]
+    """Raises SendFailed if the delivery may have become visible to other runs."""
+
+    @property
+    def retry_seconds(self) -> int:
+        """Return how long to wait before the next attempt."""
+        return min(MIN_RETRY_SECONDS << (self.receives - 1), MAX_RETRY_SECONDS)
+
+
+class Later(NamedTuple):
+    """The delivery is not finished and comes back after `seconds`."""
+
+    seconds: int
 
 
 class Deliveries:
+    """The queue and its dead-letter queue."""
+
     def __init__(self, queue_url: str, dead_letter_queue_url: str) -> None:
         self._queue_url = queue_url
         self._dead_letter_queue_url = dead_letter_queue_url
 
     def hide(self, receipt: str, *, seconds: int) -> None:
-        """From now on, for so long."""
+        """Keep the delivery invisible for `seconds` from now on."""
         with aws.errors_as_ours("hide delivery"):
             aws.client("sqs").change_message_visibility(
                 QueueUrl=self._queue_url, ReceiptHandle=receipt, VisibilityTimeout=seconds
             )
 
     def dead_letter(self, body: str, *, reason: str) -> None:
-        """Unchanged, so that it can be moved back; the reason stands beside it."""
+        """Put the body into the dead-letter queue, unchanged so that it can be moved back, with the reason."""
+        attribute = {"DataType": "String", "StringValue": reason[:MAX_DEAD_LETTER_REASON_CHARACTERS]}
         with aws.errors_as_ours("dead-letter delivery"):
             aws.client("sqs").send_message(
-                QueueUrl=self._dead_letter_queue_url,
-                MessageBody=body,
-                MessageAttributes={"reason": {"DataType": "String", "StringValue": reason[:MOST_REASON]}},
+                QueueUrl=self._dead_letter_queue_url, MessageBody=body, MessageAttributes={"reason": attribute}
             )

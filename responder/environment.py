@@ -1,4 +1,4 @@
-"""What the responder is told by its environment: the only module here that reads it."""
+"""Reads the responder's environment; no other module of the responder does."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from message_buffer.variables import Variables
 
 
 class ResponderOptions(NamedTuple):
-    """What a stage decides about its responder, by the names of `infra/config.py`."""
+    """The choices of a stage for its responder, with the names of `Responder` in `infra/stage_settings.py`."""
 
     assistant: str
     model: str
@@ -31,9 +31,9 @@ class ResponderOptions(NamedTuple):
     max_attempts: int
     outbox_days: int
     lock_ms: int
-    """It outlives the function, so nobody else works on a conversation while somebody does."""
+    """A run owns its conversation for this long. It is longer than the function's time-out."""
     hidden_seconds: int
-    """For so long a delivery is hidden at a time: what a crash leaves behind comes back then."""
+    """A delivery is hidden for this long at a time. After a crash it comes back when that is over."""
 
 
 class ResponderSettings(NamedTuple):
@@ -48,11 +48,13 @@ class ResponderSettings(NamedTuple):
 
 
 def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:
+    """Return the settings. Raises InvalidSettings if a variable is missing, or has a value that it cannot have."""
     env = Variables(os.environ if environ is None else environ)
     try:
         options = ResponderOptions(**env.object("RESPONDER"))
     except TypeError as error:
-        raise InvalidSettings("The environment variable RESPONDER has other fields than it should.") from error
+        fields = ", ".join(ResponderOptions._fields)
+        raise InvalidSettings(f"The environment variable RESPONDER must have exactly the fields {fields}.") from error
     return ResponderSettings(
         conversations_table=env.text("CONVERSATIONS_TABLE"),
         queue_url=env.text("QUEUE_URL"),

@@ -1,9 +1,9 @@
-"""How a call to an AI or a channel may fail, told apart by what is known afterwards.
+"""Errors of a call to an AI or a channel, by what is known about the call afterwards.
 
-MalformedEvent      (InvalidInput) what the queue held is no event of ours
-Refused             it was not done, and asking again will not help
-Busy                (retryable) it was not done; later it may be
-Unconfirmed         (retryable) nobody knows whether it was done: the answer is missing
+MalformedEvent      (InvalidInput) a delivery of the queue is no event of the message buffer
+Refused             the call had no effect, and another attempt will not help
+Busy                (retryable) the call had no effect; a later attempt may succeed
+Unconfirmed         (retryable) the call may have had its effect: its answer is missing
 """
 
 from message_buffer.errors import InvalidInput, MessageBufferError

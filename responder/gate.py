@@ -1,40 +1,36 @@
-"""Whether a reply may still go out, although its author may have written again.
+"""Decides whether a reply may still be sent although its customer may have written again.
 
-| policy | closes | what was not said |
+| policy | closes | an unsent reply |
 |---|---|---|
 | deliver | never | |
-| discard_and_merge | before the first part | is not said; the next batch is answered together with this one |
-| interrupt | before any part | as above; what was said stays in the history |
-| queue | before the first part | waits, and goes out before the next batch is answered |
+| discard_and_merge | before the first part | is discarded; the next batch's reply answers both |
+| interrupt | before any part | is discarded; the parts that were sent stay in the history |
+| queue | before the first part | waits, and is sent before the next batch is answered |
 
-A reply that a gate has closed on is parked for a bounded time. If by then no newer batch has been answered, it
-goes out after all: what was newer may have been cancelled.
+A batch at whose reply the gate has closed is parked for a bounded time. If no newer batch has been answered by then,
+the reply is sent after all, because the newer messages may have been cancelled.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from responder.event import Batch
+from responder.admin_client import Buffer
+from responder.batch import Batch
+from responder.limits import MAX_PARKED_BATCHES
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
 POLICIES = (DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE)
-# Each is kept on the record, beside the newest turns, until a later batch has been answered.
-MOST_PARKED = 5
-MOST_PARKED_BYTES = 12_288
 
 
-class Parked(NamedTuple):
+class ParkedBatch(NamedTuple):
     """A batch that waits for the next one."""
 
     batch_id: str
     generation: int
     lane: str
     text: str
-    said: str
-    """The parts that were out when the gate closed."""
-
-
-class Buffer(Protocol):
-    def newest(self, batch: Batch) -> int: ...
+    sent_text: str
+    """The parts of the reply that were sent before the gate closed."""
 
 
 class Gate:
@@ -48,15 +44,19 @@ class Gate:
     def queues(self) -> bool:
         return self._policy == QUEUE
 
-    def is_closed(self, batch: Batch, *, parked: list[Parked], answered: int, parts_out: int) -> bool:
-        """`answered`: the newest generation of its lane that has been. What is newer than that is yet to come."""
-        if self._policy == DELIVER or len(parked) >= MOST_PARKED:
+    def is_closed(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> bool:
+        """Return whether the batch's customer has written messages that no batch has brought yet.
+
+        `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
+        a later batch.
+        """
+        if self._policy == DELIVER or len(parked) >= MAX_PARKED_BATCHES:
             return False
         if any(each.batch_id == batch.batch_id for each in parked):
-            # It has waited once.
+            # This batch has waited once.
             return False
-        if parts_out and self._policy != INTERRUPT:
+        if parts_sent and self._policy != INTERRUPT:
             return False
-        newest = self._buffer.newest(batch)
-        # An idle conversation is forgotten, and counts from the beginning: then nothing can be told from `answered`.
+        newest = self._buffer.newest_generation(batch)
+        # The buffer forgets an idle conversation and counts from 1 again. `answered` then means nothing.
         return newest > max(batch.generation, answered if answered <= newest else 0)

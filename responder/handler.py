@@ -1,7 +1,7 @@
-"""Lambda entry of the responder: deliveries of its queue, or `{"operation": …}` of an operator (`desk.py`).
+"""Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
 
-A delivery is hidden for a short time again and again while it is worked on: one whose function was killed comes
-back soon, whatever the queue's own time-out.
+While a delivery is worked on it is hidden for a short time, again and again. So if the function is killed, the delivery
+comes back soon, however long the queue's own time-out is.
 """
 
 from collections.abc import Callable
@@ -16,30 +16,28 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
-from responder import environment as config
+from responder.admin_client import BufferClient
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
 from responder.assistants.openai import OpenAi
-from responder.bedrock_client import Models
-from responder.buffer import MessageBuffer
-from responder.channels.base import Channel, required
+from responder.channels.base import Channel, require_credential
 from responder.channels.fake import Fake
 from responder.channels.messenger import Messenger
 from responder.channels.telegram import Telegram
 from responder.channels.twilio import Twilio
 from responder.channels.whatsapp import WhatsApp
+from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
-from responder.deliveries import Deliveries
-from responder.desk import OperatorCommands
-from responder.http import Http
-from responder.service import Delivery, Later, ReplyDestinations, Responder
+from responder.deliveries import Deliveries, Delivery
+from responder.environment import ResponderOptions, read_responder
+from responder.http_client import Http
+from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN
+from responder.operator_commands import OperatorCommands
+from responder.service import Responder
 
 Json = dict[str, Any]
-
-# While a delivery is hidden once: one beat may fail.
-BEATS = 3
 
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
     "whatsapp": WhatsApp,
@@ -49,35 +47,36 @@ CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
 }
 
 
-class _Parts(NamedTuple):
-    """What is kept from one call to the next."""
+class _Components(NamedTuple):
+    """The objects that live as long as the instance of the function."""
 
     responder: Responder
-    desk: OperatorCommands
+    commands: OperatorCommands
     deliveries: Deliveries
     telemetry: Telemetry
     hidden_seconds: int
 
 
 @cache
-def _parts() -> _Parts:
-    settings, telemetry = config.read_responder(), Telemetry()
-    table = ConversationsTable(settings.conversations_table)
+def _components() -> _Components:
+    settings, telemetry = read_responder(), Telemetry()
+    options = settings.options
+    table = ConversationsTable(settings.conversations_table, outbox_days=options.outbox_days)
     deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
-    buffer = MessageBuffer(Functions(), settings.admin_function, by="responder")
+    buffer = BufferClient(Functions(), settings.admin_function, by="responder")
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
-    destinations = ReplyDestinations(
+    collaborators = Collaborators(
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=buffer,
         dead_letter=lambda body, reason: deliveries.dead_letter(body, reason=reason),
-        assistant=partial(_assistant, settings.options, credentials),
-        channel=partial(_channel, settings.options, credentials, Fake(bus)),
+        assistant=partial(_assistant, options, credentials),
+        channel=partial(_channel, options, credentials, Fake(bus)),
     )
-    responder = Responder(table=table, destinations=destinations, options=settings.options, telemetry=telemetry)
-    desk = OperatorCommands(table=table, buffer=buffer, telemetry=telemetry)
-    return _Parts(responder, desk, deliveries, telemetry, settings.options.hidden_seconds)
+    responder = Responder(table=table, collaborators=collaborators, options=options, telemetry=telemetry)
+    commands = OperatorCommands(table=table, buffer=buffer, telemetry=telemetry)
+    return _Components(responder, commands, deliveries, telemetry, options.hidden_seconds)
 
 
 @cache
@@ -85,18 +84,18 @@ def _http() -> Http:
     return Http()
 
 
-def _assistant(options: config.ResponderOptions, credentials: CredentialStore) -> Assistant:
+def _assistant(options: ResponderOptions, credentials: CredentialStore) -> Assistant:
     match options.assistant:
         case "bedrock":
-            return Bedrock(Models())
+            return Bedrock()
         case "openai":
-            api_key = required(credentials.of("openai"), "apiKey")
+            api_key = require_credential(credentials.of("openai"), "apiKey")
             return OpenAi(_http(), url=options.assistant_url, api_key=api_key)
     return Echo()
 
 
 def _channel(
-    options: config.ResponderOptions, credentials: CredentialStore, fake: Channel, to: ConversationId
+    options: ResponderOptions, credentials: CredentialStore, fake: Channel, to: ConversationId
 ) -> Channel | None:
     if options.channel == "fake" or to.platform == "generic":
         return fake
@@ -105,30 +104,32 @@ def _channel(
 
 
 def handler(event: Json, context: Any) -> Json:
-    parts = _parts()
+    components = _components()
     try:
         if "operation" in event:
-            return parts.desk.answer(event)
-        failed = [each["messageId"] for each in event["Records"] if not _is_done(each, parts, context)]
+            return components.commands.run(event)
+        failed = [each["messageId"] for each in event["Records"] if not _is_finished(each, components, context)]
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
     finally:
-        parts.telemetry.flush()
+        components.telemetry.flush()
 
 
-def _is_done(record: Json, parts: _Parts, context: Any) -> bool:
-    hide = partial(parts.deliveries.hide, record["receiptHandle"])
-    keep = partial(hide, seconds=parts.hidden_seconds)
+def _is_finished(record: Json, components: _Components, context: Any) -> bool:
+    """Work on one delivery. Return False if the queue has to deliver it again."""
+    hide = partial(components.deliveries.hide, record["receiptHandle"])
+    keep_hidden = partial(hide, seconds=components.hidden_seconds)
+    every_seconds = components.hidden_seconds / MIN_HEARTBEATS_WHILE_HIDDEN
     try:
-        keep()
-        with Heartbeat(keep, every_seconds=parts.hidden_seconds / BEATS) as heartbeat:
+        keep_hidden()
+        with Heartbeat(keep_hidden, every_seconds=every_seconds) as heartbeat:
             receives = int(record["attributes"]["ApproximateReceiveCount"])
             delivery = Delivery(record["body"], receives, context.get_remaining_time_in_millis, heartbeat.check)
-            later = parts.responder.respond(delivery)
+            later = components.responder.respond(delivery)
         heartbeat.check()
-        if isinstance(later, Later):
+        if later is not None:
             hide(seconds=later.seconds)
         return later is None
     except SendFailed as error:
-        # Answered or not: it comes back, and whoever takes it then sees how far it has come.
-        parts.telemetry.warn("delivery could not be hidden", reason=str(error))
+        # The delivery comes back even if its batch was answered. The outbox shows the next run how far this one came.
+        components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

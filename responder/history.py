@@ -1,19 +1,17 @@
-"""What was said, and how much of it an assistant is told and a record keeps."""
+"""The turns of a conversation: how many the record keeps, and how many the assistant gets."""
 
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# As JSON. An item has at most 400 KB, and the record has more in it than turns.
-MOST_RECENT_BYTES = 98_304
-# As many as one transaction can roll over, with room for what else it writes.
-MOST_RECENT_TURNS = 60
-MOST_TURN_BYTES = 32_768
-# A turn is cut in the history only: the assistant is told all of a batch.
-CUT = " […]"
-# On the careful side: a token of English has about four bytes, one of other scripts fewer.
-BYTES_PER_TOKEN = 3
+from responder.limits import (
+    MAX_RECORDED_TURNS,
+    MAX_RECORDED_TURNS_BYTES,
+    MAX_TURN_BYTES,
+    MIN_BYTES_IN_A_TOKEN,
+)
 
+CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}
 
 USER, ASSISTANT = "user", "assistant"
@@ -26,48 +24,52 @@ class Turn(NamedTuple):
     batch_id: str
 
 
-class Kept(NamedTuple):
+class TrimmedTurns(NamedTuple):
     recent: list[Turn]
-    rolled: list[Turn]
-    """The older ones, which leave the record."""
+    older: list[Turn]
+    """The turns that leave the record."""
 
 
-def shortened(text: str, most_bytes: int = MOST_TURN_BYTES) -> str:
-    # JSON makes six bytes of a control; half a surrogate pair, which an AI may answer with, has none at all.
+def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
+    """Return the text as the record keeps it: at most `max_bytes` long, without control characters."""
+    # A control character takes six bytes in JSON. Half a surrogate pair, which an AI may answer with, has no encoding.
     encoded = text.translate(CONTROLS).encode("utf-8", "replace")
-    if len(encoded) <= most_bytes:
+    if len(encoded) <= max_bytes:
         return encoded.decode()
-    return encoded[: most_bytes - len(CUT.encode())].decode("utf-8", "ignore") + CUT
+    return encoded[: max_bytes - len(CUT_MARK.encode())].decode("utf-8", "ignore") + CUT_MARK
 
 
-def kept(turns: Sequence[Turn]) -> Kept:
-    """Down to half as soon as it is too much, so that not every turn rolls one over."""
+def trim(turns: Sequence[Turn]) -> TrimmedTurns:
+    """Return which turns stay in the record and which leave it.
+
+    When the record becomes too large, half of it leaves at once, so that later turns do not each move one out.
+    """
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
-    if sum(sizes) <= MOST_RECENT_BYTES and len(turns) <= MOST_RECENT_TURNS:
-        return Kept(list(turns), [])
+    if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
+        return TrimmedTurns(list(turns), [])
     first = 0
     while first < len(turns) and (
-        sum(sizes[first:]) > MOST_RECENT_BYTES // 2 or len(turns) - first > MOST_RECENT_TURNS // 2
+        sum(sizes[first:]) > MAX_RECORDED_TURNS_BYTES // 2 or len(turns) - first > MAX_RECORDED_TURNS // 2
     ):
         first += 1
-    return Kept(list(turns[first:]), list(turns[:first]))
+    return TrimmedTurns(list(turns[first:]), list(turns[:first]))
 
 
-def within_budget(before: Sequence[Turn], asked: Sequence[Turn], *, most_tokens: int) -> list[Turn]:
-    """The newest of what was before, as far as they fit; and all that has to be answered."""
-    left = most_tokens - sum(tokens_of(turn.text) for turn in asked)
-    first = len(before)
-    while first and (left := left - tokens_of(before[first - 1].text)) >= 0:
+def fit_into_budget(earlier: Sequence[Turn], question: Sequence[Turn], *, max_tokens: int) -> list[Turn]:
+    """Return the whole question, preceded by as many of the newest earlier turns as the tokens allow."""
+    left = max_tokens - sum(estimate_tokens(turn.text) for turn in question)
+    first = len(earlier)
+    while first and (left := left - estimate_tokens(earlier[first - 1].text)) >= 0:
         first -= 1
-    return [*before[first:], *asked]
+    return [*earlier[first:], *question]
 
 
-def tokens_of(text: str) -> int:
-    return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1
+def estimate_tokens(text: str) -> int:
+    return len(text.encode("utf-8", "replace")) // MIN_BYTES_IN_A_TOKEN + 1
 
 
-def alternating(turns: Sequence[Turn]) -> list[Turn]:
-    """As models want them: the user begins, and nobody speaks twice in a row."""
+def alternate(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns as models require them: the user's first, and never two of the same role in a row."""
     joined: list[Turn] = []
     for turn in turns:
         if joined and joined[-1].role == turn.role:

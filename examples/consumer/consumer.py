@@ -25,7 +25,7 @@ IDENTITY = {
 
 
 def handle(kind: str, detail: dict[str, Any], memory: sqlite3.Connection) -> dict[str, Any]:
-    """Do the work of one event and return what was done; raise to have the queue deliver it again."""
+    """Handle one event and return what was done; if this raises, the queue delivers the event again."""
     if detail["version"] != 1:
         raise ValueError(f"{kind} has version {detail['version']}, this consumer reads version 1")
     by_operator = kind == "messages.buffer.cancelled" and detail["messageId"] is None

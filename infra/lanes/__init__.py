@@ -1,1 +1,1 @@
-"""What each lane is made of in AWS. Imported by the stacks."""
+"""The AWS resources of each lane. The buffer stack creates them."""

@@ -1,64 +1,76 @@
-"""The DynamoDB lane on DynamoDB and SQS: for a stage without Valkey, and for when Valkey cannot be reached."""
+"""The DynamoDB lane: a table, a queue of triggers, and the function that empties windows.
+
+A stage has it instead of Valkey, or as a fallback for the time in which Valkey cannot be reached.
+"""
 
 from dataclasses import replace
 
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import environment
-from infra.environment import EventDestinations, TableAndTriggers
+from infra import function_variables as environment
 from infra.function import Function, Runtime
-from infra.storage import MessageTable, Queue, grant_emit
+from infra.storage import EventDestinations, MessageTable, Queue, WindowStorage
+from infra.timeouts import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
 
-TIMEOUT = cdk.Duration.seconds(30)
-SWEEP_RATE = cdk.Duration.minutes(1)
-# One that takes long keeps no other waiting, whose time in the queue would run out meanwhile.
-TRIGGERS_AT_ONCE = 1
-
-# What each function asks of the table.
-ACTIONS = {
-    "ingest": ("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
-    "admin": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
-    "conversation_processor": ("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
-    "dynamodb_processor": ("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
-}
-READ_THE_INDEX = {"admin", "dynamodb_processor"}
+TIMEOUT = cdk.Duration.seconds(DYNAMODB_PROCESSOR_TIMEOUT_SECONDS)
+SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
 
 
 class DynamoDbLane:
+    """The lane's resources. They are children of the stack itself; in a scope of their own they would be replaced."""
+
     def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
         config = runtime.config
-        self._table = MessageTable(scope, "Holding", config=config)
-        triggers = Queue(
-            scope,
-            "Triggers",
-            config=config,
-            # Whoever finds the conversation taken gives the trigger back for some seconds: it must not rest for longer.
-            visibility=TIMEOUT,
-            no_dead_letters_because="A trigger holds no message, and the sweep sends it again; what cannot be emitted "
-            "becomes a dead letter with its messages.",
+        self.windows = WindowStorage(
+            table=MessageTable(scope, "Holding", config=config),
+            triggers=Queue(
+                scope,
+                "Triggers",
+                config=config,
+                # A processor that finds the conversation locked returns the trigger, to be delivered again in a few
+                # seconds. If the processor crashes, the trigger should not be hidden longer than a run may take.
+                visibility=TIMEOUT,
+                no_dead_letters_because="A trigger contains no message, and the sweep sends it again. A batch that "
+                "cannot be emitted becomes a dead letter with its messages.",
+            ),
         )
-        self.table_and_triggers = TableAndTriggers(self._table, triggers)
         self.processor = Function(
             scope,
             "dynamodb_processor",
-            # It asks the table alone, whatever Valkey has: it needs neither the cache nor its network.
+            # It calls only the table, even in a stage with Valkey, so it needs neither the cache nor its network.
             runtime=replace(runtime, valkey=None, placement=None),
             memory_mb=config.memory.dynamodb_processor,
             timeout=TIMEOUT,
-            environment=environment.dynamodb_processor(
-                config=config, table_and_triggers=self.table_and_triggers, destinations=destinations
-            ),
-            # What came during a window gets the next one: a conversation in which people go on is a chain without end.
+            environment=environment.dynamodb_processor(config=config, windows=self.windows, destinations=destinations),
+            # Messages that arrive during a window go to the next one, so a lively conversation is an endless chain of
+            # triggers.
             in_a_loop=True,
         )
-        grant_emit(self.processor, destinations)
-        self.grant_table(self.processor, "dynamodb_processor")
+        self._invoke_processor(scope)
+
+    def grant_store_messages(self, grantee: iam.IGrantable) -> None:
+        """Let `grantee` store messages and open windows, as ingest does."""
+        self.windows.table.grant_store_messages(grantee)
+        self.windows.triggers.grant_send(grantee)
+
+    def grant_write_journal(self, grantee: iam.IGrantable) -> None:
+        """Let `grantee` record what the Valkey lane emits, and end windows that wait for it."""
+        self.windows.table.grant_write_journal(grantee)
+        self.windows.triggers.grant_send(grantee)
+
+    def grant_end_windows(self, grantee: iam.IGrantable) -> None:
+        """Let `grantee` find, change and end windows, as the processor and admin do."""
+        self.windows.table.grant_end_windows(grantee)
+        self.windows.triggers.grant_send(grantee)
+
+    def _invoke_processor(self, scope: Construct) -> None:
         self.processor.add_event_source(
-            SqsEventSource(triggers, batch_size=TRIGGERS_AT_ONCE, report_batch_item_failures=True)
+            SqsEventSource(self.windows.triggers, batch_size=MAX_TRIGGERS_IN_A_BATCH, report_batch_item_failures=True)
         )
         events.Rule(
             scope,
@@ -73,10 +85,3 @@ class DynamoDbLane:
                 )
             ],
         )
-
-    def grant_table(self, function: Function, role: str) -> None:
-        """Read and write what is held, and end windows."""
-        function.allow(*(f"dynamodb:{action}" for action in ACTIONS[role]), on=self._table.table_arn)
-        if role in READ_THE_INDEX:
-            function.allow("dynamodb:Query", on=self._table.open_arn)
-        function.allow("sqs:SendMessage", on=self.table_and_triggers.triggers.queue_arn)

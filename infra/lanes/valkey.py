@@ -1,5 +1,5 @@
-"""The Valkey lane on Valkey: a processor a shard, conversation processors, and the watchdog that puts right what a
-crash left.
+"""The Valkey lane: the processor of each shard, the conversation processors, and the watchdog that repairs what a crash
+left behind.
 """
 
 import math
@@ -7,23 +7,26 @@ import math
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import environment
-from infra.environment import EventDestinations, TableAndTriggers
-from infra.function import Function, Runtime
-from infra.storage import Queue, grant_emit
-
-WATCHDOG_TIMEOUT = cdk.Duration.seconds(25)
-# A rule cannot run more often than once a minute: the queue repeats each pass half a minute later.
-WATCHDOG_RATE = cdk.Duration.minutes(1)
-WATCHDOG_ECHO = cdk.Duration.seconds(30)
+from infra import function_variables as environment
+from infra.function import Function, Runtime, grant
+from infra.storage import EventDestinations, Queue, WindowStorage
+from infra.timeouts import (
+    MAX_WATCHDOG_PASSES_IN_A_BATCH,
+    RULE_SECONDS,
+    SECOND_PASS_RETENTION_SECONDS,
+    VISIBILITY_TIMEOUTS,
+    WATCHDOG_SECOND_PASS_DELAY_SECONDS,
+    WATCHDOG_TIMEOUT_SECONDS,
+)
 
 
 class ValkeyLane:
-    """Its parts are in the stack itself, where they have always been: in a scope of its own they would be replaced."""
+    """The lane's resources. They are children of the stack itself; in a scope of their own they would be replaced."""
 
     def __init__(
         self,
@@ -31,30 +34,29 @@ class ValkeyLane:
         *,
         runtime: Runtime,
         destinations: EventDestinations,
-        table_and_triggers: TableAndTriggers | None,
+        windows: WindowStorage | None,
     ) -> None:
         self._scope, self._runtime, self._config = scope, runtime, runtime.config
         self.undelivered = Queue(
-            scope, "Undelivered", config=self._config, no_dead_letters_because="It holds the starts that failed."
+            scope, "Undelivered", config=self._config, no_dead_letters_because="It contains the starts that failed."
         )
-        # The processor starts itself, and is started by the function it starts: only a name that is known
-        # beforehand breaks that circle.
+        # The processor starts itself, and the function that it starts may start it. Such a circle of references needs a
+        # name that is known beforehand.
         self._name = f"message-buffer-{self._config.name}-processor"
         self.startable = lambda_.Function.from_function_name(scope, "StartableProcessor", self._name)
-        self.conversation_processor = self._make_conversation_processor(destinations, table_and_triggers)
+        self.conversation_processor = self._make_conversation_processor(destinations, windows)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
-        for function in (self.processor, self.conversation_processor, self.watchdog):
-            self.grant_start(function)
-        # A name is no dependency: without it the watchdog might come before there is a processor.
+        # Referring to the processor by its name is no dependency, so CloudFormation might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
-        self._wind_up_watchdog()
+        self._schedule_watchdog()
 
-    def grant_start(self, function: Function) -> None:
-        function.allow("lambda:InvokeFunction", on=self.startable.function_arn)
+    def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` start the processor of a shard."""
+        return grant(grantee, "lambda:InvokeFunction", on=self.startable.function_arn)
 
     def _make_processor(self) -> Function:
-        function = Function(
+        return Function(
             self._scope,
             "processor",
             name=self._name,
@@ -65,13 +67,9 @@ class ValkeyLane:
             in_a_loop=True,
             undelivered=self.undelivered,
         )
-        function.allow("lambda:InvokeFunction", on=self.conversation_processor.function_arn)
-        return function
 
-    def _make_conversation_processor(
-        self, destinations: EventDestinations, table_and_triggers: TableAndTriggers | None
-    ) -> Function:
-        function = Function(
+    def _make_conversation_processor(self, destinations: EventDestinations, windows: WindowStorage | None) -> Function:
+        return Function(
             self._scope,
             "conversation_processor",
             runtime=self._runtime,
@@ -80,14 +78,12 @@ class ValkeyLane:
             environment=environment.conversation_processor(
                 config=self._config,
                 processor=self.startable,
-                table_and_triggers=table_and_triggers,
+                windows=windows,
                 destinations=destinations,
             ),
             in_a_loop=True,
             undelivered=self.undelivered,
         )
-        grant_emit(function, destinations)
-        return function
 
     def _make_watchdog(self) -> Function:
         return Function(
@@ -95,28 +91,30 @@ class ValkeyLane:
             "watchdog",
             runtime=self._runtime,
             memory_mb=self._config.memory.watchdog,
-            timeout=WATCHDOG_TIMEOUT,
+            timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
             environment=environment.watchdog(processor=self.startable),
         )
 
-    def _wind_up_watchdog(self) -> None:
-        echo = Queue(
+    def _schedule_watchdog(self) -> None:
+        """Invoke the watchdog every minute by a rule, and for the pass in between by a queue with a delay."""
+        rate = cdk.Duration.seconds(RULE_SECONDS)
+        second_pass = Queue(
             self._scope,
+            # The logical id of a queue cannot change without replacing it.
             "WatchdogEcho",
             config=self._config,
-            delay=WATCHDOG_ECHO,
-            visibility=cdk.Duration.seconds(6 * WATCHDOG_TIMEOUT.to_seconds()),
-            # A pass that is late is one too many: the rule brings the next within the minute.
-            retention=cdk.Duration.minutes(5),
-            no_dead_letters_because="A late pass is worth nothing; that passes fail or stay away has an alarm.",
+            delay=cdk.Duration.seconds(WATCHDOG_SECOND_PASS_DELAY_SECONDS),
+            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
+            retention=cdk.Duration.seconds(SECOND_PASS_RETENTION_SECONDS),
+            no_dead_letters_because="A late pass is worth nothing. Alarms report passes that fail or do not happen.",
         )
-        self.watchdog.add_event_source(SqsEventSource(echo, batch_size=1))
+        self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=MAX_WATCHDOG_PASSES_IN_A_BATCH))
         events.Rule(
             self._scope,
             "EveryMinute",
-            schedule=events.Schedule.rate(WATCHDOG_RATE),
+            schedule=events.Schedule.rate(rate),
             targets=[
-                targets.LambdaFunction(self.watchdog, retry_attempts=0, max_event_age=WATCHDOG_RATE),
-                targets.SqsQueue(echo, retry_attempts=0, max_event_age=WATCHDOG_RATE),
+                targets.LambdaFunction(self.watchdog, retry_attempts=0, max_event_age=rate),
+                targets.SqsQueue(second_pass, retry_attempts=0, max_event_age=rate),
             ],
         )

@@ -1,39 +1,36 @@
-"""What an operator does to a conversation, and sees of the shards."""
+"""Shows conversations and shards to operators, and carries out their commands on a conversation."""
 
 import json
-from typing import Any, Protocol
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation
+from lambdas.admin.listing import list_conversations
+from lambdas.admin.requests import (
+    AskGate,
+    HoldConversation,
+    ListConversations,
+    OfConversation,
+    Request,
+    ShowConversation,
+)
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_MESSAGES_SHOWN
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
+from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import decode_fields
-
-Json = dict[str, Any]
-
-# As many as an answer of Lambda surely holds, be each as long as it may be.
-MOST_MESSAGES = 60
-PAGE = 500
-
-
-class Bus(Protocol):
-    def publish(self, detail_type: str, detail: str) -> None: ...
+from message_buffer.messages.wire_form import Json, decode_fields
 
 
 class Conversations:
-    """Of a stage with a Valkey lane, with the DynamoDB lane behind it, or with that alone."""
+    """The conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
 
     def __init__(
         self,
-        valkey_lane: Store | None,
-        starter: ProcessorStarter,
-        bus: Bus,
+        valkey_lane: ValkeyLane | None,
+        bus: Publishes,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         clock: Clock = system_clock,
@@ -41,14 +38,13 @@ class Conversations:
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
         self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
-        self._starter = starter
         self._bus = bus
         self._clock = clock
 
     def status(self, _request: Request) -> Json:
-        """As a pass of the watchdog sees the shards, and with what such a pass puts right."""
+        """Return the state of the shards and of the open windows. Repairs the shards as a pass of the watchdog does."""
         lane = self._valkey_lane
-        shards = [self._shard(lane, shard) for shard in range(lane.settings.shards)] if lane else []
+        shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
         shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
@@ -60,7 +56,7 @@ class Conversations:
         return shown | ({"windows": self._windows(self._dynamodb_lane)} if self._dynamodb_lane else {})
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
-        seen = dynamodb_lane.open_windows(limit=PAGE)
+        seen = dynamodb_lane.open_windows(limit=MAX_CONVERSATIONS_IN_A_PAGE)
         due_at_ms = seen[0].due_at_ms if seen else None
         return {
             "open": len(seen),
@@ -68,10 +64,8 @@ class Conversations:
             "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
         }
 
-    def _shard(self, valkey_lane: Store, shard: int) -> Json:
-        seen = valkey_lane.recover_expired(shard, limit=PAGE)
-        if seen.start_processor:
-            self._starter.start(shard)
+    def _shard(self, valkey_lane: ValkeyLane, shard: int) -> Json:
+        seen = valkey_lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_PAGE)
         due_at_ms = seen.oldest_due_at_ms
         return {
             "shard": shard,
@@ -82,18 +76,25 @@ class Conversations:
             "heartbeatAt": seen.heartbeat_at_ms,
         }
 
+    def list(self, request: ListConversations) -> Json:
+        """Return conversations of all lanes that wait or are on their way, and the cursor of the next answer."""
+        return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
+
     def show(self, request: ShowConversation) -> Json:
-        """Of the Valkey lane, if there is one; with what the DynamoDB lane behind it holds, if it does."""
+        """Return the state of a conversation in the first lane.
+
+        `window` has its state in the DynamoDB lane behind it, if the conversation waits there too.
+        """
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
 
-    def _seen(self, lane: Store | DynamoDbLane, name: str, request: ShowConversation) -> Json:
-        seen = lane.peek_conversation(name, limit=MOST_MESSAGES if request.messages else 0)
+    def _seen(self, lane: ValkeyLane | DynamoDbLane, name: str, request: ShowConversation) -> Json:
+        seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN if request.messages else 0)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
-            "shard": lane.shard_of(name),
+            **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
             "state": seen.state.lower(),
             "count": seen.count,
             "dueAt": seen.due_at_ms,
@@ -107,17 +108,19 @@ class Conversations:
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
     def flush(self, request: OfConversation) -> Json:
+        """Make what waits due now, in all lanes. Raises NotFound if nothing waits."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
         flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
-        for each in flushed:
-            self._start_if(each, name)
         if not flushed:
             raise NotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
     def cancel(self, request: OfConversation) -> Json:
-        """If Valkey's first answer is lost, nobody knows any more what was dropped: null."""
+        """Drop what waits, in all lanes, and publish the cancel. Raises Refused if it could not be published.
+
+        The counts are null if Valkey's answer was lost: only the first call knows what it dropped.
+        """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
@@ -126,39 +129,35 @@ class Conversations:
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:
-            raise Refused(f"It is cancelled, but nobody was told ({error}): cancel again to tell them.") from error
-        told = json.loads(detail)
-        return {name: told[name] for name in ("generation", "dropped", "frozen", "leaving")}
+            raise Refused(
+                f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."
+            ) from error
+        published = json.loads(detail)
+        return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
+        """Keep the conversation's messages back, in all lanes. Return when the hold ends."""
         name = _name(request)
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        for each in held:
-            self._start_if(each, name)
-        return {"heldUntil": held[0].held_until_ms}  # as `show` has it; the other one's is a moment later
+        return {"heldUntil": held[0].held_until_ms}  # as `show` says it; in the second lane it ends a moment later
 
     def resume(self, request: OfConversation) -> Json:
+        """End the hold, in all lanes. Return when the messages are due. Raises NotFound if there was no hold."""
         name = _name(request)
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
-        for each in outcomes:
-            self._start_if(each, name)
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
         return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
 
     def gate(self, request: AskGate) -> Json:
-        """For consumers: has its author written again since that batch? What comes in a moment later is not seen."""
+        """Return whether the author has written again since a consumer's batch. A later message may still follow."""
         lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
         current = lane.peek_conversation(_name(request)).generation
         return {"current": current, "newer": current > request.generation}
 
-    def _start_if(self, outcome: o.Flushed | o.OnHold | o.Resumed | o.NotHeld, name: str) -> None:
-        if outcome.start_processor and self._valkey_lane:
-            self._starter.start(self._valkey_lane.shard_of(name))
-
 
 def _name(request: OfConversation) -> str:
-    """The id as ingest writes it; raises InvalidId."""
+    """Return the id as ingest writes it. Raises InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
 

@@ -1,8 +1,8 @@
-"""What an operator is told when it cannot be done; the message is for them.
+"""The errors of an operation; the operator reads their messages.
 
 InvalidInput        (shared) the request makes no sense
-NotFound            there is nothing to do it to
-Refused             it was tried, and went wrong in a way that the message names
+NotFound            the conversation, the rules or the dead letter do not exist
+Refused             the operation failed, and the message says why
 """
 
 from message_buffer.errors import MessageBufferError

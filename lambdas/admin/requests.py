@@ -1,19 +1,29 @@
-"""What an operator may ask for: one model an operation, by the names of the JSON event."""
+"""The requests of operators: one model an operation, with the names of the JSON event."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lambdas.limits import (
+    DEFAULT_CONVERSATIONS_LISTED,
+    DEFAULT_DEAD_LETTERS_LISTED,
+    MAX_CALLER_CHARACTERS,
+    MAX_CONVERSATIONS_LISTED,
+    MAX_CURSOR_CHARACTERS,
+    MAX_DEAD_LETTERS_LISTED,
+    MAX_HOLD_MS,
+    MAX_NAME_CHARACTERS,
+)
 from message_buffer.errors import InvalidInput
 
-Name = Annotated[str, Field(min_length=1, max_length=1_100)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
 class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
-    by: Annotated[str, Field(min_length=1, max_length=256)]
-    """Who asks: what the caller says, kept beside what is changed. CloudTrail has the proof."""
+    by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
+    """The caller's name for itself, stored with what it changes. CloudTrail has the proof."""
 
 
 class OfConversation(Request):
@@ -22,18 +32,28 @@ class OfConversation(Request):
 
 class ShowConversation(OfConversation):
     messages: bool = False
-    """People's words are shown only on request."""
+    """Show what people wrote."""
+
+
+class ListConversations(Request):
+    tenant: Name | None = None
+    platform: Name | None = None
+    shard: Annotated[int | None, Field(ge=0)] = None
+    """Only this shard of the Valkey lane, and no windows."""
+    cursor: Annotated[str | None, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS)] = None
+    """`next` of the answer before."""
+    limit: Annotated[int, Field(ge=1, le=MAX_CONVERSATIONS_LISTED)] = DEFAULT_CONVERSATIONS_LISTED
 
 
 class HoldConversation(OfConversation):
-    hold_ms: Annotated[int, Field(ge=1, le=86_400_000, alias="holdMs")]
+    hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
 
 
 class AskGate(OfConversation):
     generation: Annotated[int, Field(ge=1)]
-    """Of the batch that is about to be answered."""
+    """The generation of the batch that the consumer is about to answer."""
     lane: Literal["debounce", "window"] = "debounce"
-    """Of that batch: each lane counts for itself."""
+    """The lane of that batch, since each lane counts generations for itself."""
 
 
 class OfScope(Request):
@@ -41,7 +61,7 @@ class OfScope(Request):
 
 
 class ListRules(Request):
-    prefix: Annotated[str, Field(max_length=1_100)] = ""
+    prefix: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] = ""
 
 
 class SetRules(OfScope):
@@ -55,27 +75,27 @@ class DeleteRules(OfScope):
 
 class ExplainRules(OfConversation):
     agent: Name | None = None
-    """A generic webhook may name it; otherwise it is the one its account belongs to."""
+    """The agent that a generic webhook names; by default, the one that the account belongs to."""
 
 
-class ListLetters(Request):
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+class ListDeadLetters(Request):
+    limit: Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS_LISTED)] = DEFAULT_DEAD_LETTERS_LISTED
 
 
-class OfLetter(Request):
+class OfDeadLetter(Request):
     batch_id: Annotated[Name, Field(alias="batchId")]
 
 
-class ShowLetter(OfLetter):
+class ShowDeadLetter(OfDeadLetter):
     payloads: bool = False
-    """People's words are shown only on request."""
+    """Show what people wrote."""
 
 
 R = TypeVar("R", bound=Request)
 
 
 def read_request(model: type[R], fields: dict[str, Any]) -> R:
-    """Raises InvalidInput, in sentences."""
+    """Return the request. Raises InvalidInput, with a sentence for each problem."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:

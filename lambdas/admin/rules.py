@@ -1,6 +1,6 @@
-"""The rules that operators change: looked at, checked before they are stored, and explained.
+"""Shows, checks, stores and explains the rules that operators change.
 
-Who changes rules means the people who are writing now, too: the open buffers in their scope wait by the new rules.
+A change also applies to people who are writing now: the open buffers in its scope are retimed.
 """
 
 import re
@@ -9,25 +9,20 @@ from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_RULES_LISTED, MIN_MS_LEFT_TO_RETIME
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from message_buffer.lanes.outcomes import Retimed
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
+from message_buffer.messages.wire_form import Json
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
-Json = dict[str, Any]
-
-# As many as an answer of Lambda surely holds, unless their rules are huge.
-MOST_LISTED = 5_000
-PAGE = 500
-# Retiming ends while there is time for the slowest page and the answer.
-ANSWERING_MS = 10_000
-# Stands for the parts of a conversation's id that a scope leaves open.
+# Takes the place of the parts of a conversation's id that a scope leaves open.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}")
@@ -50,7 +45,7 @@ class _Candidate(NamedTuple):
 
 
 class _FixedTable:
-    """A table as it was read: what was found stands, whatever happens to the table meanwhile."""
+    """A copy of the table, which does not change with it."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
         self._stored = stored
@@ -68,23 +63,21 @@ class RulesAdmin:
         *,
         table: Table,
         stage_rules: Mapping[str, Any],
-        store: Store | None,
-        starter: ProcessorStarter,
+        valkey_lane: ValkeyLane | None,
         telemetry: Telemetry,
         time_left: Callable[[], int],
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
-        self._store = store
-        self._starter = starter
+        self._valkey_lane = valkey_lane
         self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
 
     def list(self, request: ListRules) -> Json:
         found = sorted(each for each in self._table.read_all() if each.scope.startswith(request.prefix))
-        return {"rules": [_shown(each) for each in found[:MOST_LISTED]], "more": len(found) > MOST_LISTED}
+        return {"rules": [_shown(each) for each in found[:MAX_RULES_LISTED]], "more": len(found) > MAX_RULES_LISTED}
 
     def get(self, request: OfScope) -> Json:
         for each in self._table.read_all():
@@ -102,7 +95,7 @@ class RulesAdmin:
         return {"version": version, "open": self._retime(scope)}
 
     def delete(self, request: DeleteRules) -> Json:
-        # Not checked: what a person wrote into the table by hand can be deleted too.
+        # The scope is not checked, so that an item that a person wrote into the table by hand can be deleted.
         if not self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         ):
@@ -125,7 +118,10 @@ class RulesAdmin:
         }
 
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
-        """On top of the layers beneath, for every platform that one of them knows; raises InvalidRules."""
+        """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
+
+        They are checked for every platform that one of these layers names.
+        """
         read_scope(scope, stored[-1].rules)
         if scope.startswith("account:"):
             return
@@ -138,7 +134,10 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """What the change means for the buffers that are open; it is stored, so nothing that goes wrong is raised."""
+        """Make the open buffers in the scope wait by the new rules. Return the counts, and whether all were looked at.
+
+        The change is stored already, so a failure is returned as `problem` and not raised.
+        """
         counts = {"looked": 0, "retimed": 0}
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
@@ -147,11 +146,11 @@ class RulesAdmin:
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
-        """Were all seen before the time was over?"""
-        if self._store is None:
-            return True  # a window that is open stays as long as it was opened for
-        for name in self._open_conversations(self._store, scope):
-            if self._time_left() < ANSWERING_MS:
+        """Return whether all open buffers were looked at before the time was over."""
+        if self._valkey_lane is None:
+            return True  # the length of an open window is fixed
+        for name in self._open_conversations(self._valkey_lane.store, scope):
+            if self._time_left() < MIN_MS_LEFT_TO_RETIME:
                 return False
             conversation = parse_conversation_id(name)
             agent = _agent_of(book, conversation)
@@ -159,23 +158,19 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 counts["looked"] += 1
                 timing = book.for_conversation(conversation, agent).rules.timing
-                outcome = self._store.retime_buffer(name, timing=timing)
-                if isinstance(outcome, Retimed):
-                    counts["retimed"] += 1
-                    if outcome.start_processor:
-                        self._starter.start(self._store.shard_of(name))
+                counts["retimed"] += isinstance(self._valkey_lane.retime_buffer(name, timing=timing), Retimed)
         return True
 
     @staticmethod
     def _open_conversations(store: Store, scope: str) -> Iterator[str]:
-        """Those that this scope may be about."""
+        """Yield the open conversations that the scope may include."""
         if scope.startswith("conversation:"):
             yield scope.partition(":")[2]
             return
         for shard in range(store.settings.shards):
             cursor: str | None = FIRST_PAGE
             while cursor:
-                page = store.list_conversations(shard, cursor=cursor, limit=PAGE)
+                page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
                 yield from (each.conversation for each in page.conversations)
                 cursor = page.next_cursor
 
@@ -196,7 +191,7 @@ def _shown(stored: StoredRules) -> Json:
 
 
 def _problem(stored: Stored) -> str | None:
-    """Why nobody follows these rules."""
+    """Return why the rules are not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
     except InvalidRules as error:
@@ -214,7 +209,7 @@ def _checked_scope(scope: str) -> str:
 
 
 def _example_of(scope: str) -> ConversationId:
-    """A conversation that the layer under this scope is good for."""
+    """Return a conversation to which the layer of this scope applies."""
     kind, _, name = scope.partition(":")
     if kind == "conversation":
         return parse_conversation_id(name)

@@ -1,46 +1,52 @@
 """One event, one operation, one answer: `{"ok": true, "result"}` or `{"ok": false, "error": {"code", "message"}}`.
 
-Codes: `invalid` (the request makes no sense), `not_found`, `conflict` (somebody else was faster), `refused` (it was
-tried), `unavailable` (Valkey or AWS; try again), `failed` (a bug). Nothing is raised for what the caller did.
+Codes: `invalid` (the request makes no sense), `not_found`, `conflict` (the rules have changed since they were read),
+`refused` (the operation failed), `unavailable` (Valkey or AWS cannot be reached; try again), `failed` (a bug). No error
+is raised for a caller's mistake.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdas.admin.conversations import Conversations
+from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.errors import NotFound
-from lambdas.admin.letters import Letters
 from lambdas.admin.requests import (
     AskGate,
     DeleteRules,
     ExplainRules,
     HoldConversation,
-    ListLetters,
+    ListConversations,
+    ListDeadLetters,
     ListRules,
     OfConversation,
-    OfLetter,
+    OfDeadLetter,
     OfScope,
     R,
     Request,
     SetRules,
     ShowConversation,
-    ShowLetter,
+    ShowDeadLetter,
     read_request,
 )
 from lambdas.admin.rules import RulesAdmin
+from lambdas.limits import MAX_CALLER_CHARACTERS
 from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
+from message_buffer.messages.wire_form import Json
 from message_buffer.telemetry import Telemetry
 
-Json = dict[str, Any]
 Operation = Callable[[Json], Json]
 
-# The fields that say who asks, and about whom.
-WHOM = ("by", "conversation", "scope", "batchId")
+# The fields that name the caller and the subject of an operation.
+NAMED_IN_THE_LOG = ("by", "conversation", "scope", "batchId")
 
 
-def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Letters) -> Mapping[str, Operation]:
+def operations_of(
+    conversations: Conversations, rules: RulesAdmin, dead_letters: DeadLetters
+) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
+        "conversation.list": _on(ListConversations, conversations.list),
         "conversation.show": _on(ShowConversation, conversations.show),
         "conversation.flush": _on(OfConversation, conversations.flush),
         "conversation.cancel": _on(OfConversation, conversations.cancel),
@@ -52,9 +58,9 @@ def operations_of(conversations: Conversations, rules: RulesAdmin, letters: Lett
         "rules.set": _on(SetRules, rules.set),
         "rules.delete": _on(DeleteRules, rules.delete),
         "rules.explain": _on(ExplainRules, rules.explain),
-        "dead.list": _on(ListLetters, letters.list),
-        "dead.show": _on(ShowLetter, letters.show),
-        "dead.redrive": _on(OfLetter, letters.redrive),
+        "dead.list": _on(ListDeadLetters, dead_letters.list),
+        "dead.show": _on(ShowDeadLetter, dead_letters.show),
+        "dead.redrive": _on(OfDeadLetter, dead_letters.redrive),
     }
 
 
@@ -79,17 +85,17 @@ class Admin:
         except MessageBufferError as error:
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
-            self._tell(name, fields, _code(error))
+            self._log(name, fields, _code(error))
             return _refusal(_code(error), str(error))
-        except Exception as error:  # noqa: BLE001 - the boundary: what is not foreseen is told, and answered
+        except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and answer
             self._telemetry.crash("admin failed", error, operation=name)
             return _refusal("failed", "Something went wrong here; the function's log says where.")
-        self._tell(name, fields, "ok")
+        self._log(name, fields, "ok")
         return {"ok": True, "result": result}
 
-    def _tell(self, operation: str, fields: Json, outcome: str) -> None:
-        """Who did what to whom; no texts, and no rules, which may be anything that somebody typed."""
-        named = {name: str(fields[name])[:256] for name in WHOM if name in fields}
+    def _log(self, operation: str, fields: Json, outcome: str) -> None:
+        """Log the operation, its caller and its subject; never texts or rules, which may contain anything."""
+        named = {name: str(fields[name])[:MAX_CALLER_CHARACTERS] for name in NAMED_IN_THE_LOG if name in fields}
         self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
 
 

@@ -1,45 +1,41 @@
-"""What the DynamoDB lane has to do with a batch of the Valkey lane.
+"""Decides which lane emits a message that is in both.
 
-While Valkey cannot be reached, messages are held there, and one may be in both lanes: Valkey took it without
-answering, or its platform sent it again. Whoever says so first in the message table emits it. This lane says so for
-all of a batch before it looks: from then on the DynamoDB lane freezes none of these messages, and those it has frozen
-by then are left out here.
+While Valkey cannot be reached, the DynamoDB lane stores messages. One may then be in both lanes, because Valkey took it
+without answering, or because its platform sent it again. The lane that claims it first in the message table emits it.
+The Valkey lane claims all messages of a batch there before it looks. From then on the DynamoDB lane freezes none of
+them, and the Valkey lane leaves out those that the DynamoDB lane has frozen before.
 """
 
 from hashlib import blake2s
 
+from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, MAX_WAITS_FOR_DYNAMODB_LANE
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.dynamodb.lane import REMEMBER_MS, SendsTriggers
 from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_of
+from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import REMEMBERED_MS
 from message_buffer.messages.wire_form import id_of
 from message_buffer.telemetry import Telemetry
 
-# So often a batch waits for the DynamoDB lane to emit what it holds of the same conversation.
-MOST_WAITS = 5
-# So many attempts are spent on that and on a table that does not answer. An outage of the table is not to be one of
-# the Valkey lane.
-MOST_ATTEMPTS = 10
-
 
 class DynamoDbLaneFirst(Exception):
-    """The DynamoDB lane holds messages of this conversation: they go out before this batch."""
+    """The DynamoDB lane stores messages of this conversation, which leave before this batch."""
 
 
 class DynamoDbLaneUnasked(Exception):
-    """The table does not answer: ask again."""
+    """The table does not answer. Put the batch back and ask again later."""
 
 
 class LaneAgreement:
     def __init__(
         self,
         table: MessageTable,
-        triggers: SendsTriggers,
+        triggers: Triggers,
         telemetry: Telemetry,
         *,
-        max_waits: int = MOST_WAITS,
-        max_attempts_of_agreement: int = MOST_ATTEMPTS,
+        max_waits: int = MAX_WAITS_FOR_DYNAMODB_LANE,
+        max_attempts_of_agreement: int = MAX_ATTEMPTS_TO_AGREE,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
@@ -50,7 +46,10 @@ class LaneAgreement:
         self._clock = clock
 
     def left_out(self, conversation: str, taken: Taken) -> frozenset[int]:
-        """Positions of the messages that are the DynamoDB lane's. Raises DynamoDbLaneFirst, DynamoDbLaneUnasked."""
+        """Return the positions of the messages that the DynamoDB lane emits.
+
+        Raise DynamoDbLaneFirst or DynamoDbLaneUnasked if the batch has to wait.
+        """
         names = [_name(payload) for payload in taken.payloads]
         try:
             theirs = self._theirs(conversation, taken, names)
@@ -70,10 +69,11 @@ class LaneAgreement:
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
         if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:
             self._let_dynamodb_lane_go_first(conversation)
-        self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBER_MS)
+        self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:
-            return set()  # it has not been in the DynamoDB lane lately, and who reads it from now on sees the journal
-        # What was frozen before is theirs, and nothing of this batch is from now on.
+            # The DynamoDB lane has not had the conversation lately. If it reads it from now on, it sees the journal.
+            return set()
+        # The DynamoDB lane emits what it has frozen before, and freezes nothing of this batch from now on.
         frozen = self._table.fence(conversation).frozen
         leaving = set(frozen.names) if frozen else set()
         found = self._table.find(conversation, list(dict.fromkeys(names)))
@@ -89,13 +89,13 @@ class LaneAgreement:
         self._telemetry.count("Deferred")
         raise DynamoDbLaneFirst
 
-    def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str) -> bool:
-        if went:
+    def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str | None) -> bool:
+        if went is not None:
             return went == VALKEY_LANE
-        return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+        return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
 
 
 def _name(payload: bytes) -> str:
     message_id = id_of(payload)
-    # One that cannot be read becomes a dead letter, which says so.
+    # A message that cannot be read becomes a dead letter, which says so.
     return f"unreadable:{blake2s(payload).hexdigest()}" if message_id is None else name_of(message_id)

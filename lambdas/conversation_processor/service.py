@@ -1,4 +1,4 @@
-"""The conversation processor of one conversation: takes its batch, emits it, and says so."""
+"""The conversation processor: takes the batch of one conversation, emits it and completes it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,18 +6,13 @@ from random import SystemRandom
 from uuid import uuid4
 
 from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
+from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.lanes.outcomes import Stale, Taken
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
-
-# What the DynamoDB lane holds goes out in a moment.
-DYNAMODB_LANE_FIRST_MS = 1_000
-# Ten attempts are half a minute.
-ASK_AGAIN_MS = 3_000
 
 _random = SystemRandom().random
 
@@ -26,18 +21,16 @@ class ConversationProcessor:
     def __init__(
         self,
         *,
-        store: Store,
+        lane: ValkeyLane,
         emission: Emission,
-        starter: ProcessorStarter,
         telemetry: Telemetry,
         agreement: LaneAgreement | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         new_token: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        self._store = store
+        self._lane = lane
         self._emission = emission
-        self._starter = starter
         self._telemetry = telemetry
         self._agreement = agreement
         self._clock = clock
@@ -45,10 +38,11 @@ class ConversationProcessor:
         self._new_token = new_token
 
     def process(self, conversation: str, time: TimeLeft) -> None:
+        """Emit and complete the conversation's batch, or put it back for another attempt."""
         token = self._new_token()
-        taken = self._store.take_batch(conversation, token)
+        taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
-            # Somebody else has it or has done it: Lambda delivers an event at least once.
+            # Another run has the batch or has completed it, since Lambda delivers an event at least once.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         try:
@@ -58,24 +52,21 @@ class ConversationProcessor:
             return
         except DynamoDbLaneUnasked as error:
             self._telemetry.warn("message table silent", conversation=conversation, reason=str(error))
-            self._put_back(conversation, token, wait_ms=ASK_AGAIN_MS)
+            self._put_back(conversation, token, wait_ms=ASK_TABLE_AGAIN_MS)
             return
-        except Exception as error:  # noqa: BLE001 - whatever it was, the batch is tried again, and given up in the end
+        except Exception as error:  # noqa: BLE001 - the batch is tried again after any error, and becomes a dead letter in the end
             self._try_later(conversation, token, taken, error)
             return
-        completed = self._store.complete_batch(conversation, token)
-        if isinstance(completed, Stale):
+        if isinstance(self._lane.complete_batch(conversation, token), Stale):
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
-        elif completed.start_processor:
-            self._starter.start(self._store.shard_of(conversation))
 
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
         left_out = taken.left_out
         if left_out is None and self._agreement is not None:
             left_out = self._agreement.left_out(conversation, taken)
-            # What leaves now leaves again if it has to, whatever the other lane does meanwhile.
-            if isinstance(self._store.settle_batch(conversation, token, left_out=left_out), Stale):
-                raise SendFailed("somebody else has taken the batch")
+            # A later attempt emits the same messages, whatever the other lane does meanwhile.
+            if isinstance(self._lane.store.exclude_messages(conversation, token, left_out=left_out), Stale):
+                raise SendFailed("another run has taken the batch")
         if left_out:
             rest = [payload for position, payload in enumerate(taken.payloads) if position not in left_out]
             taken = replace(taken, payloads=rest)
@@ -93,6 +84,4 @@ class ConversationProcessor:
         self._put_back(conversation, token, wait_ms=wait_ms)
 
     def _put_back(self, conversation: str, token: str, *, wait_ms: int) -> None:
-        retried = self._store.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)
-        if not isinstance(retried, Stale) and retried.start_processor:
-            self._starter.start(self._store.shard_of(conversation))
+        self._lane.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)

@@ -1,7 +1,8 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue's triggers, of which it answers those that are to come back; every minute `{"sweep": true}`; or, by whoever
-empties the dead-letter queue, `{"redrive": <body of a dead letter>}`, which answers `{"redriven": batchId}` or fails.
+The queue invokes it with triggers; it answers those that must be delivered again. A rule invokes it every minute with
+`{"sweep": true}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; it answers
+`{"redriven": batchId}` or fails.
 """
 
 from functools import cache
@@ -54,7 +55,7 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:
-        # It would never become one. Whatever it was sent for, the sweep finds.
-        telemetry.warn("no trigger", reason=str(error))
+        # It is deleted, since no later delivery can be read either. The sweep finds the window it was sent for.
+        telemetry.warn("unreadable trigger", reason=str(error))
         return True
     return processor.process(trigger, time)

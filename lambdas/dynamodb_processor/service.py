@@ -1,49 +1,41 @@
-"""Empties windows: what a conversation holds becomes a batch, which leaves as it does in every lane.
+"""Empties windows: the stored messages of a conversation become a batch, which is emitted as in every lane.
 
-Any step may be the last one that happens; the trigger then comes again.
+A run may end after any step. The queue then delivers the trigger again.
 
-1. lock    the conversation; somebody else's lock, or a window that is not over: the trigger comes back later
-2. read    what is stored, all of it
-3. freeze  name the batch and its messages: a retry emits these under that id
+1. lock    the window; if another run has locked it, or it is not over, the trigger comes back later
+2. read    all stored messages
+3. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
 4. emit
-5. bury    of each message is left that it was emitted, so that it is not taken again
-6. close   the window, unless something came since it was read: then the next window begins
+5. mark    each message as emitted: a tombstone replaces it, so that it is not taken again
+6. close   the window, unless a message came since it was read; then the next window begins
 """
 
 import json
 from collections.abc import Callable
 from hashlib import blake2s
 from random import SystemRandom
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import uuid4
 
+from lambdas.limits import (
+    HEARTBEAT_SECONDS,
+    MAX_READS_OF_A_WINDOW,
+    MAX_TRIGGER_REST_MS,
+    MAX_WINDOWS_IN_A_SWEEP,
+    MIN_TRIGGER_REST_MS,
+    WINDOW_LOCK_MS,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
 from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, MessageTable, StoredMessage, Window
-from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MAX_BYTES_IN_A_BATCH, MAX_MESSAGES_IN_A_BATCH, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.telemetry import Telemetry
 
-# As long as the queue hides a trigger that was received; both are prolonged while work goes on.
-LOCK_MS = 30_000
-BEAT_SECONDS = 10.0
-# Another one's work is mostly over in a moment.
-LONGEST_REST_MS = 5_000
-# What is edited while it is read is read again.
-READS = 5
-MAX_MESSAGES, MAX_BYTES = 1_000, 4_194_304
-MOST_IN_A_SWEEP = 500
-
 _random = SystemRandom().random
-
-
-class Triggers(Protocol):
-    def send(self, conversation: str, *, delay_ms: int) -> None: ...
-
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None: ...
 
 
 class _Locked(NamedTuple):
@@ -56,9 +48,9 @@ class _Batch(NamedTuple):
     frozen: Frozen
     attempt: int
     payloads: list[bytes] | None
-    """None: it was emitted before."""
+    """None if the batch was emitted before."""
     left: bool
-    """More waits than one batch holds."""
+    """True if more messages wait than one batch may have."""
 
 
 class DynamoDbProcessor:
@@ -71,7 +63,7 @@ class DynamoDbProcessor:
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
-        beat_seconds: float = BEAT_SECONDS,
+        beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._table = table
         self._triggers = triggers
@@ -82,27 +74,27 @@ class DynamoDbProcessor:
         self._beat_seconds = beat_seconds
 
     def process(self, trigger: Trigger, time: TimeLeft) -> bool:
-        """Is it done? Otherwise the trigger comes back."""
+        """Empty the trigger's window. Return whether the trigger is done; otherwise the queue must deliver it again."""
         owner = uuid4().hex
         try:
             time.require_a_call()
             window = self._table.acquire(
-                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + LOCK_MS
+                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + WINDOW_LOCK_MS
             )
             if window.owner != owner:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
-            # An edit of a held message is in the way for a moment, as a busy table is for a while.
-            self._rest(trigger, LONGEST_REST_MS)
+            # An edit of a stored message blocks the lock for a moment, and a busy table for a while.
+            self._rest(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
     def sweep(self) -> None:
-        """Windows whose trigger was lost get another one."""
+        """Send another trigger for each window whose trigger was lost."""
         now_ms = self._clock()
-        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBER_MS, limit=MOST_IN_A_SWEEP)
-        overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - GRACE_MS]
+        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBERED_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
+        overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - WINDOW_GRACE_MS]
         for conversation in overdue:
             self._triggers.send(conversation, delay_ms=0)
             self._telemetry.warn("trigger sent again", conversation=conversation)
@@ -119,20 +111,20 @@ class DynamoDbProcessor:
             return True
         rest_ms = window.due_at_ms - now_ms
         if window.held_until_ms > max(window.due_at_ms, now_ms):
-            # Whoever rescheduled it did not know of the hold.
+            # A request that rescheduled the window did not see the hold.
             self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.owner_until_ms - now_ms, LONGEST_REST_MS)
+            rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
         self._telemetry.info("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
-        self._rest(trigger, max(rest_ms, 1_000))
+        self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
         return False
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
         def beat() -> None:
-            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + LOCK_MS):
-                raise LockLost("the lock ran out, and somebody else has the window now")
-            self._triggers.rest(trigger, for_ms=LOCK_MS)
+            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + WINDOW_LOCK_MS):
+                raise LockLost("the lock ran out, and another run has the window now")
+            self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
@@ -141,7 +133,7 @@ class DynamoDbProcessor:
             self._telemetry.count("LockLost")
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
-        except Exception as error:  # noqa: BLE001 - whatever it was, the window is tried again
+        except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             self._try_later(trigger, locked, error)
             return False
         return True
@@ -154,23 +146,23 @@ class DynamoDbProcessor:
         if batch.payloads is not None:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
-        expires_at_ms = self._clock() + REMEMBER_MS
+        expires_at_ms = self._clock() + REMEMBERED_MS
         self._table.leave_tombstones(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
         heartbeat.check()
         self._close(locked, generation=frozen.generation, left=batch.left)
 
     def _batch(self, locked: _Locked) -> _Batch | None:
-        """The one that was frozen before, or a new one; None: nothing waited, and the window is closed."""
-        for _ in range(READS):
+        """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
+        for _ in range(MAX_READS_OF_A_WINDOW):
             contents = self._table.read(locked.conversation)
             if contents.window.owner != locked.owner:
-                raise LockLost("the lock ran out, and somebody else has the window now")
+                raise LockLost("the lock ran out, and another run has the window now")
             if contents.window.frozen is not None:
-                # By an earlier attempt; or by this one, whose answer was lost.
+                # An earlier attempt has frozen it; or this one has, and the answer was lost.
                 return _again(contents.window.frozen, contents)
             stored = self._ours(locked.conversation, contents)
             if not stored:
-                self._telemetry.info("nothing held", conversation=locked.conversation)
+                self._telemetry.info("nothing stored", conversation=locked.conversation)
                 self._close(locked, generation=contents.window.generation, left=False)
                 return None
             fit = _fitting(stored)
@@ -180,21 +172,21 @@ class DynamoDbProcessor:
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
-        """All that is held but for what the Valkey lane has too, and has said so first."""
+        """Return the stored messages without those that the Valkey lane has claimed, which get a tombstone."""
         theirs = [each.name for each in contents.stored if each.name in contents.journaled]
         for name in theirs:
-            self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBER_MS)
+            self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
         return [each for each in contents.stored if each.name not in contents.journaled]
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
         conversation, owner, window = locked
-        expires_at_ms = self._clock() + REMEMBER_MS
+        expires_at_ms = self._clock() + REMEMBERED_MS
         if not left and self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             return
-        # Something came since it was read, and waits for a window of its own.
+        # A message came since the window was read, and waits for the next window.
         now_ms = self._clock()
         due_at_ms = max(now_ms if left else now_ms + window.window_ms, self._table.window(conversation).held_until_ms)
-        # The trigger first: a window without one waits for the sweep.
+        # The trigger comes first, since a window without one would wait for the sweep.
         self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
         reason = "max_messages" if left else "window"
         if not self._table.reopen(conversation, owner, due_at_ms=due_at_ms, reason=reason):
@@ -218,7 +210,7 @@ class DynamoDbProcessor:
         try:
             self._triggers.rest(trigger, for_ms=for_ms)
         except SendFailed as error:
-            # It comes back anyway, when the queue no longer hides it.
+            # The queue delivers it again anyway, when it no longer hides it.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
 
 
@@ -227,24 +219,24 @@ def _again(frozen: Frozen, contents: Contents) -> _Batch:
     bodies = {each.name: each.body for each in contents.stored}
     left = not bodies.keys() <= set(frozen.names)
     if any(name not in bodies for name in frozen.names):
-        # It was emitted, for somebody began to bury it.
+        # An earlier run has emitted the batch, since it began to mark its messages as emitted.
         return _Batch(frozen, attempt, None, left)
     return _Batch(frozen, attempt, [bodies[name] for name in frozen.names], left)
 
 
 def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
-    """As many as one batch holds, but always one."""
+    """Return as many messages as one batch may have, but at least one."""
     size = 0
-    for count, each in enumerate(stored[:MAX_MESSAGES]):
+    for count, each in enumerate(stored[:MAX_MESSAGES_IN_A_BATCH]):
         size += len(each.body)
-        if count and size > MAX_BYTES:
+        if count and size > MAX_BYTES_IN_A_BATCH:
             return stored[:count]
-    return stored[:MAX_MESSAGES]
+    return stored[:MAX_MESSAGES_IN_A_BATCH]
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:
     names = tuple(each.name for each in stored)
-    # A message is in one batch only, so these are the names of no other.
+    # A message is in only one batch, so no other batch has these names.
     words = json.dumps((conversation, *names))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",

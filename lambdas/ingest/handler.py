@@ -11,21 +11,16 @@ from urllib.parse import urlencode
 
 from lambdas import environment as config
 from lambdas.ingest.platforms.base import Webhook
-from lambdas.ingest.service import Ingest, Request, Response, refuse
+from lambdas.ingest.responses import Request, Response, refuse
+from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aws import clients as aws
-from message_buffer.aws.cache_token import sign_cache_token
-from message_buffer.aws.functions import Functions
 from message_buffer.aws.secrets import Secrets
 from message_buffer.events.event_bus import EventBus
-from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import TriggerQueue
-from message_buffer.lanes.fallback import RETRY_IF_FAILED_WITHIN_MS, Lane, LaneWithFallback
-from message_buffer.lanes.valkey.processor_starter import NO_PROCESSOR, ProcessorStarter
-from message_buffer.lanes.valkey.settings import ValkeySettings
-from message_buffer.lanes.valkey.sign_in import Opener, open_store
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.fallback import LaneWithFallback
+from message_buffer.lanes.lane import Lane
+from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.telemetry import Telemetry
@@ -42,7 +37,6 @@ def _ingest() -> Ingest:
     return Ingest(
         lane=_lane(settings, telemetry),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
-        starter=ProcessorStarter(Functions(), settings.processor_function or NO_PROCESSOR, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
@@ -50,26 +44,15 @@ def _ingest() -> Ingest:
 
 
 def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
-    if settings.dynamodb_lane is None:
-        return _valkey_lane(settings.valkey, telemetry)
-    # A webhook waits for it, and its platform sends it again.
-    table = MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED)
-    triggers = TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED)
-    dynamodb_lane = DynamoDbLane(table, triggers)
+    if settings.valkey is not None and settings.dynamodb_lane is None:
+        return open_valkey_lane(settings.valkey, telemetry)
+    assert settings.dynamodb_lane is not None
+    # A webhook waits for the answer, and its platform sends it again if there is none.
+    dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
     if settings.valkey is None:
         return dynamodb_lane
-    return LaneWithFallback(
-        _valkey_lane(settings.valkey, telemetry, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS),
-        dynamodb_lane,
-        table,
-        telemetry,
-    )
-
-
-def _valkey_lane(valkey: ValkeySettings | None, telemetry: Telemetry, *, retry_within_ms: int | None = None) -> Store:
-    assert valkey is not None
-    opener = Opener(valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
-    return open_store(valkey, opener, retry_within_ms=retry_within_ms)
+    valkey_lane = open_valkey_lane(settings.valkey, telemetry, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS)
+    return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
@@ -110,7 +93,7 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:
-        # A REST API tells the stage's path in its context alone, and never the query as it was sent.
+        # A REST API has the stage's path only in its context, and the query only in parts.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"

@@ -1,4 +1,4 @@
-"""The platforms' secrets: one secret in AWS, a JSON object, kept for a while.
+"""Reads the platforms' secrets from one secret in AWS, a JSON object, and caches them.
 
     {"generic": "s3cret",
      "whatsapp": {"secret": ["the new app secret", "the old one"], "verifyToken": "chosen by us",
@@ -9,12 +9,12 @@
 - whatsapp, messenger, instagram: the app secret of the Meta app, and a `verifyToken` of our choice; accounts are the
   phone number id, the page id, the professional account's id.
 - twilio: the auth token; accounts are the numbers written to, digits only, `whatsapp:<digits>` for WhatsApp.
-- telegram: setWebhook's `secret_token`, another one for each bot; accounts are what we call the bots. The bot of the
-  platform's own secret is called `bot`.
+- telegram: setWebhook's `secret_token`, a different one for each bot; accounts are our names of the bots. The bot that
+  uses the platform's own secret is called `bot`.
 
-A secret may be a list, of two while one replaces the other. What stands under an account is good for that account
-alone, and nothing else is; the platform's own is good for every account that has none. A platform, or an account, that
-is here without a secret is switched off, as is one that is not here.
+A secret may be a list of two, while one replaces the other. The secrets of an account are valid for that account only,
+and no others are valid for it. The platform's own secret is valid for every account without secrets of its own. A
+platform or an account whose entry has no secret is switched off, like a platform without an entry.
 """
 
 import json
@@ -22,12 +22,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import Credentials, object_of
-from message_buffer.aws.cached_secret import LIFE_MS, KeptSecret, ReadsSecrets
+from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
+from message_buffer.aws.cached_secret import KeptSecret, ReadsSecrets
 from message_buffer.clock import Clock, system_clock
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.telemetry import Telemetry
-
-# A flood of forgeries makes a worker read no more often than this.
-EARLY_MS = 10_000
 
 NOBODY = Credentials()
 
@@ -49,13 +48,16 @@ class WebhookSecrets:
             clock=clock,
         )
 
-    def of(self, platform: str, *, at_most_ms_old: int = LIFE_MS) -> Credentials:
-        """Raises SendFailed if there is nothing to go by; an old answer is better than none."""
+    def of(self, platform: str, *, at_most_ms_old: int = SECRET_LIFE_MS) -> Credentials:
+        """Return a platform's secrets. If they cannot be renewed, the old ones stay valid.
+
+        Raises SendFailed if they were never read.
+        """
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 
     def after_a_refusal(self, platform: str) -> Credentials:
-        """Read early: the secret may just have been replaced."""
-        return self.of(platform, at_most_ms_old=EARLY_MS)
+        """Return the platform's secrets, read again unless that was done just now: a secret may have been replaced."""
+        return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 
 def _parse(text: str) -> Mapping[str, Credentials]:
@@ -63,7 +65,7 @@ def _parse(text: str) -> Mapping[str, Credentials]:
         parsed = json.loads(text)
     except ValueError:
         parsed = None
-    # Not to be understood is to let nobody in.
+    # A secret that is not a JSON object authenticates no webhook.
     return {platform: _credentials(value) for platform, value in object_of(parsed).items()}
 
 
@@ -88,5 +90,5 @@ def _secrets(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_text(secret: str) -> bool:
-    """Half a surrogate pair has no bytes to sign with."""
+    """Return False for a string with half a surrogate pair, since it has no bytes to sign with."""
     return not any("\ud800" <= character <= "\udfff" for character in secret)

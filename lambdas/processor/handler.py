@@ -4,9 +4,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
-from lambdas.processor.service import WORKERS, ConversationProcessors, Exit, Processor, Timings
-from message_buffer.aws.cache_token import sign_cache_token
+from lambdas.limits import MAX_STARTS_AT_ONCE
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
 from message_buffer.aws.functions import Functions
+from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
 from message_buffer.lanes.valkey.store import Store
@@ -15,7 +16,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Parts(NamedTuple):
-    """What is kept from one run to the next."""
+    """The parts that an instance keeps from one run to the next."""
 
     settings: config.ProcessorSettings
     opener: Opener
@@ -27,9 +28,9 @@ class _Parts(NamedTuple):
 @cache
 def _parts() -> _Parts:
     settings, telemetry = config.read_processor(), Telemetry()
-    opener = Opener(settings.valkey, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    opener = open_valkey(settings.valkey, telemetry)
     store = open_store(settings.valkey, opener)
-    return _Parts(settings, opener, store, Functions(connections=WORKERS), telemetry)
+    return _Parts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
@@ -40,7 +41,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         store=parts.store,
         wake=Wake(parts.opener.open, shard, swallowed=parts.opener.swallowed),
         conversation_processors=ConversationProcessors(parts.functions, parts.settings.conversation_processor_function),
-        starter=ProcessorStarter(parts.functions, parts.settings.processor_function, parts.telemetry),
+        starter=ProcessorStarter(parts.functions, parts.settings.valkey.processor_function, parts.telemetry),
         telemetry=parts.telemetry,
         timings=Timings(parts.settings.idle_ms, parts.settings.handover_ms),
         shard=shard,

@@ -1,7 +1,7 @@
-"""The processor of one shard: claims what is due and sends a conversation processor for each conversation.
+"""The processor of one shard: claims what is due, and starts a conversation processor for each conversation.
 
-At most one acts on a shard; the scripts see to that by its lease. It lives as long as there is work and Lambda
-lets it, and leaves the shard either to nobody, when nothing is near, or to a successor.
+At most one processor acts on a shard, because the scripts check its lease. It runs while there is work, until Lambda is
+about to end it. It then releases the lease, or starts a successor if more work is near.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,33 +11,35 @@ from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from lambdas.limits import (
+    LEASE_RENEWALS,
+    MAX_CONVERSATIONS_IN_A_CLAIM,
+    MAX_LEASES_WITHOUT_VALKEY,
+    MAX_MS_BETWEEN_LEASE_RENEWALS,
+    MAX_PAUSE_MS,
+    MAX_RETURN_MS,
+    MAX_STARTS_AT_ONCE,
+    MAX_STARTS_UNDER_WAY,
+    METRICS_EVERY_MS,
+    MIN_MS_LEFT_TO_PAUSE,
+    MIN_PAUSE_MS,
+    MIN_RETURN_MS,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.lanes.outcomes import Claimed, Held, Lost, Released, WorkIsNear
+from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
-# Starting a conversation processor is waiting for Lambda's answer: as many wait at once as one claim may bring.
-WORKERS = 32
-MOST_UNDER_WAY = 200
-MOST_IN_A_CLAIM = 100
-RETURN_AFTER_MS = 250
-LONGEST_RETURN_MS = 5_000
-RENEW_MS = 5_000
-REPORT_MS = 30_000
-FIRST_PAUSE_MS = 50
-LONGEST_PAUSE_MS = 1_000
-LEAST_REMAINING_MS = 2_000
-
 
 class Exit(StrEnum):
-    """Why a processor left."""
+    """The reason why a processor ended."""
 
-    HELD = "held"  # another one was there
+    HELD = "held"  # another processor has the lease
     IDLE = "idle"
     HANDED_OVER = "handed_over"
-    LOST = "lost"  # its lease ran out, and another one has the shard
+    LOST = "lost"  # its lease expired, and another processor has the shard
     STORE_UNAVAILABLE = "store_unavailable"
 
 
@@ -63,12 +65,12 @@ class PreparedFunctions(StartsFunctions, Protocol):
 
 
 class ConversationProcessors:
-    """Starts conversation processors side by side, and says for which conversations that failed."""
+    """Starts conversation processors side by side, and returns the conversations whose start failed."""
 
     def __init__(self, functions: PreparedFunctions, function: str) -> None:
         self._functions = functions
         self._function = function
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="start-conversation-processor")
+        self._pool = ThreadPoolExecutor(MAX_STARTS_AT_ONCE, thread_name_prefix="start-conversation-processor")
         self._under_way: dict[Future[None], str] = {}
 
     @property
@@ -77,10 +79,10 @@ class ConversationProcessors:
 
     @property
     def room(self) -> int:
-        return max(MOST_UNDER_WAY - len(self._under_way), 0)
+        return max(MAX_STARTS_UNDER_WAY - len(self._under_way), 0)
 
     def prepare(self) -> None:
-        """While the first conversation still waits for its silence."""
+        """Open the client in a thread, while the first conversation still waits for its silence."""
         self._pool.submit(self._functions.prepare)
 
     def send(self, conversation: str, shard: int) -> None:
@@ -91,7 +93,10 @@ class ConversationProcessors:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
 
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
-        """Whom Lambda has accepted or refused since the last look; forgotten when the caller asks for the next."""
+        """Yield the conversations whose start has ended since the last call, with the error if it failed.
+
+        A conversation is removed when the caller asks for the next one.
+        """
         for future in [future for future in self._under_way if future.done()]:
             error = future.exception()
             if error is not None and not isinstance(error, SendFailed):
@@ -100,7 +105,7 @@ class ConversationProcessors:
             del self._under_way[future]
 
     def close(self) -> None:
-        # What has not begun must not thaw with the next invocation.
+        # Cancel starts that have not begun: a frozen thread would continue with the next invocation.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -128,21 +133,21 @@ class Processor:
         self._shard = shard
         self._lease_id = uuid4().hex
         self._clock, self._monotonic_ms, self._sleep = time or Time()
-        self._renew_ms = min(RENEW_MS, store.settings.lease_ms // 3)
+        self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
         self._failures_in_a_row = 0
-        self._pause_ms = FIRST_PAUSE_MS
+        self._pause_ms = MIN_PAUSE_MS
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to leave; `remaining_ms` is how long Lambda still lets it."""
+        """Work until there is a reason to leave, and return it. `remaining_ms` says how long Lambda lets it run."""
         leave: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
             while leave is None:
                 leave = self._try(step, remaining_ms)
                 if self._down_since is None:
-                    step = self._pass
+                    step = self._work_once
                 self._report()
         finally:
             self._wake.close()
@@ -150,10 +155,13 @@ class Processor:
         return leave
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
-        """One step; while Valkey is away, pauses that get longer, until the lease is long lost."""
+        """Make one step and return a reason to leave, or None.
+
+        If Valkey fails, pause, longer each time; leave once the lease is certainly lost.
+        """
         try:
             leave = step(remaining_ms())
-            self._down_since, self._pause_ms = None, FIRST_PAUSE_MS
+            self._down_since, self._pause_ms = None, MIN_PAUSE_MS
             return leave
         except StoreError as error:
             if not error.retryable:
@@ -163,20 +171,23 @@ class Processor:
             if self._down_since is None:
                 self._down_since = now
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
-            if now - self._down_since > 2 * self._store.settings.lease_ms or remaining_ms() < LEAST_REMAINING_MS:
+            if (
+                now - self._down_since > MAX_LEASES_WITHOUT_VALKEY * self._store.settings.lease_ms
+                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE
+            ):
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)
-        self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        self._pause_ms = min(2 * self._pause_ms, MAX_PAUSE_MS)
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
-        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), Held):
+        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), LeaseTaken):
             return Exit.HELD
         self._renewed_at = self._busy_at = self._monotonic_ms()
         self._conversation_processors.prepare()
         return None
 
-    def _pass(self, remaining_ms: int) -> Exit | None:
+    def _work_once(self, remaining_ms: int) -> Exit | None:
         if remaining_ms <= self._timings.handover_ms:
             return self._hand_over()
         if self._monotonic_ms() - self._renewed_at >= self._renew_ms:
@@ -187,7 +198,7 @@ class Processor:
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
             return None
-        limit = min(MOST_IN_A_CLAIM, self._conversation_processors.room)
+        limit = min(MAX_CONVERSATIONS_IN_A_CLAIM, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
             return self._come_back()
@@ -205,7 +216,7 @@ class Processor:
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time, a wake, or the next look; or leave, if there was no work for long."""
+        """Sleep until the next due time, a wake or the next look. Leave if there has been no work for long."""
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
         if claimed.conversations or near or self._conversation_processors.any_under_way:
@@ -229,7 +240,7 @@ class Processor:
             if error is None:
                 self._failures_in_a_row = 0
                 continue
-            wait_ms = min(RETURN_AFTER_MS << min(self._failures_in_a_row, 10), LONGEST_RETURN_MS)
+            wait_ms = min(MIN_RETURN_MS << min(self._failures_in_a_row, 10), MAX_RETURN_MS)
             self._failures_in_a_row += 1
             outcome = self._store.return_claim(conversation, self._lease_id, due_at_ms=self._clock() + wait_ms)
             self._telemetry.count("ConversationProcessorStartFailures")
@@ -239,13 +250,13 @@ class Processor:
             )  # fmt: skip
 
     def _come_back(self) -> Exit | None:
-        """The lease ran out: take it again, unless somebody else has."""
+        """Acquire the expired lease again. Return LOST if another processor has it."""
         self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        # Putting back what failed needs the lease: wait for no longer than it is sure to last.
+        # Returning failed claims needs the lease, so wait only as long as it certainly lasts.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
@@ -257,7 +268,7 @@ class Processor:
                 return Exit.LOST
 
     def _report(self) -> None:
-        """A long run must not keep its metrics to itself until it ends."""
-        if self._monotonic_ms() - self._reported_at >= REPORT_MS:
+        """Publish the metrics now and then, so that those of a long run do not wait for its end."""
+        if self._monotonic_ms() - self._reported_at >= METRICS_EVERY_MS:
             self._reported_at = self._monotonic_ms()
             self._telemetry.flush()

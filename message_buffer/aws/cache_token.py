@@ -1,14 +1,13 @@
-"""Signs the token with which a function signs in to the cache."""
+"""Signs the sign-in tokens of the cache."""
 
 from typing import Protocol
 
 from message_buffer.aws import clients as aws
-
-TOKEN_SECONDS = 900
+from message_buffer.limits import SIGN_IN_TOKEN_SECONDS
 
 
 class CacheUser(Protocol):
-    """A user of a cache that takes IAM tokens."""
+    """A user of a cache that accepts IAM tokens."""
 
     @property
     def user(self) -> str: ...
@@ -19,7 +18,7 @@ class CacheUser(Protocol):
 
 
 def sign_cache_token(iam: CacheUser) -> str:
-    """A pre-signed `connect` to the cache, without its scheme; good for 15 minutes."""
+    """Return a token that is good for 15 minutes: a pre-signed `connect` to the cache, without its scheme."""
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.model import ServiceId  # noqa: PLC0415
     from botocore.signers import RequestSigner  # noqa: PLC0415
@@ -37,6 +36,6 @@ def sign_cache_token(iam: CacheUser) -> str:
             "context": {},
         }
         url: str = signer.generate_presigned_url(
-            request, operation_name="connect", expires_in=TOKEN_SECONDS, region_name=iam.region
+            request, operation_name="connect", expires_in=SIGN_IN_TOKEN_SECONDS, region_name=iam.region
         )
     return url.removeprefix("https://")

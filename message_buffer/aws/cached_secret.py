@@ -1,12 +1,11 @@
-"""A secret as an instance knows it: read again when it gets old, and an old one is better than none."""
+"""A secret in an instance's memory. It is read again after a while; if that fails, the old one is used on."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-
-LIFE_MS = 60_000
+from message_buffer.limits import SECRET_LIFE_MS
 
 T = TypeVar("T")
 
@@ -29,13 +28,13 @@ class KeptSecret(Generic[T]):
         self._secret_id = secret_id
         self._parse = parse
         self._not_renewed = not_renewed
-        # Wall time: a frozen function's own clock may stand still while its secrets grow old.
+        # Wall time, because the monotonic clock of a frozen function stops while its secrets grow old.
         self._clock = clock
         self._known: T | None = None
         self._read_at_ms = 0
 
-    def value(self, *, at_most_ms_old: int = LIFE_MS) -> T:
-        """Raises SendFailed if there is nothing to go by."""
+    def value(self, *, at_most_ms_old: int = SECRET_LIFE_MS) -> T:
+        """Return the secret. Raise SendFailed if it could never be read."""
         if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
             try:
                 self._known = self._parse(self._secrets.read(self._secret_id))

@@ -1,6 +1,6 @@
 """AWS clients, made on first use, and the one place where the SDK's errors become ours.
 
-The SDK is imported with the first client, not with the function: who finds nothing to send pays for none of it.
+The SDK is imported with the first client, so that an invocation that sends nothing does not pay for it.
 """
 
 from collections.abc import Iterator
@@ -9,28 +9,26 @@ from functools import cache
 from threading import Lock
 from typing import Any, NamedTuple
 
+from message_buffer import limits
 from message_buffer.errors import SendFailed
 
 
 class Patience(NamedTuple):
     connect_seconds: float
     answer_seconds: float
-    attempts: int = 2
+    attempts: int = limits.AWS_ATTEMPTS
 
 
-# Two tries of about three seconds: every caller has something better to do than to wait for longer.
-# To connect is tried with each address of a service in turn; S3 has eight.
-PATIENT = Patience(0.4, 2.5)
-# Of callers that have something to go by, and somebody who waits for them.
-HURRIED = Patience(0.4, 1.0, attempts=1)
-# Between the tries the SDK pauses for up to a second.
-LONGEST_CALL_MS = 8_000
+# For callers that have no other way.
+PATIENT = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_ANSWER_SECONDS)
+# For callers that have another way if the service is slow.
+HURRIED = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 _making = Lock()
 
 
 def client(service: str, *, connections: int = 10, patience: Patience = PATIENT) -> Any:
-    # Clients may be shared between threads, but not be made by several at once.
+    # Threads may share a client, but must not make clients at the same time.
     with _making:
         return _made(service, connections, patience)
 
@@ -53,12 +51,13 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
+    """Raise SendFailed, which names what the caller was `doing`, for each error of the SDK."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - imported when first used
 
     try:
         yield
     except ClientError as error:
-        # The service's own words may quote what was sent.
+        # Only the code: the service's text may quote what was sent.
         raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
     except BotoCoreError as error:
         raise SendFailed(f"{doing}: {type(error).__name__}") from error

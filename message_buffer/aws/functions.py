@@ -1,4 +1,4 @@
-"""Starts other functions, or calls one and waits for its answer."""
+"""Starts other functions, or calls a function and waits for its answer."""
 
 import json
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ class Functions:
         self._connections = connections
 
     def prepare(self) -> None:
-        """Make the client now: the first start need not wait for it."""
+        """Make the client now, so that the first start need not wait for it."""
         aws.client("lambda", connections=self._connections)
 
     def start(self, function: str, payload: Mapping[str, object]) -> None:
-        """Returns when Lambda has accepted the event; raises SendFailed when it has not."""
+        """Return when Lambda has accepted the event. Raise SendFailed if it does not."""
         with aws.errors_as_ours("invoke"):
             answer = aws.client("lambda", connections=self._connections).invoke(
                 FunctionName=function,
@@ -30,7 +30,7 @@ class Functions:
             raise SendFailed(f"invoke: status {answer.get('StatusCode')}")
 
     def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
-        """What the function answered, or how it failed: `errorType` and `errorMessage`. It is called only once."""
+        """Call a function once. Return its answer, or its failure as `errorType` and `errorMessage`."""
         with aws.errors_as_ours("invoke"):
             answer = aws.client("lambda", patience=aws.Patience(1.0, answer_seconds, attempts=1)).invoke(
                 FunctionName=function, Payload=json.dumps(payload, separators=(",", ":")).encode()

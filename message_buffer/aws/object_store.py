@@ -1,4 +1,4 @@
-"""Keeps what is too large to be sent."""
+"""Stores content that is too large for an event or a queue."""
 
 from message_buffer.aws import clients as aws
 

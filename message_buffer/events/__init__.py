@@ -1,1 +1,1 @@
-"""What leaves the buffer: batches, cancellations, dead letters, and the bus they go to. Imports lanes and all below."""
+"""Events: batches, amendments, cancellations, dead letters, and the bus they go to. Imports lanes and all below."""

@@ -1,4 +1,4 @@
-"""From a taken batch to what leaves the system: the event, or a dead letter. Pure functions of the batch.
+"""Makes the event, or the dead letter, of a taken batch. All are pure functions of the batch.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 from message_buffer.errors import InvalidInput, MalformedMessage
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import decode_fields
+from message_buffer.messages.wire_form import Json, decode_fields
 
 DETAIL_TYPE = "messages.batch.ready"
 EVENT_VERSION = 1
 LETTER_VERSION = 1
 
-Json = dict[str, Any]
 
-# What a message is sure to have on the bus, and what stands there if its platform did not say.
+# The fields that every message has on the bus, and their values if the platform has not given them.
 _MESSAGE: Json = {
     "id": None,
     "text": "",
@@ -35,7 +34,7 @@ _REQUIRED = {"id": str, "text": str, "receivedAt": int, "platform": str}
 
 
 class Content(NamedTuple):
-    """The part of an event that may become too large for the bus."""
+    """The part of an event that may be too large for the bus."""
 
     messages: list[Json]
     text: str
@@ -66,7 +65,7 @@ def event_of(conversation: str, taken: Taken, content: Content) -> Json:
 
 
 def event_by_reference(conversation: str, taken: Taken, content: Content, *, reference: Json) -> Json:
-    """The same event without its content, which the reference leads to."""
+    """Return the event with a reference in place of its content."""
     return _envelope(conversation, taken, content.messages[0]["platform"]) | {
         "messages": [],
         "text": None,
@@ -90,14 +89,14 @@ def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
             "platform": platform,
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
-            # Of the batch, not of this attempt: the same however often it is emitted.
+            # The same for every attempt: it is the wait of the batch.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
         },
     }
 
 
 def object_key(taken: Taken) -> str:
-    """The same for every attempt, so that a retry overwrites its like."""
+    """Return a key that is the same for every attempt, so that a retry overwrites the object."""
     return f"batches/{taken.batch_id}.json"
 
 
@@ -105,7 +104,7 @@ def object_key(taken: Taken) -> str:
 
 
 def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
-    """Everything of the batch but its payloads."""
+    """Return everything of the batch but its payloads."""
     return {
         "version": LETTER_VERSION,
         "reason": reason,
@@ -137,7 +136,7 @@ def letter_key(taken: Taken) -> str:
 
 
 def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, Taken]:
-    """(conversation, batch): what the letter was made of."""
+    """Return the conversation and the batch of a letter. Raise InvalidInput if it is not the body of a letter."""
     try:
         return letter["conversationId"], Taken(
             batch_id=letter["batchId"],
@@ -150,7 +149,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
-            # Letters of a version before lanes have none.
+            # Letters of the versions before there were lanes name none.
             lane=letter.get("lane", "debounce"),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -158,5 +157,5 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
 
 
 def to_json(value: Any) -> bytes:
-    # Half a surrogate pair cannot travel; what we buffered ourselves holds none.
+    # Half a surrogate pair has no UTF-8. Messages that ingest has buffered contain none.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

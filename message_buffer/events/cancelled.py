@@ -1,4 +1,4 @@
-"""The event that tells of a cancelled buffer, whoever cancelled it.
+"""The event about a cancelled buffer, which an author or an operator has cancelled.
 
 `docs/schema/messages.buffer.cancelled.json` is its schema.
 """
@@ -21,7 +21,7 @@ def cancelled_event(
     at_ms: int,
     message_id: str | None = None,
 ) -> str:
-    """Of a repeat, whose first telling may be lost, nobody knows any more what was dropped, and at which generation."""
+    """Return the event's detail. A repeated cancel has no counts or generation: only the first call knew them."""
     first = outcome if isinstance(outcome, Cancelled) else None
     event = {
         "version": EVENT_VERSION,

@@ -1,10 +1,10 @@
-"""Puts aside what cannot be emitted, and lets a person look at it and take it out again."""
+"""The dead-letter queue: batches that could not be emitted, until an operator looks at them or takes them out."""
 
 from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
 
-# The most that one call receives.
+# SQS returns at most this many messages for one call.
 PAGE = 10
 
 
@@ -22,19 +22,19 @@ class DeadLetterQueue:
             aws.client("sqs").send_message(QueueUrl=self._url, MessageBody=body)
 
     def receive(self, *, hidden_seconds: int) -> list[Letter]:
-        """Some of those that nobody else looks at; none only if there are none."""
+        """Hide some letters from others and return them. An empty list means that no visible letter is left."""
         with aws.errors_as_ours("receive dead letters"):
             answer = aws.client("sqs").receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=PAGE,
                 VisibilityTimeout=hidden_seconds,
-                # All servers of the queue are asked only by who is ready to wait.
+                # SQS asks all of the queue's servers only if the call is ready to wait.
                 WaitTimeSeconds=1,
             )
         return [Letter(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
-        # One by one: what a batch of them is refused for is only told in its answer.
+        # One by one, because the batch call does not fail if it refuses some of its letters.
         with aws.errors_as_ours("give dead letters back"):
             for letter in letters:
                 aws.client("sqs").change_message_visibility(
@@ -46,7 +46,7 @@ class DeadLetterQueue:
             aws.client("sqs").delete_message(QueueUrl=self._url, ReceiptHandle=letter.receipt)
 
     def count(self) -> int:
-        """About how many there are, those that somebody looks at among them."""
+        """Return about how many letters there are, including those that are hidden."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         with aws.errors_as_ours("count dead letters"):
             answer = aws.client("sqs").get_queue_attributes(QueueUrl=self._url, AttributeNames=names)

@@ -1,39 +1,23 @@
-"""A taken batch leaves: to the bus, or among the dead letters if it cannot go there. The same for every lane.
+"""Emits a taken batch of either lane: to the bus, or to the dead-letter queue if it cannot be emitted.
 
-Any step may be repeated or be the last one that happens. A batch stays frozen under its id until somebody says it is
-out, so the worst is that the same event comes again; consumers know it by its `batchId`.
+Any step may be repeated or be the last one that happens. A batch stays frozen under its id until its lane has recorded
+that it was emitted. The worst case is that the same event comes again, and consumers recognise it by its `batchId`.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
-from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
+from message_buffer.events.settings import EmissionSettings
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.telemetry import Telemetry
-
-FIRST_RETRY_MS = 1_000
-LONGEST_RETRY_MS = 60_000
-# What every account's queue takes.
-MAX_LETTER_BYTES = 262_144
-# For putting the batch back, or saying that it is out.
-RELEASE_MS = 2_000
-
-
-class EmissionSettings(NamedTuple):
-    """Where batches go, whichever lane took them, and what does not go there."""
-
-    event_bus: str
-    max_event_bytes: int
-    oversize_bucket: str
-    max_attempts: int
-    dead_letter_queue_url: str
 
 
 class Limits(NamedTuple):
@@ -42,7 +26,7 @@ class Limits(NamedTuple):
 
 
 class TimeLeft:
-    """What Lambda still gives a conversation processor. It ends by putting its batch back, not by being killed.
+    """The time that Lambda still gives a processor, which has to put its batch back before it is killed.
 
     Two calls of AWS fit into the default time-out of 20 seconds at their slowest, a third may have to wait for the
     next attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
@@ -50,15 +34,11 @@ class TimeLeft:
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
         self._remaining_ms = remaining_ms
-        self._needed_ms = min(LONGEST_CALL_MS + RELEASE_MS, remaining_ms() // 2)
+        self._needed_ms = min(MAX_CALL_MS + RELEASE_MS, remaining_ms() // 2)
 
     def require_a_call(self) -> None:
         if self._remaining_ms() < self._needed_ms:
             raise SendFailed("too little time is left for another call")
-
-
-class Bus(Protocol):
-    def publish(self, detail_type: str, detail: str) -> None: ...
 
 
 class Objects(Protocol):
@@ -74,9 +54,9 @@ class Queue(Protocol):
 
 
 class EmissionDestinations(NamedTuple):
-    """Where a batch may go."""
+    """The places to which a batch may go."""
 
-    bus: Bus
+    bus: Publishes
     objects: Objects
     dead_letters: Queue
 
@@ -91,9 +71,9 @@ class Emission:
         self._clock = clock
 
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        """To the bus; or among the dead letters, if it cannot go there."""
+        """Emit a batch, or dead-letter it. Raise SendFailed if it is to be tried again."""
         if taken.attempt > self._limits.max_attempts:
-            # Its conversation processors died: one that lives gives up at its last attempt.
+            # Its runs were killed: a run that lives gives up at the last attempt.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
@@ -106,9 +86,9 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit what a dead letter holds under its old batch id; raises what goes wrong. Answers that id.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise any error.
 
-        The conversation has gone on since: this batch comes out of order.
+        The batch comes out of order, because its conversation has gone on since.
         """
         payloads = letter.get("payloads")
         if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):
@@ -136,9 +116,9 @@ class Emission:
     def _dead_letter(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
-        # Escaped to ASCII: a queue refuses some of the characters that people can write.
+        # Escaped to ASCII, since a queue refuses some of the characters that people can write.
         body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
-        if len(body) > MAX_LETTER_BYTES:
+        if len(body) > MAX_DEAD_LETTER_BYTES:
             key, content = batch.letter_key(taken), json.dumps(payloads, separators=(",", ":")).encode()
             time.require_a_call()
             self._objects.put(key, content)
@@ -176,6 +156,6 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
-    """Doubled with each attempt, less up to half by chance: what failed together does not return together."""
-    longest = min(FIRST_RETRY_MS << min(attempt - 1, 16), LONGEST_RETRY_MS)
+    """Return a pause that doubles with each attempt, less up to half by chance, so that retries spread."""
+    longest = min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS)
     return int(longest * (1 - random() / 2))

@@ -1,15 +1,20 @@
 """Publishes on the event bus."""
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
+from message_buffer.limits import MAX_ENTRIES_IN_A_CALL, MAX_ENTRY_BYTES_IN_A_CALL
 
 SOURCE = "message-buffer"
-# The service counts the time of an entry as so many bytes, given or not.
+# The service counts this many bytes for the time of an entry, even if none is given.
 TIME_BYTES = 14
-# Of one call; 256 KB is the least that any account or emulator allows.
-MOST_ENTRIES, MOST_BYTES = 10, 262_144
+
+
+class Publishes(Protocol):
+    def publish(self, detail_type: str, detail: str) -> None: ...
+    def publish_all(self, detail_type: str, details: Sequence[str]) -> None: ...
 
 
 class EventBus:
@@ -20,7 +25,7 @@ class EventBus:
         self.publish_all(detail_type, [detail])
 
     def publish_all(self, detail_type: str, details: Sequence[str]) -> None:
-        """In as few calls as the service allows. Raises SendFailed, and then some of them may be out."""
+        """Publish events in as few calls as the service allows. If it raises SendFailed, some may be published."""
         for call in _calls(detail_type, details):
             entries = [
                 {"EventBusName": self._name, "Source": SOURCE, "DetailType": detail_type, "Detail": detail}
@@ -28,7 +33,7 @@ class EventBus:
             ]
             with aws.errors_as_ours("put event"):
                 answer = aws.client("events").put_events(Entries=entries)
-            # The call succeeds even if an entry did not.
+            # The call succeeds even if an entry fails.
             if answer.get("FailedEntryCount"):
                 codes = [entry["ErrorCode"] for entry in answer["Entries"] if "ErrorCode" in entry]
                 raise SendFailed(f"put event: {codes[0] if codes else 'refused'}")
@@ -39,7 +44,7 @@ def _calls(detail_type: str, details: Sequence[str]) -> Iterator[list[str]]:
     size = 0
     for detail in details:
         bytes_of_one = entry_bytes(detail_type, detail.encode())
-        if call and (len(call) == MOST_ENTRIES or size + bytes_of_one > MOST_BYTES):
+        if call and (len(call) == MAX_ENTRIES_IN_A_CALL or size + bytes_of_one > MAX_ENTRY_BYTES_IN_A_CALL):
             yield call
             call, size = [], 0
         call.append(detail)
@@ -49,5 +54,5 @@ def _calls(detail_type: str, details: Sequence[str]) -> Iterator[list[str]]:
 
 
 def entry_bytes(detail_type: str, detail: bytes) -> int:
-    """What an entry counts against the service's limit."""
+    """Return the size of an entry as the service counts it."""
     return len(SOURCE) + len(detail_type) + len(detail) + TIME_BYTES

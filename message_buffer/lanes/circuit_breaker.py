@@ -1,32 +1,29 @@
-"""A circuit breaker: who has just failed is left alone for a while, and then tried by one call."""
+"""A circuit breaker: after a failure, calls are skipped for a while; then one call tries again."""
 
 from message_buffer.clock import Clock, system_clock
-
-# After the first failure; doubled with each probe that fails.
-FIRST_PAUSE_MS = 1_000
-LONGEST_PAUSE_MS = 8_000
+from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
 
 
 class CircuitBreaker:
-    """For one instance of a function, which does one thing at a time."""
+    """The breaker of one instance of a function, which makes one call at a time."""
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
-        # Wall time: a frozen function's own clock may stand still.
+        # Wall time, because the monotonic clock of a frozen function stops.
         self._clock = clock
         self._pause_ms = 0
         self._failed_at_ms = 0
 
     @property
     def should_skip(self) -> bool:
-        """Do not try now."""
+        """Return whether calls are to be skipped for now."""
         return 0 <= self._clock() - self._failed_at_ms < self._pause_ms
 
     def succeeded(self) -> None:
         self._pause_ms = 0
 
     def failed(self) -> bool:
-        """Is this the first failure after a success?"""
+        """Make the pause longer. Return whether this is the first failure after a success."""
         first = self._pause_ms == 0
-        self._pause_ms = FIRST_PAUSE_MS if first else min(2 * self._pause_ms, LONGEST_PAUSE_MS)
+        self._pause_ms = MIN_BREAKER_PAUSE_MS if first else min(2 * self._pause_ms, MAX_BREAKER_PAUSE_MS)
         self._failed_at_ms = self._clock()
         return first

@@ -1,71 +1,85 @@
-"""What the scripts' answers mean to a caller. `start_processor` says: you reserved the start, now do it."""
+"""The answers of lanes and of the store's scripts, and what each one obliges the caller to do.
+
+`start_processor` is between the store and the code that called it: if it is true, the script has reserved the start of
+the shard's processor, and the caller must start that now. `ValkeyLane` does so, and its own outcomes never ask for it.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
-Lane = Literal["debounce", "window"]
+LaneName = Literal["debounce", "window"]
 
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
+    """The message waits. Acknowledge it to its platform."""
+
     due_at_ms: int
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The message was buffered before. Its first sender may have failed to start a processor."""
+    """The message was buffered before. Acknowledge it; `due_at_ms` is None if it waits no longer."""
 
     due_at_ms: int | None
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
+    """The caller has the lease. Renew it before it expires."""
+
     expires_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Another processor owns the shard: leave."""
+class LeaseTaken:
+    """Another processor has the lease. Leave the shard."""
 
     expires_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
+    """The caller keeps the lease until the new time."""
+
     expires_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease is gone: nothing was changed; acquire again or leave."""
+    """The lease is lost and nothing was changed. Acquire it again, or leave the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
+    """The lease is given up. Leave the shard."""
+
     next_due_at_ms: int | None
     start_processor: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WorkIsNear:
-    """The lease was not released: stay."""
+    """The lease was not released. Stay: work is due soon."""
 
     next_due_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
+    """A claimed conversation, and when it was due."""
+
     conversation: str
     due_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A conversation processor must be sent for each. `next_due_at_ms` may be early, never late."""
+    """Start a conversation processor for each of these. `next_due_at_ms` may be too early, but never too late."""
 
     next_due_at_ms: int | None
     conversations: list[Due]
@@ -73,30 +87,32 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
+    """The claim is given back. The conversation is due again at that time."""
+
     due_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A conversation processor holds the batch: leave it alone."""
+    """Another conversation processor has the batch. Do nothing."""
 
     until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Somebody else has gone on with this conversation: stop."""
+    """Another run has taken over this conversation, and nothing was changed. Stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """Nothing there."""
+    """Nothing waits in the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Emit it, then complete it; or retry it. A second conversation processor is given the same batch with a higher
-    attempt.
+    """Emit the batch and complete it, or retry it. If neither happens, the next run gets the same batch and a higher
+    `attempt`.
     """
 
     batch_id: str
@@ -107,31 +123,40 @@ class Taken:
     due_at_ms: int
     flush_reason: str
     payloads: list[bytes]
-    lane: Lane = "debounce"
+    lane: LaneName = "debounce"
     left_out: frozenset[int] | None = None
-    """Positions of messages that another lane emits; None: nothing was settled."""
+    """Positions of the messages that the other lane emits, or None if the lanes have not agreed on them yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
+    """The batch is done. `next_due_at_ms` is when the messages behind it are due, if there are any."""
+
     next_due_at_ms: int | None
     count: int
     start_processor: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What is left out of the batch is the same at every attempt from now on."""
+class Excluded:
+    """Every later attempt leaves out the same messages. Emit the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
+    """The batch is given back. A later run takes it again under its id."""
+
     due_at_ms: int
     start_processor: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
+    """The state of a shard, and the conversations whose claims had expired and were put back.
+
+    Call again if there are as many of these as were asked for.
+    """
+
     pending: int
     inflight: int
     oldest_due_at_ms: int | None
@@ -142,34 +167,39 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
+    """The buffer is due at once."""
+
     due_at_ms: int
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """`leaving`: a conversation processor held the `frozen` messages at that moment; they may still come out, once."""
+    """The waiting messages are dropped. Publish the cancellation.
+
+    `leaving` says that a conversation processor had the `frozen` messages, so they may still be emitted, once.
+    """
 
     generation: int
     buffered: int
     frozen: int
     leaving: bool
-    lane: Lane = "debounce"
+    lane: LaneName = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCancelled:
-    """This very cancel was done before; what came since is untouched."""
+    """This cancel was done before, and newer messages are kept. Publish the cancellation again."""
 
     generation: int
-    lane: Lane = "debounce"
+    lane: LaneName = "debounce"
 
 
 def cancelled_in_both(
     main: Cancelled | AlreadyCancelled, window: Cancelled | AlreadyCancelled
 ) -> Cancelled | AlreadyCancelled:
-    """What the Valkey lane says, with what the DynamoDB lane dropped."""
+    """Return the Valkey lane's outcome with the DynamoDB lane's counts added, if both are known."""
     if isinstance(main, AlreadyCancelled) or isinstance(window, AlreadyCancelled):
         return main
     return Cancelled(
@@ -182,90 +212,112 @@ def cancelled_in_both(
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """Until then; a longer hold that was there before goes on."""
+    """The conversation is on hold until that time, which may be the end of an earlier and longer hold."""
 
     held_until_ms: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
+    """The hold is over. `due_at_ms` is None if nothing waits."""
+
     due_at_ms: int | None
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotOnHold:
+    """The conversation was not on hold, and nothing was changed."""
+
     due_at_ms: int | None
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
+    """The buffer waits longer, until that time."""
+
     due_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retimed:
-    """It waits as the new rules would have it, which may be as long as before."""
+    """The buffer waits as the new rules say, which may be as long as before."""
 
     due_at_ms: int
     count: int
-    start_processor: bool
+    start_processor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unmoved:
-    """Already due, already later than asked for, or at its bound."""
+    """Nothing was changed: the buffer is due, is already later than asked for, or is at its longest wait."""
 
     due_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
+    """The waiting message was replaced. Its batch contains the new text, so nothing has to be published."""
+
     position: int
     behind: int
-    """So many messages came after it, and wait too."""
+    """The number of messages that came after it and wait too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
+    """The message waits in its buffer."""
+
     position: int
+    lane: LaneName = "debounce"
+
+    @property
+    def batch_id(self) -> None:
+        """Return None, since a waiting message is in no batch yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
+    """The waiting message was removed. Nothing has to be published."""
+
     remaining: int
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Too late: the message is in a batch that is being emitted."""
+    """The message is in a batch that is being emitted, so it was not changed. Publish the change."""
 
     batch_id: str
+    lane: LaneName = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Not among the newest that wait. `known`: it was buffered once, so it has most likely been emitted, or deleted.
+    """The message does not wait, as far as the lane looks back. Publish the change.
 
-    `batch_id`: in which batch to look for it, which may turn out not to hold it; None: not remembered, or not yet out.
+    `known` says that it was buffered once, so it has most likely been emitted or deleted. `batch_id` is the batch that
+    probably contains it, or None if the lane does not remember one.
     """
 
     known: bool
     batch_id: str | None
+    lane: LaneName = "debounce"
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
+    """A conversation of a page. Its state may have changed since."""
+
     conversation: str
     state: str  # PENDING | INFLIGHT
-    scheduled_at_ms: int  # as peek_conversation says it
+    scheduled_at_ms: int  # as in Conversation
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """It may be empty, or name a conversation again. The last one has no `next_cursor`."""
+    """Ask for the next page with `next_cursor` until that is None. A page may be empty, or repeat a conversation."""
 
     next_cursor: str | None
     conversations: list[Listed]
@@ -273,8 +325,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
+    """A conversation as an operator sees it."""
+
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # its score: when pending is looked at, or the deadline in flight
+    scheduled_at_ms: int | None  # when it is looked at while pending; its deadline in flight
     due_at_ms: int | None
     flush_reason: str | None
     count: int

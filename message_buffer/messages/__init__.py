@@ -1,1 +1,1 @@
-"""Messages, the ids of their conversations, and the bytes in which they wait. Imports errors alone."""
+"""Messages, the ids of their conversations, and the wire form in which they wait. Imports only errors."""

@@ -1,14 +1,15 @@
-"""What a conversation is called: whose, on which platform, through which account, with whom.
+"""The id of a conversation: its tenant, platform, account and user.
 
     acme/whatsapp/106540352242922/491701234567
 
-A part's own `/` is escaped, as is the sign that escapes, so that different parts never make the same id.
+A `/` inside a part is escaped, and so is the escape sign, so that different parts never make the same id.
 """
 
 from functools import lru_cache
 from typing import NamedTuple
 
 from message_buffer.errors import InvalidId
+from message_buffer.limits import MAX_CONVERSATION_NAMES_KEPT
 
 DEFAULT_TENANT = "default"
 
@@ -23,7 +24,7 @@ class ConversationId(NamedTuple):
         return _joined(self)
 
 
-@lru_cache(maxsize=1_024)  # a message asks for its conversation's name five times
+@lru_cache(maxsize=MAX_CONVERSATION_NAMES_KEPT)
 def _joined(conversation: ConversationId) -> str:
     if not all(conversation):
         raise InvalidId("no part of a conversation id may be empty")
@@ -35,6 +36,7 @@ def escape_part(part: str) -> str:
 
 
 def parse_conversation_id(text: str) -> ConversationId:
+    """Return the parts of a conversation's id. Raises InvalidId."""
     parts = [part.replace("%2F", "/").replace("%25", "%") for part in text.split("/")]
     if len(parts) != len(ConversationId._fields) or not all(parts):
         raise InvalidId("a conversation id reads tenant/platform/account/user")

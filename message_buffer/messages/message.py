@@ -1,4 +1,4 @@
-"""One message of a conversation, as its platform told it; `wire.py` says in which bytes it waits."""
+"""A message of a conversation, in the same form for every platform; `wire_form.py` describes its bytes."""
 
 from typing import Annotated, Any, ClassVar, Self
 
@@ -7,17 +7,12 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
 from message_buffer.errors import MalformedMessage, MessageTooLarge
+from message_buffer.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_line, mend_id
-
-MAX_MESSAGE_BYTES = 64 * 1024
-# The longest ids known are those of e-mail: a header line has at most 998 bytes.
-MAX_ID_BYTES = 1_024
-# The last millisecond of the year 9999, which is the last that Python's datetime can show.
-MAX_TIME_MS = 253_402_300_799_999
 
 
 def _mend_text(value: Any) -> Any:
-    """JSON can carry half a surrogate pair, as of an emoji cut in two; UTF-8 cannot, and gets U+FFFD."""
+    """Replace half a surrogate pair by U+FFFD. JSON can carry it, if an emoji was cut in two, but UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -38,8 +33,8 @@ def _legal_id(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     mended = mend_id(value)
-    if not 1 <= len(mended.encode()) <= MAX_ID_BYTES:
-        raise ValueError(f"an id has 1 to {MAX_ID_BYTES} bytes of UTF-8")
+    if not 1 <= len(mended.encode()) <= MAX_MESSAGE_ID_BYTES:
+        raise ValueError(f"an id has 1 to {MAX_MESSAGE_ID_BYTES} bytes of UTF-8")
     return mended
 
 
@@ -49,7 +44,7 @@ _TimeMs = Annotated[int, Field(strict=True, ge=0, le=MAX_TIME_MS)]
 
 
 class _Open(BaseModel):
-    """Keeps fields it does not know."""
+    """A model that keeps unknown fields."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -58,7 +53,7 @@ class _Open(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        # What people write stays out of error messages, and so out of logs.
+        # Keeps what people write out of error messages, and so out of logs.
         hide_input_in_errors=True,
         # A cold start pays only for the models it uses.
         defer_build=True,
@@ -87,7 +82,7 @@ class _Open(BaseModel):
             raise ValueError("nested too deeply") from error
 
     def _wire(self) -> dict[str, Any]:
-        # Left out is what is empty and will be so again by default: a time of 0 stays.
+        # Leave out what is empty and equal to its default. A time of 0 differs from its default, and stays.
         known = {
             wire_name: value
             for name, wire_name, default in self._wire_fields
@@ -97,7 +92,7 @@ class _Open(BaseModel):
 
 
 class Attachment(_Open):
-    """A file beside the text, wherever its platform keeps it."""
+    """A file that came with the text; its platform stores it."""
 
     type: _Text
     url: _Text | None = None
@@ -106,11 +101,11 @@ class Attachment(_Open):
     name: _Text | None = None
     size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
     pending: Annotated[bool, Field(strict=True)] = False
-    """More will come of it, such as a transcript, by an edit of its message."""
+    """A part of it is still to come, such as a transcript, by an edit of its message."""
 
 
 class Message(_Open):
-    """A message as its platform told it, normalised."""
+    """A message from a platform, normalised."""
 
     id: _Id
     text: _Text = ""
@@ -119,7 +114,7 @@ class Message(_Open):
     attachments: list[Attachment] = Field(default_factory=list)
     reply_to: _Id | None = None
     group_id: _Text | None = None
-    """Of the album that it is a part of."""
+    """The id of the album that the message is a part of."""
     sent_at: _TimeMs | None = None
     received_at: _TimeMs
     platform: Annotated[_Text, Field(min_length=1)]
@@ -132,12 +127,13 @@ class Message(_Open):
 
 
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
+    """Return the message's wire form. Raises MalformedMessage or MessageTooLarge."""
     body = {"v": WIRE_VERSION} | message._wire()
     del body["id"]
     if message.attachments:
         body["attachments"] = [attachment._wire() for attachment in message.attachments]
     try:
-        # Several times faster than json.dumps. JSON has no NaN: null, as in JavaScript.
+        # This is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
         wire = id_line(message.id) + to_json(body, inf_nan_mode="null")
     except ValueError as error:
         raise MalformedMessage("the message holds something that JSON cannot express") from error
@@ -147,10 +143,10 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def decode(wire: bytes) -> Message:
-    """The message of version 1, or of a later version that still has its shape."""
+    """Return the message of a wire form: of version 1, or a later one with its shape. Raises MalformedMessage."""
     fields = decode_fields(wire)
     try:
         return Message.model_validate(fields)
     except ValidationError as error:
         wrong = ", ".join(".".join(map(str, detail["loc"])) for detail in error.errors(include_input=False))
-        raise MalformedMessage(f"a message does not look like this: {wrong or 'unknown fields'}") from error
+        raise MalformedMessage(f"the message has fields that are wrong: {wrong or 'unknown'}") from error

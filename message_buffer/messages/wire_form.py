@@ -1,12 +1,12 @@
-"""The bytes in which a message waits in a buffer, for whoever needs no more of it than its fields.
+"""The bytes in which a message waits in a buffer, and its fields without the cost of pydantic.
 
 Wire form, version 1:
 
-    "wamid.1"                        the id, as a JSON string: JSON escapes line ends, so the first ends it
+    "wamid.1"                        the id, as a JSON string, which cannot contain a line end
     {"v":1,"text":"Hey","type":…}    everything else, as compact JSON
 
-The first line lets a script find a message by comparing bytes, without parsing JSON. What is empty is left
-out, and what this version does not know is kept: old and new code read each other's messages in a deploy.
+The first line lets a script find a message by comparing bytes, without parsing JSON. Empty fields are left out, and
+unknown fields are kept, so that old and new code can read each other's messages during a deployment.
 """
 
 import json
@@ -14,24 +14,27 @@ from typing import Any
 
 from message_buffer.errors import MalformedMessage
 
+Json = dict[str, Any]
+"""A JSON object."""
+
 WIRE_VERSION = 1
 
-# Never to change: a message that older code buffered is found by these very bytes.
+# This must never change: scripts find messages that older code has buffered by exactly these bytes.
 _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def mend_id(value: str) -> str:
-    """In an id half a surrogate pair becomes an escape: two ids made one would let a message pass for a duplicate."""
+    """Escape half a surrogate pair. Replacing it could make two ids one, and a new message a duplicate."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
 def id_line(message_id: str) -> bytes:
-    """How the wire form of the message with this id begins, and of no other."""
+    """Return the first line of the wire form of the message with this id; no other message begins so."""
     return _id_to_json(mend_id(message_id)).encode() + b"\n"
 
 
 def id_of(wire: bytes) -> str | None:
-    """None: it cannot be read."""
+    """Return the id of a message in its wire form, or None if it cannot be read."""
     try:
         message_id = json.loads(wire.partition(b"\n")[0])
         message_id.encode()
@@ -40,8 +43,11 @@ def id_of(wire: bytes) -> str | None:
     return str(message_id)
 
 
-def decode_fields(wire: bytes) -> dict[str, Any]:
-    """The fields of a message by their wire names, `id` among them; what they hold is not looked at."""
+def decode_fields(wire: bytes) -> Json:
+    """Return a message's fields by their wire names, with `id`. Their values are not checked.
+
+    Raises MalformedMessage.
+    """
     head, line_end, tail = wire.partition(b"\n")
     if not line_end:
         raise MalformedMessage("no line end after the id")

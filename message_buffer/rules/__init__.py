@@ -1,1 +1,1 @@
-"""When a batch is due, by which rules, and who owns an account. Imports messages, and aws for its table."""
+"""The rules that say when a batch is due and who owns an account. Imports messages, and aws for its table."""

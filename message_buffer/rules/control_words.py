@@ -1,21 +1,18 @@
-"""Words that are an order to the buffer and no message: stop, and send at once.
+"""Recognises control words: messages that stop the buffer, or send it at once, and are not buffered.
 
-They are compared as a whole, in a form that forgives case, accents, white space around them and punctuation behind
-them: "Stop!" is `stop`, "nonstop" and "please stop" are not. A leading `/` counts: `/stop` is another word.
+A control word is the whole message. Case, accents, white space around it and punctuation after it do not matter:
+"Stop!" is `stop`, but "nonstop" and "please stop" are not. A leading `/` matters: `/stop` is a word of its own.
 """
 
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-MOST_WORDS = 50
-WORD_LIMIT = 40
-# With what may stand around a word, nobody writes an order longer than this; a text is looked at no further.
-TEXT_LIMIT = 4 * WORD_LIMIT
+from message_buffer.limits import MAX_CONTROL_TEXT_CHARACTERS
 
 Language = Literal["de", "en", "es", "fr", "it", "pt"]
 
-# Whole messages that are hardly ever an answer to a question.
+# These words, as a whole message, are hardly ever an answer to a question.
 STOP: Mapping[Language, tuple[str, ...]] = {
     "de": ("stopp", "stop", "halt", "abbrechen", "vergiss es", "/stopp", "/stop"),
     "en": ("stop", "cancel", "abort", "never mind", "nevermind", "forget it", "/stop", "/cancel"),
@@ -36,13 +33,14 @@ LANGUAGES: tuple[Language, ...] = tuple(STOP)
 
 
 class ControlWords(NamedTuple):
-    """In their compared form; a word that is in both stops."""
+    """The words in their compared form. A word in both sets is a stop word."""
 
     stop: frozenset[str] = frozenset()
     flush: frozenset[str] = frozenset()
 
     def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
-        if not (self.stop or self.flush) or len(text) > TEXT_LIMIT:
+        """Return what the text asks for, or None if it is a message."""
+        if not (self.stop or self.flush) or len(text) > MAX_CONTROL_TEXT_CHARACTERS:
             return None
         word = compared_form(text)
         if word in self.stop:
@@ -59,10 +57,10 @@ def control_words(*, stop: Iterable[str], flush: Iterable[str], languages: Itera
 
 
 def compared_form(text: str) -> str:
-    """Empty if nothing but white space and punctuation is left."""
-    # Case first: Turkish capitals decompose into an accent when they are folded.
+    """Return the form in which words are compared; it is empty if the text is only white space and punctuation."""
+    # Fold the case first, since a Turkish capital then decomposes into a letter and an accent.
     decomposed = unicodedata.normalize("NFKD", text.replace("’", "'").casefold())
-    # Directions and joiners cannot be seen; other scripts' vowel signs are letters, and stay.
+    # Remove direction marks and joiners, which are invisible. The vowel signs of other scripts are letters, and stay.
     visible = "".join(sign for sign in decomposed if not _is_accent(sign) and unicodedata.category(sign) != "Cf")
     words = " ".join(unicodedata.normalize("NFKC", visible).casefold().split())
     while words and (words[-1].isspace() or unicodedata.category(words[-1]).startswith("P")):

@@ -1,10 +1,10 @@
-"""When a conversation's batch is due, as configured: the rules, their layers, and who set what.
+"""The rules that say when a conversation's batch is due: their fields, their layers, and which layer set a field.
 
     defaults <- stage <- tenant <- agent <- conversation
 
 Inside a layer the preset comes first, then the layer's own fields, then its override for the message's
-platform. Names are camelCase on the wire (`silenceMs`) and snake_case in Python. What is wrong is refused
-with `InvalidRules`: a line for each problem, from the wire name of the field to what to write instead.
+platform. Names are camelCase on the wire (`silenceMs`) and snake_case in Python. Wrong rules raise `InvalidRules`,
+with a line for each problem, which names the field by its wire name and says what to write instead.
 """
 
 import reprlib
@@ -25,25 +25,18 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from message_buffer.errors import InvalidRules
-from message_buffer.messages.conversation_id import DEFAULT_TENANT
-from message_buffer.rules.control_words import (
-    LANGUAGES,
-    MOST_WORDS,
-    WORD_LIMIT,
-    ControlWords,
-    Language,
-    compared_form,
-    control_words,
+from message_buffer.limits import (
+    MAX_ADAPTIVE_K,
+    MAX_CONTROL_WORD_CHARACTERS,
+    MAX_CONTROL_WORDS,
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_NAME_CHARACTERS,
+    MAX_SILENCE_MS,
+    MAX_WAIT_MS,
 )
-from message_buffer.rules.timing import WAIT_LIMIT_MS, Timing
-
-# SQS delays a message by 15 minutes at most: a longer silence could not be kept by the DynamoDB lane.
-SILENCE_LIMIT_MS = 900_000
-# A batch is taken, read and emitted in one piece.
-COUNT_LIMIT = 1_000
-ADAPTIVE_K_LIMIT = 20.0
-# It is part of conversations' ids, which have a limit: what has no id would be left out.
-NAME_LIMIT = 128
+from message_buffer.messages.conversation_id import DEFAULT_TENANT
+from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
+from message_buffer.rules.timing import Timing
 
 _UNREADABLE = 10**30
 
@@ -66,7 +59,7 @@ class _Combination(NamedTuple):
 _COMBINATIONS = (
     _Combination(
         frozenset({"silence_ms", "max_wait_ms"}),
-        # Equal is refused too: the first message's deadline would be everybody's, and nothing debounced.
+        # Equal values are refused too: every batch would then end at maxWaitMs, whatever its author does.
         lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
         "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
         " lower silenceMs or raise maxWaitMs",
@@ -113,7 +106,7 @@ def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
 
 
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
-    """The broken combinations among those whose fields are all known."""
+    """Return the problems of all combinations whose fields are all set."""
     return [
         combination.problem.format_map(rules)
         for combination in _COMBINATIONS
@@ -122,7 +115,7 @@ def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
 
 
 class _Checked(BaseModel):
-    """A pydantic model whose one error is `InvalidRules`, whichever way it is made."""
+    """A pydantic model that raises only `InvalidRules`, whichever way it is made."""
 
     model_config = ConfigDict(
         # "500" or 1.5 where milliseconds belong is a mistake about the unit, so nothing is converted.
@@ -170,7 +163,7 @@ class _Checked(BaseModel):
             path[:1] = [wire_names.get(part, part) for part in path[:1]]
             where = ".".join(path)
             cause = detail.get("ctx", {}).get("error")
-            # An item of a list has the place of an item, and is legal as its list is.
+            # The path of a list item ends in its position; the list's description applies to it.
             field = ".".join(path[:-1]) if path and isinstance(detail["loc"][-1], int) else where
             legal = fields[field].description if field in fields else "an object of rules"
             if isinstance(cause, InvalidRules):
@@ -196,7 +189,7 @@ def _unknown(given: str, wire_names: Mapping[str, str]) -> str:
 
 
 def _shown(value: object) -> str:
-    # Python refuses to print the longest integers.
+    # Python refuses to print very long integers.
     if isinstance(value, int) and abs(value) >= _UNREADABLE:
         return "a number of more than 30 digits"
     return reprlib.repr(value)
@@ -207,14 +200,18 @@ def _legal_ms(low: int, high: int) -> Any:
 
 
 def _legal_name(what: str) -> Any:
-    return Field(min_length=1, max_length=NAME_LIMIT, description=f"{what} of at most {NAME_LIMIT} characters")
+    return Field(
+        min_length=1, max_length=MAX_NAME_CHARACTERS, description=f"{what} of at most {MAX_NAME_CHARACTERS} characters"
+    )
 
 
-_Silence = Annotated[int, _legal_ms(0, SILENCE_LIMIT_MS)]
-_Adaptive = Annotated[int, _legal_ms(1, SILENCE_LIMIT_MS)]
-_Count = Annotated[int, Field(ge=1, le=COUNT_LIMIT, description=f"a whole number from 1 to {COUNT_LIMIT}")]
+_Silence = Annotated[int, _legal_ms(0, MAX_SILENCE_MS)]
+_Adaptive = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
+_Count = Annotated[
+    int, Field(ge=1, le=MAX_MESSAGES_IN_A_BATCH, description=f"a whole number from 1 to {MAX_MESSAGES_IN_A_BATCH}")
+]
 _Deviations = Annotated[
-    float, Field(gt=0, le=ADAPTIVE_K_LIMIT, description=f"a number above 0, at most {ADAPTIVE_K_LIMIT}")
+    float, Field(gt=0, le=MAX_ADAPTIVE_K, description=f"a number above 0, at most {MAX_ADAPTIVE_K}")
 ]
 
 
@@ -224,14 +221,15 @@ def _legal_word(word: str) -> str:
     return word
 
 
-_Word = Annotated[str, Field(max_length=WORD_LIMIT), AfterValidator(_legal_word)]
-# JSON has lists; a tuple keeps what is cached from being changed.
+_Word = Annotated[str, Field(max_length=MAX_CONTROL_WORD_CHARACTERS), AfterValidator(_legal_word)]
+# JSON has lists. A tuple cannot be changed, and the rules are cached.
 _Words = Annotated[
     tuple[_Word, ...],
     Field(
         strict=False,
-        max_length=MOST_WORDS,
-        description=f"a list of at most {MOST_WORDS} strings of at most {WORD_LIMIT} characters, each with a letter,"
+        max_length=MAX_CONTROL_WORDS,
+        description=f"a list of at most {MAX_CONTROL_WORDS} strings"
+        f" of at most {MAX_CONTROL_WORD_CHARACTERS} characters, each with a letter,"
         " a digit or a sign",
     ),
 ]
@@ -244,8 +242,8 @@ _Languages = Annotated[
 class _RuleFields(_Checked):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
-    # At least 1: it is the bound that ends a batch which never falls silent or never reaches minMessages.
-    max_wait_ms: Annotated[int, _legal_ms(1, WAIT_LIMIT_MS)] = 30_000
+    # At least 1, because only this bound ends a batch whose author never pauses, or never reaches minMessages.
+    max_wait_ms: Annotated[int, _legal_ms(1, MAX_WAIT_MS)] = 30_000
     max_messages: _Count = 20
     min_messages: _Count = 1
     priority: Annotated[Literal["normal", "vip"], Field(description="'normal' or 'vip'")] = "normal"
@@ -257,7 +255,7 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # Of the DynamoDB lane; it ends at maxWaitMs in any case.
+    # For the DynamoDB lane; its window ends at maxWaitMs at the latest.
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()
@@ -279,11 +277,11 @@ class Rules(_RuleFields):
 
     @property
     def timing(self) -> Timing:
-        """What buffer_message is told: a VIP's wait replaces the silence, and nothing lengthens it."""
+        """Return the rules as the lanes take them. A VIP's wait replaces the silence, and nothing lengthens it."""
         vip = self.priority == "vip"
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
-            # Inference only ever lengthens the wait.
+            # Inferred typing can only lengthen the wait.
             typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
             max_wait_ms=self.max_wait_ms,
             max_messages=self.max_messages,
@@ -294,11 +292,11 @@ class Rules(_RuleFields):
         )
 
     def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:
-        """Of one message: files alone wait for their caption, a voice note for its transcript."""
+        """Return the timing of one message. A file alone waits for its caption, a voice note for its transcript."""
         timing = self.timing
         if in_album:
-            # A batch that ends by its count would split the album.
-            timing = timing._replace(max_messages=COUNT_LIMIT)
+            # Do not end the batch by its count, which could split the album.
+            timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
         least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
         if not least_ms or self.priority == "vip":
             return timing
@@ -319,18 +317,18 @@ class Rules(_RuleFields):
 
 
 class Owner(_Checked):
-    """Whose an account is: of which tenant, served by which agent."""
+    """The owner of an account: its tenant, and the agent that serves it."""
 
     tenant: Annotated[str, _legal_name("a tenant's name")] = DEFAULT_TENANT
     agent: Annotated[str | None, _legal_name("nothing, or an agent's name")] = None
     per_author: Annotated[bool, Field(description="true or false")] = False
-    """In a group each author has a buffer of their own."""
+    """Give each author of a group a buffer of their own."""
 
 
 class PartialRules(_RuleFields):
     """Any subset of the rules, and a preset beneath them.
 
-    A field that was not set reads as its default and is not emitted; `own` holds what was set.
+    A field that was not set reads as its default and is not serialised. `own` has the fields that were set.
     """
 
     preset: Annotated[PresetName | None, Field(description=f"one of {', '.join(PRESETS)}")] = None
@@ -340,7 +338,7 @@ class PartialRules(_RuleFields):
         return {name: getattr(self, name) for name in RULE_FIELDS if name in self.model_fields_set}
 
     def steps(self, where: str = "") -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
-        """(via, values) in the order in which they apply."""
+        """Yield the names and values of the steps, in the order in which they apply."""
         if self.preset:
             yield f"{where} preset {self.preset}".lstrip(), PRESETS[self.preset]
         yield where or "set here", self.own
@@ -359,12 +357,12 @@ class PartialRules(_RuleFields):
 
 
 class RuleLayer(PartialRules):
-    """What one owner (stage, tenant, agent, conversation) sets.
+    """The rules that one scope (stage, tenant, agent, conversation) sets.
 
-    Alone it is checked for types, bounds and the combinations of which it sets every field itself, on each of
-    its platforms. The rest shows when layers are merged: silenceMs 60000 is good above a tenant that raised
-    maxWaitMs, and bad above the defaults. Whoever writes a layer therefore also resolves it on top of those
-    beneath it, and refuses it if it comes back in `skipped`.
+    The model checks types, bounds, and each combination whose fields the layer sets itself, on each of its platforms.
+    Other combinations depend on the layers beneath: silenceMs 60000 is valid above a tenant that raised maxWaitMs, and
+    invalid above the defaults. Code that stores a layer must therefore resolve it on top of the layers beneath it, and
+    refuse it if it comes back in `skipped`.
     """
 
     name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]
@@ -396,7 +394,7 @@ def _applied(steps: Iterable[tuple[str, Mapping[str, RuleValue]]]) -> dict[str, 
 
 
 class Origin(NamedTuple):
-    """Who decided a field."""
+    """The layer that decided a field."""
 
     layer: str
     via: str
@@ -423,10 +421,10 @@ class ResolvedRules(NamedTuple):
     origins: Mapping[str, Origin]
     """Python name -> origin, for the fields that a layer set."""
     skipped: tuple[SkippedLayer, ...] = ()
-    """Not empty: somebody's settings are not in force. Worth an alarm."""
+    """Layers that are not in force. An operator should hear of them."""
 
     def explain(self) -> dict[str, Explanation]:
-        """For each rule, by wire name: its value and where that comes from."""
+        """Return the value of each rule, by wire name, and the layer that it comes from."""
         explained: dict[str, Explanation] = {}
         for name, wire_name in RULE_FIELDS.items():
             layer, via, version = self.origins.get(name, _DEFAULT)
@@ -436,11 +434,11 @@ class ResolvedRules(NamedTuple):
 
 
 def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
-    """Merge the layers, the lowest first, for a message of this platform. Never raises: intake goes on.
+    """Merge the layers, the lowest first, for a message of this platform. Raises nothing, so that ingest goes on.
 
-    If the merge is invalid, the longest valid run from the bottom stands, and each layer above it is added
-    unless that makes the result invalid: such a layer is skipped whole, and named in `skipped`.
-    The result depends on nothing but the arguments: a caller may keep it until a layer changes.
+    If the merge is invalid, the longest valid run of layers from the bottom is used. Each layer above it is added,
+    unless it makes the result invalid; such a layer is skipped as a whole, and named in `skipped`. The result depends
+    only on the arguments, so a caller may keep it until a layer changes.
     """
     layers = tuple(layers)
     try:

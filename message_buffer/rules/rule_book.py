@@ -1,10 +1,11 @@
-"""All rules that are in force, as an instance knows them, and who decides what.
+"""The rules that are in force, as one instance of a function knows them.
 
     defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
-All but the first two are in the table, where operators change them. An instance asks it for its version every few
-seconds, and reads it again only if that is another one. Rules that are wrong are skipped, and without the table those
-stand that were read last. Only an instance that never read it knows nobody's account, and cannot take messages.
+All but the first two are in the table, where operators change them. An instance reads the table's version every few
+seconds, and the whole table only if the version has changed. Wrong rules are skipped. If the table cannot be reached,
+the rules that were read last stay in force. Only an instance that has never read it does not know who owns an account,
+and refuses messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +14,13 @@ from typing import Any, Protocol
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
+from message_buffer.limits import MAX_MS_BETWEEN_RULES_CHECKS, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
 from message_buffer.telemetry import Telemetry
 
 DEPLOYED = "deployed"
 STAGE = "stage"
-CHECK_MS = 5_000
-# Who asks a table that does not answer waits for it: not each time.
-LONGEST_PAUSE_MS = 30_000
 
 
 class Stored(Protocol):
@@ -39,7 +38,7 @@ class ReadsRules(Protocol):
 
 
 def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[str, ...]:
-    """Of all layers that may say something about this conversation, the lowest first."""
+    """Return the scopes of the layers that may concern this conversation, the lowest first."""
     tenant = escape_part(conversation.tenant)
     agents = (f"agent:{tenant}/{escape_part(agent)}",) if agent else ()
     return (STAGE, f"tenant:{tenant}", *agents, f"conversation:{conversation}")
@@ -50,7 +49,7 @@ def account_scope(platform: str, account: str) -> str:
 
 
 def read_scope(scope: str, rules: Any, *, version: int | None = None) -> RuleLayer | Owner:
-    """What is stored under a scope. Raises InvalidRules, with a line for each problem."""
+    """Return the layer or the owner that is stored under a scope. Raises InvalidRules, with a line for each problem."""
     if not isinstance(rules, dict):
         raise InvalidRules("rules: use an object of rules")
     if scope.startswith("account:"):
@@ -61,7 +60,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> RuleLay
 
 
 class _Snapshot:
-    """The table as it was read once; each item is understood when it is first needed."""
+    """The table as it was read at one time. Each item is parsed when it is first needed."""
 
     def __init__(self, stored: Iterable[Stored], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
         self._stored = {each.scope: each for each in stored}
@@ -71,7 +70,7 @@ class _Snapshot:
         self._resolved: dict[tuple[tuple[str, ...], str], ResolvedRules] = {}
 
     def resolve(self, scopes: Iterable[str], platform: str) -> ResolvedRules:
-        # By the layers that there are: most conversations have none of their own, and share one answer.
+        # Cache by the layers that exist: most conversations have none of their own, and share one answer.
         known = tuple(scope for scope in scopes if scope in self._stored)
         resolved = self._resolved.get((known, platform))
         if resolved is None:
@@ -122,7 +121,7 @@ class RuleBook:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # Wall time: a frozen function's own clock may stand still while its rules grow old.
+        # Use wall time, because the monotonic clock of a frozen function may stop while its rules grow old.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
         self._version: int | None = None
@@ -134,21 +133,25 @@ class RuleBook:
         return self._current().resolve(scopes_of(conversation, agent), conversation.platform)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
-        """The layers that decide about this conversation, the lowest first."""
+        """Return the layers that decide about this conversation, the lowest first."""
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Raises SendFailed as long as nobody knows: for whose an account is, there is no default that is safe."""
+        """Return who owns the account, or None if no rules say so.
+
+        Raises SendFailed if the table was never read, because there is no safe default for an owner.
+        """
         snapshot = self._current()
         if self._table is not None and self._version is None:
-            raise SendFailed("read rules: the table was never reached, so nobody knows whose an account is")
+            raise SendFailed("read rules: the table was never reached, so the owner of an account is not known")
         return snapshot.owner(account_scope(platform, account))
 
     def _current(self) -> _Snapshot:
         with self._checking:
             now_ms = self._clock()
-            # Before the table was read once, messages are refused: then it is asked as often as may be.
-            pause_ms = CHECK_MS if self._version is None else min(CHECK_MS * (self._failures + 1), LONGEST_PAUSE_MS)
+            # Until the table was read once, messages are refused, so do not pause for longer after failures.
+            checks_missed = 0 if self._version is None else self._failures
+            pause_ms = min(MIN_MS_BETWEEN_RULES_CHECKS * (checks_missed + 1), MAX_MS_BETWEEN_RULES_CHECKS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:
                 self._check(self._table)
                 self._checked_at_ms = now_ms
@@ -156,7 +159,7 @@ class RuleBook:
 
     def _check(self, table: ReadsRules) -> None:
         try:
-            # The version first: what is written after it is found by the next check.
+            # Read the version first, so that the next check finds whatever is written after it.
             version = table.version()
             if version != self._version:
                 self._snapshot = _Snapshot(table.read_all(), self._stage_rules, self._telemetry)

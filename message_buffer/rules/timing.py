@@ -1,13 +1,10 @@
-"""The rules as the scripts take them; apart from the rules, because reading those takes pydantic."""
+"""The rules as the lanes take them, in a module without pydantic, which the rules need."""
 
 from typing import NamedTuple
 
-# WhatsApp and Messenger close the free-form reply 24 hours after the author's message.
-WAIT_LIMIT_MS = 86_400_000
-
 
 class Timing(NamedTuple):
-    """When a message's batch is due. All but the last are what the scripts take, in their order: `for_scripts`."""
+    """When a message's batch is due. `for_scripts` has what the scripts take."""
 
     silence_ms: int
     typing_ms: int
@@ -15,12 +12,21 @@ class Timing(NamedTuple):
     max_messages: int
     min_messages: int
     flush_reason: str
-    """Empty: wait. Otherwise the batch is due at once, for this reason."""
+    """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Empty: off. Otherwise deviations above the mean gap, floor and ceiling, with spaces between."""
+    """Deviations above the mean gap, floor and ceiling, separated by spaces; empty if the wait is not adaptive."""
     window_ms: int
-    """How long the DynamoDB lane waits, be it silent or not."""
+    """The length of the DynamoDB lane's window, which messages do not extend."""
 
     @property
-    def for_scripts(self) -> tuple[str | int, ...]:
-        return self[:-1]
+    def for_scripts(self) -> dict[str, str | int]:
+        """Return what the scripts take, by the names in their headers: all but the DynamoDB lane's wait."""
+        return {
+            "silence_ms": self.silence_ms,
+            "typing_ms": self.typing_ms,
+            "max_wait_ms": self.max_wait_ms,
+            "max_messages": self.max_messages,
+            "min_messages": self.min_messages,
+            "flush_reason": self.flush_reason,
+            "adaptive": self.adaptive,
+        }

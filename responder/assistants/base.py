@@ -1,4 +1,4 @@
-"""Whom a batch is put to. An assistant is asked once at a time; what may be asked again raises Busy or Unconfirmed."""
+"""The interface of all assistants. An assistant makes one attempt; Busy and Unconfirmed allow a later one."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,7 +9,7 @@ from responder.history import Turn
 class Prompt(NamedTuple):
     instructions: str
     turns: Sequence[Turn]
-    """The user begins, nobody speaks twice in a row, and the last one is to be answered."""
+    """The first turn is the user's, roles alternate, and the last turn is the question."""
     model: str
     max_reply_tokens: int
     seconds: float
@@ -22,4 +22,5 @@ class Reply(NamedTuple):
 
 
 class Assistant(Protocol):
-    def answer(self, prompt: Prompt) -> Reply: ...
+    def answer(self, prompt: Prompt) -> Reply:
+        """Return the reply, which has a text. Raises Refused, Busy or Unconfirmed."""

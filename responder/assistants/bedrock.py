@@ -1,15 +1,17 @@
-"""Amazon Bedrock, by its Converse API, which is the same for every model."""
+"""Asks a model on Amazon Bedrock by its Converse API, which is the same for every model."""
 
-from typing import Any, Protocol
+from typing import Any
 
+from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from responder.assistants.base import Prompt, Reply
 from responder.errors import Busy, Refused
+from responder.limits import MAX_CONNECT_SECONDS
 
 Json = dict[str, Any]
 
-# As often as they are asked they will say so.
-FINAL = (
+# Another attempt would have the same answer.
+FINAL_ERRORS = (
     "ValidationException",
     "ParamValidationError",
     "AccessDeniedException",
@@ -18,14 +20,7 @@ FINAL = (
 )
 
 
-class Converses(Protocol):
-    def converse(self, request: Json, *, seconds: float) -> Json: ...
-
-
 class Bedrock:
-    def __init__(self, models: Converses) -> None:
-        self._models = models
-
     def answer(self, prompt: Prompt) -> Reply:
         request: Json = {
             "modelId": prompt.model,
@@ -35,12 +30,20 @@ class Bedrock:
         if prompt.instructions:
             request["system"] = [{"text": prompt.instructions}]
         try:
-            answer = self._models.converse(request, seconds=prompt.seconds)
+            answer = _converse(request, seconds=prompt.seconds)
         except SendFailed as error:
-            raise (Refused if str(error).endswith(FINAL) else Busy)(str(error)) from error
+            raise (Refused if str(error).endswith(FINAL_ERRORS) else Busy)(str(error)) from error
         blocks = answer.get("output", {}).get("message", {}).get("content", [])
         text = "".join(block.get("text", "") for block in blocks).strip()
         if not text:
-            raise Refused(f"the model said nothing: {answer.get('stopReason')}")
+            raise Refused(f"the model returned no text: {answer.get('stopReason')}")
         usage = answer.get("usage", {})
         return Reply(text, usage.get("inputTokens", 0), usage.get("outputTokens", 0))
+
+
+def _converse(request: Json, *, seconds: float) -> Json:
+    with aws.errors_as_ours("converse"):
+        # The queue decides when to try again, not the SDK.
+        client = aws.client("bedrock-runtime", patience=aws.Patience(MAX_CONNECT_SECONDS, seconds, attempts=1))
+        answer: Json = client.converse(**request)
+        return answer

@@ -1,4 +1,4 @@
-"""Says what it was told: for the local stage, and to try a stage without an AI."""
+"""Repeats the question: for the local stage, and to try a stage without an AI."""
 
 from responder.assistants.base import Prompt, Reply
 

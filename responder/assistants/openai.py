@@ -1,10 +1,11 @@
-"""OpenAI's Responses API, and whoever speaks it. Nothing is stored there: the history is ours."""
+"""Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
 
 from typing import Any
 
 from responder.assistants.base import Prompt, Reply
 from responder.errors import Refused
-from responder.http import Http
+from responder.http_client import Http
+from responder.limits import MAX_LOGGED_STATUS_CHARACTERS
 
 Json = dict[str, Any]
 
@@ -28,12 +29,12 @@ class OpenAi:
         answer = self._http.post_json(self._url, request, headers=headers, seconds=prompt.seconds)
         text = "".join(_texts(answer)).strip()
         if not text:
-            raise Refused(f"the model said nothing: {str(answer.get('status'))[:20]}")
+            raise Refused(f"the model returned no text: {str(answer.get('status'))[:MAX_LOGGED_STATUS_CHARACTERS]}")
         usage = answer.get("usage") or {}
         return Reply(text, usage.get("input_tokens", 0), usage.get("output_tokens", 0))
 
 
 def _texts(answer: Json) -> list[str]:
-    """Beside messages the output has reasoning, tool calls and refusals."""
+    """Return the texts of the messages. The output may also contain reasoning, tool calls and refusals."""
     messages = [item for item in answer.get("output") or [] if item.get("type") == "message"]
     return [part["text"] for item in messages for part in item["content"] if part.get("type") == "output_text"]

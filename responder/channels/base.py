@@ -1,7 +1,7 @@
-"""How a reply gets to its reader.
+"""The interface of all channels, which send replies to customers.
 
-None of the four providers documents a key by which it would know a repeated message, so none is ever sent twice:
-what nobody confirmed is counted, not repeated.
+None of the four providers documents a key by which it recognises a repeated request. So no part is ever sent twice: a
+part whose arrival is not confirmed is counted, not repeated.
 """
 
 import re
@@ -13,42 +13,41 @@ from responder.errors import Refused
 
 Credentials = Mapping[str, str]
 
-SECONDS = 8.0
-# Where a text may be split, the best first.
+# Places where a text may be split, the best first.
 BREAKS = ("\n\n", "\n", ". ", " ")
 
 
 class Channel(Protocol):
-    longest: int
-    """Characters of one part."""
+    max_part_characters: int
 
     def send(self, to: ConversationId, text: str) -> None:
-        """Raises Refused, Busy or Unconfirmed."""
+        """Send one part. Raises Refused, Busy or Unconfirmed."""
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
-        """`message_id`: what the reader wrote last."""
+        """Show the customer that a reply is being written. `message_id` is that of the customer's last message."""
 
 
-def required(credentials: Credentials, name: str) -> str:
+def require_credential(credentials: Credentials, name: str) -> str:
     if not credentials.get(name):
         raise Refused(f"the responder's secret has no {name} for this account")
     return credentials[name]
 
 
 def phone(address: str) -> str:
-    """As it is dialled; conversations are named without the plus."""
+    """Return a phone number as it is dialled. Conversation ids contain it without the plus."""
     return f"+{address}" if re.fullmatch(r"\d+", address) else address
 
 
-def split(text: str, longest: int) -> list[str]:
-    """Parts that a channel takes, broken where a reader would not mind."""
+def split(text: str, max_characters: int) -> list[str]:
+    """Return the text in parts that the channel takes, broken between paragraphs, lines, sentences or words."""
     parts: list[str] = []
-    # Half a surrogate pair, which an AI may answer with, can neither be written down nor sent.
+    # An AI may answer with half a surrogate pair, which can neither be stored nor sent.
     rest = text.encode("utf-8", "replace").decode().strip()
-    while len(rest) > longest:
-        # Not so near to the beginning that the parts get many.
-        at = next((at for each in BREAKS if (at := rest.rfind(each, longest // 2, longest)) != -1), None)
-        cut = longest if at is None else at + 1
+    while len(rest) > max_characters:
+        # A break in the first half would make too many parts.
+        places = (rest.rfind(each, max_characters // 2, max_characters) for each in BREAKS)
+        at = next((place for place in places if place != -1), None)
+        cut = max_characters if at is None else at + 1
         parts.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     return [*parts, rest]

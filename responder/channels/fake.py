@@ -1,32 +1,23 @@
-"""No provider: a reply is an event on the bus. For the local stage, and for owners of generic webhooks."""
-
-import json
-from typing import Protocol
+"""Publishes each reply as an event on the bus, for the local stage and for generic webhooks."""
 
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from responder.errors import Unconfirmed
-
-DETAIL_TYPE = "messages.reply.sent"
-EVENT_VERSION = 1
-
-
-class Bus(Protocol):
-    def publish(self, detail_type: str, detail: str) -> None: ...
+from responder.events import Bus, publish_reply_sent
 
 
 class Fake:
-    longest = 4_096
+    # An event may be longer; a reply is split as for WhatsApp.
+    max_part_characters = 4_096
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     def send(self, to: ConversationId, text: str) -> None:
-        detail = {"version": EVENT_VERSION, "conversationId": str(to), "tenant": to.tenant, "text": text}
         try:
-            self._bus.publish(DETAIL_TYPE, json.dumps(detail))
+            publish_reply_sent(self._bus, to, text)
         except SendFailed as error:
-            # The bus does not say whether it took an event that it failed to answer for.
+            # The bus may have taken the event before its answer was lost.
             raise Unconfirmed(str(error)) from error
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:

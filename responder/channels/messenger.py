@@ -1,33 +1,34 @@
-"""Messenger's Send API. Credentials: `pageToken`, of the page that is the account."""
+"""Sends by Messenger's Send API. The credential is `pageToken`; the account is the page."""
 
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import SECONDS, Credentials, required
-from responder.http import Http, Json
+from responder.channels.base import Credentials, require_credential
+from responder.http_client import Http, Json
+from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"
 
 
 class Messenger:
-    longest = 2_000
+    max_part_characters = 2_000
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
-        self._token = required(credentials, "pageToken")
+        self._token = require_credential(credentials, "pageToken")
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> None:
         self._post(to, {"messaging_type": "RESPONSE", "message": {"text": text}})
 
-    def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - others need it
+    def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - other channels need it
         self._post(to, {"sender_action": "typing_on"})
 
     def _post(self, to: ConversationId, fields: Json) -> None:
-        # The token goes in a header: what is in a URL ends up in logs.
+        # The token goes into a header, because URLs end up in logs.
         self._http.post_json(
             f"{self._url}/{quote(to.account, safe='')}/messages",
             {"recipient": {"id": to.user}, **fields},
             headers={"Authorization": f"Bearer {self._token}"},
-            seconds=SECONDS,
+            seconds=MAX_SEND_SECONDS,
         )

@@ -1,30 +1,33 @@
-"""Telegram's Bot API. Credentials: `botToken`. The reader is a chat, or `chat:topic` in a forum."""
+"""Sends by Telegram's Bot API. The credential is `botToken`; the user is a chat, or `chat:topic` in a forum."""
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import SECONDS, Credentials, required
+from responder.channels.base import Credentials, require_credential
 from responder.errors import Refused
-from responder.http import Http, Json
+from responder.http_client import Http, Json
+from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://api.telegram.org"
 
 
 class Telegram:
-    longest = 4_096
+    max_part_characters = 4_096
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
-        self._token = required(credentials, "botToken")
+        self._token = require_credential(credentials, "botToken")
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> None:
         self._post("sendMessage", to, {"text": text})
 
-    def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - others need it
+    def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - other channels need it
         self._post("sendChatAction", to, {"action": "typing"})
 
     def _post(self, method: str, to: ConversationId, fields: Json) -> None:
         chat, _, topic = to.user.partition(":")
         if topic and not topic.isdecimal():
-            raise Refused("the reader is no chat, nor a topic of one")
+            raise Refused("the conversation's user is neither a chat nor chat:topic")
         place: Json = {"chat_id": chat} | ({"message_thread_id": int(topic)} if topic else {})
-        self._http.post_json(f"{self._url}/bot{self._token}/{method}", place | fields, headers={}, seconds=SECONDS)
+        self._http.post_json(
+            f"{self._url}/bot{self._token}/{method}", place | fields, headers={}, seconds=MAX_SEND_SECONDS
+        )

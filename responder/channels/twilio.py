@@ -1,11 +1,12 @@
-"""Twilio's Messages API, for SMS and WhatsApp. Credentials: `accountSid`, `authToken`."""
+"""Sends SMS and WhatsApp messages by Twilio's Messages API. The credentials are `accountSid` and `authToken`."""
 
 from base64 import b64encode
 from urllib.parse import urlencode
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import SECONDS, Credentials, phone, required
-from responder.http import Http
+from responder.channels.base import Credentials, phone, require_credential
+from responder.http_client import Http
+from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://api.twilio.com"
 TYPING_URL = "https://messaging.twilio.com"
@@ -13,12 +14,12 @@ WHATSAPP = "whatsapp"
 
 
 class Twilio:
-    longest = 1_600
+    max_part_characters = 1_600
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL, typing_url: str = TYPING_URL) -> None:
         self._http = http
-        self._sid = required(credentials, "accountSid")
-        self._token = required(credentials, "authToken")
+        self._sid = require_credential(credentials, "accountSid")
+        self._token = require_credential(credentials, "authToken")
         self._url = url
         self._typing_url = typing_url
 
@@ -35,12 +36,12 @@ class Twilio:
             self._post(f"{self._typing_url}/v2/Indicators/Typing.json", form)
 
     def _post(self, url: str, form: dict[str, str]) -> None:
-        signed_in = b64encode(f"{self._sid}:{self._token}".encode()).decode()
-        headers = {"Authorization": f"Basic {signed_in}", "Content-Type": "application/x-www-form-urlencoded"}
-        self._http.post(url, urlencode(form, errors="replace").encode(), headers=headers, seconds=SECONDS)
+        authorization = b64encode(f"{self._sid}:{self._token}".encode()).decode()
+        headers = {"Authorization": f"Basic {authorization}", "Content-Type": "application/x-www-form-urlencoded"}
+        self._http.post(url, urlencode(form, errors="replace").encode(), headers=headers, seconds=MAX_SEND_SECONDS)
 
 
 def _channel_and_number(account: str) -> tuple[str, str]:
-    """(channel, number): SMS stands without its channel."""
+    """Return the channel and the number of an account. The channel is empty for SMS."""
     channel, colon, number = account.partition(":")
     return (channel, number) if colon else ("", account)

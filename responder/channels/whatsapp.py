@@ -1,20 +1,21 @@
-"""WhatsApp Cloud API. Credentials: `accessToken`; the account is the phone number id."""
+"""Sends by the WhatsApp Cloud API. The credential is `accessToken`; the account is the phone number id."""
 
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import SECONDS, Credentials, required
-from responder.http import Http, Json
+from responder.channels.base import Credentials, require_credential
+from responder.http_client import Http, Json
+from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"
 
 
 class WhatsApp:
-    longest = 4_096
+    max_part_characters = 4_096
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
-        self._token = required(credentials, "accessToken")
+        self._token = require_credential(credentials, "accessToken")
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> None:
@@ -28,5 +29,5 @@ class WhatsApp:
             f"{self._url}/{quote(to.account, safe='')}/messages",
             {"messaging_product": "whatsapp", **fields},
             headers={"Authorization": f"Bearer {self._token}"},
-            seconds=SECONDS,
+            seconds=MAX_SEND_SECONDS,
         )

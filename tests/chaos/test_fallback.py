@@ -13,7 +13,7 @@ import pytest
 import urllib3
 
 from bufferctl.events import Arrival
-from message_buffer.lanes.circuit_breaker import LONGEST_PAUSE_MS
+from message_buffer.limits import MAX_BREAKER_PAUSE_MS
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import WINDOW_MS, LocalStage
 
@@ -218,7 +218,7 @@ def test_a_message_that_comes_again_across_an_outage_comes_out_once(stage: Local
             talk.insist(message_id)
         time.sleep(1)
         talk.insist(in_it)
-    time.sleep(LONGEST_PAUSE_MS / 1_000 + 1)
+    time.sleep(MAX_BREAKER_PAUSE_MS / 1_000 + 1)
     for message_id in (before, as_it_begins, in_it, after):
         talk.insist(message_id)
     judge_the_table(stage, since_ms=since_ms)

@@ -1,4 +1,4 @@
-"""From webhook to event, by HTTP and the bus only: which messages become one batch, and when."""
+"""From webhook to event, by HTTP and the bus alone: which messages become one batch, and when."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
-# Time for cold starts on a machine that runs other tests: these tests are about the messages, not the speed.
+# Long enough for cold starts beside other tests: these tests judge which messages come, not how fast.
 WITHIN_MS = 15_000
 
 
@@ -66,7 +66,7 @@ def test_each_message_resets_the_timer(stage: LocalStage) -> None:
     if_quick_enough(attempt)
 
 
-def test_quick_fragments_wait_longer_because_somebody_is_typing(stage: LocalStage) -> None:
+def test_quick_fragments_wait_longer_because_the_author_is_typing(stage: LocalStage) -> None:
     def attempt() -> bool:
         talk = Talk(stage)
         in_pace = say_at_pace(talk, 2, gap_ms=0) == [1, 2]
@@ -82,7 +82,7 @@ def test_quick_fragments_wait_longer_because_somebody_is_typing(stage: LocalStag
 
 @pytest.mark.case(7)
 @pytest.mark.promise("P4")
-def test_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalStage) -> None:
+def test_an_author_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalStage) -> None:
     def attempt() -> bool:
         talk = Talk(stage)
         waiting = say_at_pace(talk, 14, gap_ms=350)

@@ -14,14 +14,13 @@ import pytest
 
 from bufferctl.__main__ import main
 from bufferctl.events import Arrival
-from tests.e2e.test_permissions import TAKEN_AWAY, role_of
 from tests.support.judge import ids_of
 from tests.support.local_stage import LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 LIVE_SECONDS = 10.0
-# A hold or a wait so long that even a slow machine finds the conversation still waiting.
+# Longer than any machine needs to look at a held conversation, or at one that is not yet due.
 LONG_MS = 60_000
 
 Json = dict[str, Any]
@@ -32,30 +31,30 @@ class Operator:
         self.stage = stage
         self.user = f"u-{uuid.uuid4().hex[:12]}"
         self.conversation = f"default/generic/bufferctl/{self.user}"
-        self._outputs = ["--outputs", str(stage.stage.outputs_file)]
+        self.outputs = ["--outputs", str(stage.stage.outputs_file)]
         self._capsys = capsys
 
     def types(self, *words: str, code: int = 0) -> str:
-        """Run the command as a person does; return the output."""
+        """Run a command and return what a person sees: its output, or its error if it ends with `code`."""
         self._capsys.readouterr()
-        ended = main([*self._outputs, *words])
+        ended = main([*self.outputs, *words])
         captured = self._capsys.readouterr()
         assert ended == code, captured.err
         return captured.err if code else captured.out
 
     def asks(self, *words: str) -> Json:
-        """Run the command as a program does; return the JSON."""
+        """Run a command with `--json` and return its result."""
         answer: Json = json.loads(self.types(*words, "--json"))
         return answer
 
     def sends(self, text: str = "Hey") -> Json:
-        """Send a message; return the answer's state of the conversation."""
+        """Send a message and return the conversation's state from the answer."""
         answer = self.asks("send", text, "--user", self.user)
         state: Json = answer["conversations"][self.conversation]
         return state
 
     def sees(self, *, timeout_seconds: float = 20.0) -> Arrival:
-        """Wait for the conversation's batch and return it."""
+        """Wait for the conversation's next batch and return it."""
         before = len(self.batches())
         assert self.stage.inbox.wait_until(lambda _: len(self.batches()) > before, timeout_seconds=timeout_seconds)
         return self.batches()[-1]
@@ -72,10 +71,10 @@ def operator(stage: LocalStage, capsys: pytest.CaptureFixture[str]) -> Operator:
 
 @contextmanager
 def tailing(operator: Operator, *, count: int) -> Iterator[Callable[[], list[Json]]]:
-    """Run `bufferctl tail` beside the block for this many events; yield a function that waits for them."""
+    """Run `bufferctl tail` beside the block; yield a call that waits for `count` events and returns them."""
     arguments = ["tail", "--json", "--count", str(count), "--seconds", "30", "--conversation", operator.conversation]
     process = subprocess.Popen(
-        [sys.executable, "-m", "bufferctl", *operator._outputs, *arguments],
+        [sys.executable, "-m", "bufferctl", *operator.outputs, *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -104,7 +103,29 @@ def test_a_held_conversation_is_looked_at_and_resumed(operator: Operator) -> Non
     )
 
 
-def test_what_waits_is_flushed_or_cancelled_and_the_bus_tells(operator: Operator) -> None:
+def test_conversations_that_wait_are_listed_until_their_batch_has_left(operator: Operator) -> None:
+    def listed(*words: str) -> list[Json]:
+        rows = operator.asks("conversation", "list", "--limit", "1000", *words)["conversations"]
+        return [row for row in rows if row["conversation"] == operator.conversation]
+
+    held = operator.asks("conversation", "hold", operator.conversation, "--for", "1m")
+    assert listed() == [], "a hold alone is no buffer"
+    operator.sends("what I wrote")
+    operator.sends("and this")
+    (row,) = listed("--platform", "generic")
+    assert (row["lane"], row["state"], row["count"], row["frozen"]) == ("valkey", "pending", 2, 0)
+    assert (row["reason"], row["dueAt"]) == ("hold", held["heldUntil"])
+    assert listed("--shard", str(row["shard"])) == [row]
+    assert listed("--tenant", "nobody") == []
+    seen = operator.types("conversation", "list", "--limit", "1000")
+    assert operator.conversation in seen
+    assert "what I wrote" not in seen
+    operator.types("conversation", "resume", operator.conversation)
+    operator.sees()
+    assert operator.stage.inbox.wait_until(lambda _: listed() == [], timeout_seconds=10.0)
+
+
+def test_waiting_messages_are_flushed_or_cancelled_and_both_are_published(operator: Operator) -> None:
     with tailing(operator, count=2) as events:
         operator.types("conversation", "hold", operator.conversation)
         operator.sends()
@@ -152,18 +173,12 @@ def test_rules_are_live_within_ten_seconds_and_for_open_buffers_at_once(
 
 @pytest.mark.case(30)
 def test_a_dead_batch_is_found_and_sent_again_under_its_batch_id(operator: Operator) -> None:
-    iam, role = operator.stage.outputs.client("iam"), role_of(operator.stage, "conversation_processor")
-    deny = {"Effect": "Deny", "Action": "events:PutEvents", "Resource": "*"}
-    denial = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
-    iam.put_role_policy(RoleName=role, PolicyName=TAKEN_AWAY, PolicyDocument=denial)
-    try:
-        message_id = f"m-{uuid.uuid4().hex}"
+    message_id = f"m-{uuid.uuid4().hex}"
+    with operator.stage.denied("conversation_processor", "events:PutEvents"):
         operator.asks("send", "what I wrote", "--user", operator.user, "--id", message_id)
-        letter = wait_for_letter(operator)
+        letter = wait_for_letter(lambda: operator.asks("dead", "list"), operator.conversation)
         assert letter["reason"] == "put event: AccessDeniedException"
         assert operator.types("dead", "redrive", letter["batchId"], code=1) == "1 of 1 were not sent again.\n"
-    finally:
-        iam.delete_role_policy(RoleName=role, PolicyName=TAKEN_AWAY)
     assert letter["batchId"] in operator.types("dead", "list")
     assert "what I wrote" not in operator.types("dead", "show", letter["batchId"])
     assert "what I wrote" in operator.types("dead", "show", letter["batchId"], "--payloads")
@@ -174,11 +189,12 @@ def test_a_dead_batch_is_found_and_sent_again_under_its_batch_id(operator: Opera
     assert operator.asks("dead", "list")["letters"] == []
 
 
-def wait_for_letter(operator: Operator) -> Json:
+def wait_for_letter(list_letters: Callable[[], Json], conversation: str) -> Json:
+    """Return the dead letter of a conversation, once it is listed."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        for letter in operator.asks("dead", "list")["letters"]:
-            if letter["conversationId"] == operator.conversation:
+        for letter in list_letters()["letters"]:
+            if letter["conversationId"] == conversation:
                 return dict(letter)
         time.sleep(0.5)
     raise AssertionError("no dead letter came")

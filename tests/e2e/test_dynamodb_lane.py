@@ -1,4 +1,4 @@
-"""The DynamoDB lane alone: no Valkey, no network; the same routes, the same event, the same commands."""
+"""A stage with the DynamoDB lane alone, without Valkey: the same routes, the same event, the same commands."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -66,17 +66,17 @@ def test_many_conversations_at_once_lose_and_mix_nothing(dynamodb_stage: LocalSt
         assert [each for batch in batches for each in batch] == talk.ids
 
 
-def test_a_redelivery_is_known_before_and_after_the_batch(talk: Talk) -> None:
+def test_a_redelivery_is_known_before_and_after_the_batch(talk: Talk, dynamodb_stage: LocalStage) -> None:
     talk.say("again")
     assert talk.say("again").json["duplicates"] == 1
     talk.wait_all(timeout_seconds=COME_SECONDS)
     assert talk.say("again").json["duplicates"] == 1
-    time.sleep(WINDOW_MS / 1_000 + 1)
+    dynamodb_stage.wait_until_settled(talk.conversation_id)
     assert [ids_of(arrival) for arrival in talk.arrivals()] == [["again"]]
 
 
-def test_a_killed_window_processor_loses_nothing(dynamodb_stage: LocalStage) -> None:
-    """Kill it at work: the queue delivers the trigger again, at the latest when the lock has run out."""
+def test_a_killed_dynamodb_processor_loses_nothing(dynamodb_stage: LocalStage) -> None:
+    """Check what a killed run leaves: its trigger is delivered again, and the next run gets the lock when it ends."""
     talks = [Talk(dynamodb_stage) for _ in range(4)]
     for talk in talks:
         talk.insist()

@@ -1,4 +1,4 @@
-"""The local stage as a person uses it, from the command line, in a home of its own."""
+"""The local stage from the command line, as a developer uses it, in a home of its own."""
 
 import signal
 import subprocess
@@ -35,9 +35,7 @@ class Home:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """Return the processes that the stage started: they have a mark, and this folder in their command line or as
-        their working directory.
-        """
+        """Return the stage's processes: they have a mark, and this folder in their command line or as their cwd."""
         return [each for each in psutil.process_iter() if _is_about(each, self.folder)]
 
 
@@ -108,7 +106,7 @@ def test_two_ups_at_once_do_not_interfere(home: Home) -> None:
     second = home.run("up")
     assert (second.returncode, second.stderr.strip()) == (
         1,
-        "Another `up` or `down` of this stage is at work: wait for it to finish.",
+        "Another `up` or `down` of this stage is running: wait until it has ended.",
     )
     first.communicate()
     assert first.returncode == 0

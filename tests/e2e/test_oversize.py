@@ -1,4 +1,4 @@
-"""A batch that does not fit on the bus goes through the bucket, and the event says where it is."""
+"""A batch that is too large for the bus is stored in the bucket, and the event says where."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The emulator enforces IAM: every function runs on what its own role allows, here as in AWS."""
+"""The emulator enforces IAM as AWS does: a function may do only what its own role allows."""
 
 import json
 import time
@@ -12,8 +12,6 @@ from tests.support.judge import Talk, judge
 from tests.support.local_stage import LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
-
-TAKEN_AWAY = "taken-away-by-a-test"
 
 
 @pytest.mark.smoke
@@ -34,29 +32,15 @@ def test_who_has_no_policy_is_refused(stage: LocalStage) -> None:
 
 def test_a_permission_taken_away_delays_a_batch_and_given_back_releases_it(stage: LocalStage) -> None:
     talk, since_ms = Talk(stage), int(time.time() * 1_000)
-    iam, role = stage.outputs.client("iam"), role_of(stage, "conversation_processor")
-    denial: dict[str, Any] = {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Deny", "Action": "events:PutEvents", "Resource": "*"}],
-    }
-    iam.put_role_policy(RoleName=role, PolicyName=TAKEN_AWAY, PolicyDocument=json.dumps(denial))
-    try:
+    with stage.denied("conversation_processor", "events:PutEvents"):
         talk.insist()
         deadline = time.monotonic() + 20
         while not (refusals := refused(stage, talk, since_ms=since_ms)):
             assert time.monotonic() < deadline, "the conversation processor was not refused"
             time.sleep(0.05)
-    finally:
-        iam.delete_role_policy(RoleName=role, PolicyName=TAKEN_AWAY)
     assert refusals[0]["reason"] == "put event: AccessDeniedException"
     (arrival,) = judge([talk], within_ms=10_000)
     assert arrival.batch["attempt"] > 1
-
-
-def role_of(stage: LocalStage, function: str) -> str:
-    name = stage.outputs.Functions[function]
-    arn: str = stage.outputs.client("lambda").get_function_configuration(FunctionName=name)["Role"]
-    return arn.rpartition("/")[2]
 
 
 def refused(stage: LocalStage, talk: Talk, *, since_ms: int) -> list[dict[str, Any]]:

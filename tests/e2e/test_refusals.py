@@ -1,4 +1,4 @@
-"""Refused webhooks: how the sender is told, and that nothing of them is buffered."""
+"""Ingest refuses wrong requests with a reason, and buffers no message of them."""
 
 import json
 
@@ -20,7 +20,7 @@ def assert_refused(answer: Answer, status: int) -> str:
 
 
 def assert_nothing_buffered(talk: Talk) -> None:
-    assert not talk.stage.keys(f"*{talk.name}*"), "it left something in Valkey"
+    assert not talk.stage.keys(f"*{talk.name}*"), "the refused request left keys in Valkey"
 
 
 @pytest.mark.promise("P9")
@@ -41,7 +41,7 @@ def test_a_signature_of_another_body_changes_nothing(stage: LocalStage) -> None:
     assert_nothing_buffered(talk)
 
 
-def test_the_signature_of_one_platform_is_none_on_another(stage: LocalStage) -> None:
+def test_the_signature_of_one_platform_is_refused_by_another(stage: LocalStage) -> None:
     body = json.dumps(whatsapp(whatsapp_text("wamid.x", "text", sender="491512345678900"))).encode()
     (signature,) = stage.webhooks.signature("generic", body).values()
     headers = {"X-Hub-Signature-256": signature}
@@ -54,8 +54,8 @@ def test_the_signature_of_one_platform_is_none_on_another(stage: LocalStage) -> 
     [b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"account": NaN}', b"[[]]"],
     ids=["empty", "cut", "null", "no messages", "a string", "not UTF-8", "deep", "no fields", "a list of lists"],
 )
-def test_what_cannot_be_read_is_refused(stage: LocalStage, body: bytes) -> None:
-    # The emulator passes bytes on unchanged, as API Gateway does, only if the content type is not text.
+def test_a_body_that_cannot_be_read_is_refused(stage: LocalStage, body: bytes) -> None:
+    # Like API Gateway, the emulator passes bytes on unchanged only if their type is not text.
     headers = {"Content-Type": "application/octet-stream"}
     assert_refused(stage.webhooks.post("generic", body, headers=headers), 400)
 
@@ -114,7 +114,7 @@ def test_an_unknown_platform_is_not_found(stage: LocalStage) -> None:
     assert_refused(stage.webhooks.post("pigeon", {}), 404)
 
 
-def test_after_all_that_a_message_still_gets_through(stage: LocalStage) -> None:
+def test_after_all_refusals_a_message_is_still_buffered(stage: LocalStage) -> None:
     talk = Talk(stage)
     talk.say()
     judge([talk], within_ms=15_000)

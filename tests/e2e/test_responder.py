@@ -1,4 +1,4 @@
-"""From a webhook to an answered customer on the local stage, with an AI on this machine that takes its time."""
+"""From a webhook to the reply on the local stage, with a slow AI that this test plays."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from tests.support.web_server import Answer, Request, WebServer, web_server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 WAIT_SECONDS = 12
-# Longer than it takes a second reply to come, if there is to be one.
+# A second reply, which would be an error, comes within this time.
 QUIET_SECONDS = 4.0
 REPLY_SECONDS = 60.0
 API_KEY = "the-key-of-the-ai"
@@ -35,7 +35,7 @@ def ai() -> Iterator[WebServer]:
 
 @pytest.fixture(scope="module")
 def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
-    """Yield a stage of its own: the replies would disturb tests that count events."""
+    """Yield a stage of its own: its replies would disturb the tests that count events."""
     responder = {
         "assistant": "openai", "model": "a-model", "assistant_url": f"{ai.url}/v1", "assistant_seconds": 20,
         "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS, "handed_to_human": "hold",
@@ -77,7 +77,7 @@ class Customer:
         return [str(each["text"]) for each in mine]
 
     def hears(self, count: int, *, timeout_seconds: float = REPLY_SECONDS) -> bool:
-        """Return whether this many replies come, and no further one."""
+        """Wait for `count` replies; return whether exactly as many came."""
         self._replies.wait_until(lambda _: len(self.heard()) >= count, timeout_seconds=timeout_seconds)
         self._replies.wait_until(lambda _: len(self.heard()) > count, timeout_seconds=QUIET_SECONDS)
         return len(self.heard()) == count
@@ -89,7 +89,7 @@ def customer(running: LocalStage, replies: Inbox) -> Customer:
 
 
 def asked(request: Request) -> str:
-    """Return the message that an AI was asked to answer."""
+    """Return the text that the AI is to answer."""
     return str(request.json["input"][-1]["content"])
 
 
@@ -112,7 +112,7 @@ def test_five_fragments_are_answered_by_one_reply(ai: WebServer, customer: Custo
 
 
 def second_burst(customer: Customer) -> Callable[[Request], Answer]:
-    """Return an AI's answers; during the first, the customer writes a second burst."""
+    """Return an AI that, while it answers the first burst, has the customer write a second one."""
     bursts = [["The blue one!", "With stripes."]]
 
     def answer(request: Request) -> Answer:
@@ -123,13 +123,13 @@ def second_burst(customer: Customer) -> Callable[[Request], Answer]:
     return answer
 
 
-def test_who_always_delivers_answers_a_second_burst_by_a_second_reply(
+def test_a_gate_that_always_delivers_answers_a_second_burst_by_a_second_reply(
     ai: WebServer, running: LocalStage, customer: Customer
 ) -> None:
     with reconfigured(running, gate="deliver"), answering(ai, second_burst(customer)):
         customer.write("Where is it?")
         assert customer.hears(2)
-    # Either of the two may come first: one of them may have had to be tried again.
+    # The order of the two is not promised: the responder may have had to try one of them again.
     assert sorted(customer.heard()) == ["About: The blue one!\nWith stripes.", "About: Where is it?"]
 
 
@@ -186,7 +186,7 @@ def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: 
 
 
 def is_empty(running: LocalStage, queue_url: str) -> bool:
-    """Return whether no message waits and none is being worked on."""
+    """Return whether the queue has no event, neither waiting nor in work."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     sqs = running.outputs.client("sqs")
     attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=names)["Attributes"]

@@ -70,7 +70,7 @@ def test_a_redelivered_post_adds_nothing(stage: LocalStage) -> None:
     assert ids_of(arrival) == [message_id]
 
 
-def test_the_challenge_is_echoed_to_who_knows_the_token(stage: LocalStage) -> None:
+def test_the_challenge_is_echoed_to_a_caller_who_knows_the_token(stage: LocalStage) -> None:
     token = stage.outputs.WebhookSecrets["whatsapp"]
     query = {"hub.mode": "subscribe", "hub.verify_token": token, "hub.challenge": "1158201444"}
     answer = stage.webhooks.get("whatsapp", query)

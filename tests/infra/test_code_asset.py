@@ -45,5 +45,6 @@ def test_every_module_of_the_asset_is_imported_by_a_handler(asset: set[str]) -> 
 
 
 def test_beside_the_modules_the_asset_holds_the_scripts_and_nothing_else(asset: set[str]) -> None:
-    scripts = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("lua/*.lua")}
+    scripts = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("lua/**/*.lua")}
+    assert "lua/include/start_or_wake.lua" in scripts
     assert {name for name in asset if not name.endswith(".py")} == scripts

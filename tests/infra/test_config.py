@@ -1,12 +1,18 @@
+import ast
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from infra.config import LEAST_LEASE_MS, RULES, STAGE_NAME_LENGTH, ConfigError, StageConfig, load_stage
-from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
-from message_buffer.rules.layers import RULE_FIELDS
+from infra import stage_settings as reference
+from infra.stage_settings import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
+from infra.timeouts import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
+from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
@@ -56,7 +62,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"timings": {"processor_handover_ms": 5_000}}, "processor_handover_ms must not be less than lease_ms"),
         (
             {"timings": {"processor_life_seconds": 40, "processor_idle_ms": 10_000}},
-            "processor_idle_ms must be less than processor_life_seconds without processor_handover_ms",
+            "processor_idle_ms must be less than processor_life_seconds minus processor_handover_ms",
         ),
         (
             {"shards": 3, "concurrency": {"processor": 5}},
@@ -72,7 +78,17 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             {"rules": {"platformOverrides": {"whatsapp": {"preset": "quickSupport", "wait": 1}}}},
             "rules: platformOverrides.whatsapp.wait is unknown",
         ),
-        ({"rules": {"platformOverrides": {"whatsapp": 5}}}, "rules: platformOverrides should be an object with"),
+        (
+            {"rules": {"platformOverrides": {"whatsapp": 5}}},
+            "rules: platformOverrides.whatsapp: got 5; use an object",
+        ),
+        ({"rules": {"platformOverrides": []}}, "rules: platformOverrides: got []; use an object with"),
+        ({"rules": {"silenceMs": "fast"}}, "rules: silenceMs: got 'fast'; use a whole number of milliseconds"),
+        ({"rules": {"silenceMs": 5_000, "maxWaitMs": 4_000}}, "rules: silenceMs: 5000 is not below maxWaitMs (4000)"),
+        (
+            {"rules": {"platformOverrides": {"whatsapp": {"maxMessages": 0}}}},
+            "rules: platformOverrides.whatsapp.maxMessages: got 0; use a whole number from 1",
+        ),
         (
             {"network": {"availability_zones": ["us-east-1a", "us-east-1a"]}},
             "network.availability_zones must be different zones of us-east-1",
@@ -86,11 +102,11 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
                 "region": "eu-west-1",
                 "api": {"domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:certificate/c"}},
             },
-            "api.domain.certificate_arn must be of a certificate in eu-west-1",
+            "api.domain.certificate_arn must name a certificate in eu-west-1, the region of the API",
         ),
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"alarms": {"emails": ["on call"]}}, "alarms.emails: "),
-        ({"account": "123456789012"}, "a stage with an account names two network.availability_zones"),
+        ({"account": "123456789012"}, "a stage with an account must name 2 network.availability_zones"),
         ({"lane": "both"}, "lane: should be 'valkey' or 'dynamodb'"),
         ({"valkey_url": "valkey://x:1"}, "only the local stage takes valkeyUrl"),
     ],
@@ -103,23 +119,41 @@ def test_an_invalid_value_is_answered_with_a_sentence(values: dict[str, Any], se
     assert "the stage: " not in str(refused.value), "a rule of the whole stage names its fields itself"
 
 
-@pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (STAGE_NAME_LENGTH + 1)])
+@pytest.mark.parametrize("name", ["Dev", "1st", "dev-", "a--b", "blue_green", "a" * (MAX_STAGE_NAME_LENGTH + 1)])
 def test_a_stages_name_is_one_that_elasticache_takes(name: str) -> None:
     with pytest.raises(ConfigError):
         load_stage({name: {}}, stage=name)
-    longest = "a-" + "b" * (STAGE_NAME_LENGTH - 2)
+    longest = "a-" + "b" * (MAX_STAGE_NAME_LENGTH - 2)
     assert load_stage({longest: {}}, stage=longest).name == longest
     assert len(f"message-buffer-{longest}") <= 40
 
 
-def test_the_rules_a_stage_may_set_are_those_the_functions_know() -> None:
-    assert set(RULE_FIELDS.values()) | {"preset"} == RULES
+def test_a_stage_may_set_every_rule() -> None:
+    values = Rules().model_dump(mode="json", by_alias=True)
+    assert {*values, "preset"} == RULE_NAMES
+    config = load_stage({"dev": {"rules": {**values, "preset": "quickSupport"}}}, stage="dev")
+    assert config.rules["silenceMs"] == values["silenceMs"]
+
+
+def test_the_settings_reference_explains_every_setting() -> None:
+    tree = ast.parse(Path(reference.__file__).read_text("utf-8"))
+    groups = {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)}
+    classes = Settings.__subclasses__()
+    assert {each.__name__ for each in classes} < groups.keys()
+    unexplained = []
+    for group in (groups[each.__name__] for each in classes):
+        assert ast.get_docstring(group), group.name
+        for statement, following in pairwise([*group.body, ast.Pass()]):
+            explained = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            if isinstance(statement, ast.AnnAssign) and not explained:
+                unexplained.append(f"{group.name}.{ast.unparse(statement.target)}")
+    assert unexplained == []
 
 
 def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
-    connection, store = ConnectionSettings("valkey://host:1"), StoreSettings()
+    connection, store = ConnectionSettings("valkey://host:1"), SETTINGS
     failing_ms = connection.connect_timeout_ms + connection.answer_timeout_ms
-    assert store.look_ms + failing_ms < LEAST_LEASE_MS - LEAST_LEASE_MS // 3
+    assert store.look_ms + failing_ms < MIN_LEASE_MS - MIN_LEASE_MS // 3
 
 
 def test_the_local_stage_asks_for_the_address_of_valkey() -> None:

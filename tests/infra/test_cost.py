@@ -21,7 +21,7 @@ from cost.facts import HERE, Price, prices, usages, used
 from cost.lines import RETENTION_DAYS, Line, total
 from cost.model import bill, ecpus, floors, stored_gb
 from cost.traffic import Traffic, processors
-from infra.config import LogRetention, StageConfig, Timings, load_stage
+from infra.stage_settings import LogRetention, StageConfig, Timings, load_stage
 
 ROOT = Path(__file__).parents[2]
 DAYS = 365 / 12
@@ -205,7 +205,7 @@ def test_every_retention_of_a_stage_is_known() -> None:
 def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
     traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
     lane = lines(changed(lane="dynamodb"), traffic)
-    # Put, noted and buried; a batch: locked, frozen, closed, into the index and out of it.
+    # Put, noted and marked as emitted; a batch: locked, frozen, closed, into the index and out of it.
     assert lane["DynamoDB: messages, written"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, written"].monthly == pytest.approx(5 * 250 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, read"].monthly == pytest.approx(250 * DAYS / 1e6 * 0.125)
@@ -217,7 +217,7 @@ def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network
 
 
 def test_a_large_message_is_written_by_the_kilobyte() -> None:
-    # 5 KB and what is beside it: six, put and buried; and noted.
+    # 5 KB and what is beside it: six, put and marked as emitted; and noted.
     traffic = Traffic(messages_per_day=1_000, text_bytes=5_000)
     lane = lines(changed(lane="dynamodb"), traffic)
     assert lane["DynamoDB: messages, written"].quantity == pytest.approx(13_000 * DAYS / 1e6)

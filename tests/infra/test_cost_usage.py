@@ -18,8 +18,9 @@ from cost.facts import used
 from cost.model import RULES_CHECK_SECONDS
 from cost.traffic import Traffic
 from infra.composition import compose
-from infra.config import ZONES, StageConfig
 from infra.function import ROOMS
+from infra.stage_settings import StageConfig
+from infra.timeouts import ZONES
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
@@ -28,9 +29,11 @@ from lambdas.watchdog.service import Watchdog
 from message_buffer.events.batch_ready import DETAIL_TYPE
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.dynamodb.table import MESSAGE, SLICES, WINDOW
+from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.rules.rule_book import CHECK_MS, RuleBook
+from message_buffer.limits import INDEX_SLICES, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
@@ -57,7 +60,7 @@ WITH_TRAFFIC = {
     },
     "watchdog": {"ProcessorStarts": 1},
 }  # fmt: skip
-WINDOW_LANE = {
+DYNAMODB_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
     "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
 }
@@ -85,11 +88,11 @@ class Scene:
     def __init__(self, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
         self.engine, self.telemetry, self._capsys = engine, Telemetry(), capsys
         self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
+        self.lane = ValkeyLane(engine.store, self.starter)
         self.bus = FakeBus()
         self.ingest = Ingest(
-            lane=engine.store,
+            lane=self.lane,
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
-            starter=self.starter,
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(None, {}, self.telemetry),
@@ -128,14 +131,13 @@ class Scene:
         assert self.engine.claim() == [CONVERSATION]
         self.written()
         conversation_processor = ConversationProcessor(
-            store=self.engine.store,
+            lane=self.lane,
             emission=Emission(
                 EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
                 self.telemetry,
                 Limits(262_144, 20),
                 clock=self.engine.clock,
             ),
-            starter=self.starter,
             telemetry=self.telemetry,
             clock=self.engine.clock,
         )
@@ -184,9 +186,7 @@ def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> 
 
 
 def test_a_pass_of_the_watchdog_writes_as_much_as_the_model_says(scene: Scene) -> None:
-    Watchdog(scene.engine.store, scene.starter, scene.telemetry, clock=scene.engine.clock).sweep(
-        remaining_ms=lambda: 25_000
-    )
+    Watchdog(scene.lane, scene.telemetry, clock=scene.engine.clock).run_pass(remaining_ms=lambda: 25_000)
     assert scene.written() == pytest.approx(used("sweep_log_bytes"), rel=0.1)
 
 
@@ -221,7 +221,7 @@ def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: Wind
         for n in range(messages):
             window.send(MESSAGE_ID.format(n), conversation=conversation)
         held = _item(conversation, MESSAGE + MESSAGE_ID.format(0))
-        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("window_item_bytes"), rel=0.1)
+        assert _bytes(held) - len(held["body"]["B"]) == pytest.approx(used("stored_message_bytes"), rel=0.1)
         window.clock.advance(WINDOW_MS)
         with window.wire.at(
             "put_events",
@@ -229,7 +229,7 @@ def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: Wind
         ):
             window.run()
     a_name = (rows[5] - rows[1]) / 4
-    assert a_name == pytest.approx(used("window_name_bytes"), rel=0.1)
+    assert a_name == pytest.approx(used("message_name_bytes"), rel=0.1)
     assert rows[1] - a_name == pytest.approx(used("window_row_bytes"), rel=0.1)
 
 
@@ -265,9 +265,9 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     window.telemetry = scene.telemetry  # type: ignore[assignment] # what is written is looked at, not what was told
     scene.written()
     window.new_processor().sweep()
-    assert scene.written() == pytest.approx(used("window_sweep_log_bytes"), rel=0.1)
-    assert window.wire.made == ["query"] * SLICES
-    assert used("window_slices") == SLICES
+    assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
+    assert window.wire.made == ["query"] * INDEX_SLICES
+    assert used("index_slices") == INDEX_SLICES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
@@ -282,21 +282,21 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
-    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, WINDOW_LANE)
+    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, DYNAMODB_LANE)
     known = {name for services in priced for metrics in services.values() for name in metrics}
     unpriced = WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG
     assert emitted == known | unpriced, "put the metric where it belongs in this file"
 
 
 def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> None:
-    assert RULES_CHECK_SECONDS * 1_000 == CHECK_MS
+    assert RULES_CHECK_SECONDS * 1_000 == MIN_MS_BETWEEN_RULES_CHECKS
 
 
 def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_always") == _count(ALWAYS)
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
     assert used("metrics_of_sweep") == _count(SWEEP)
-    assert used("metrics_of_dynamodb_lane") == _count(WINDOW_LANE)
+    assert used("metrics_of_dynamodb_lane") == _count(DYNAMODB_LANE)
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
-OF_THE_WINDOW_LANE = {"ingest", "dynamodb_processor", "admin"}
+OF_THE_DYNAMODB_LANE = {"ingest", "dynamodb_processor", "admin"}
 NETWORK_OR_CACHE = ("AWS::EC2::", "AWS::ElastiCache::")
 
 Stacks = Mapping[str, Template]
@@ -36,7 +36,7 @@ def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Ca
     assert set(stacks) == {"Buffer", "Operability"}
     kinds = {resource["Type"] for resource in resources(stacks)}
     assert not [kind for kind in kinds if kind.startswith(NETWORK_OR_CACHE)]
-    assert set(functions(stacks)) == OF_THE_WINDOW_LANE
+    assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE
     for function in functions(stacks).values():
         assert "VpcConfig" not in function
         assert not [name for name in function["Environment"]["Variables"] if "VALKEY" in name or "PROCESSOR" in name]
@@ -52,14 +52,14 @@ def test_a_stages_configuration_names_the_functions_that_it_has(
 def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize("local", lane="dynamodb", responder=None)
     assert set(stacks) == {"Buffer"}
-    assert set(functions(stacks)) == OF_THE_WINDOW_LANE
+    assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE
 
 
 def test_as_a_fallback_it_stands_beside_the_valkey_lane_and_outside_its_network(
     synthesize: Callable[..., Stacks],
 ) -> None:
     stacks = synthesize("prod")
-    assert set(functions(stacks)) == OF_THE_WINDOW_LANE | {"processor", "conversation_processor", "watchdog"}
+    assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE | {"processor", "conversation_processor", "watchdog"}
     placed = {role for role, function in functions(stacks).items() if "VpcConfig" in function}
     assert placed == set(functions(stacks)) - {"dynamodb_processor"}
     assert holds_messages(stacks)

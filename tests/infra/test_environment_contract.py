@@ -9,18 +9,18 @@ from aws_cdk.assertions import Template
 
 from infra import bus, responder, storage
 from lambdas import environment as config
-from lambdas.ingest import amendments
-from message_buffer.errors import InvalidSettings
+from lambdas.admin.requests import HoldConversation, read_request
+from message_buffer.errors import InvalidInput, InvalidSettings
+from message_buffer.events import amended, cancelled, event_bus
 from message_buffer.events import batch_ready as batch
-from message_buffer.events import cancelled, event_bus
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.limits import MAX_MESSAGE_BYTES
 from message_buffer.rules.layers import RuleLayer, resolve_rules
+from responder import batch as responder_batch
 from responder import environment as responder_environment
-from responder import event, gate, service
-from responder.channels import base as channels
-from responder.channels import fake
+from responder import events as responder_events
+from responder import gate, limits
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -60,7 +60,7 @@ COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS
 TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "dynamodb_processor"]
 ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
 # The same function everywhere: it knows no Valkey.
-WINDOW_PROCESSORS = [
+DYNAMODB_PROCESSORS = [
     (variant, "dynamodb_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
 ]
 # What Lambda itself adds.
@@ -120,7 +120,7 @@ def test_beside_a_fallback_functions_know_where_it_holds_messages(
     assert (settings.dynamodb_lane is not None) == told
 
 
-@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + WINDOW_PROCESSORS)
+@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + DYNAMODB_PROCESSORS)
 def test_a_function_reads_all_that_it_is_told(
     variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_conversation_processors_token_outlasts_its_lambda_and_not_its_claim(
     conversation_processor = config.read_conversation_processor(environment(found["conversation_processor"]))
     processor = config.read_processor(environment(found["processor"]))
     lambda_ms = found["conversation_processor"]["Timeout"] * 1_000
-    assert lambda_ms < conversation_processor.valkey.store.executor_ms <= processor.valkey.store.claim_ms
+    assert lambda_ms < conversation_processor.valkey.store.token_ms <= processor.valkey.store.claim_ms
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -179,7 +179,8 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    published = {batch.DETAIL_TYPE, amendments.DETAIL_TYPE, cancelled.DETAIL_TYPE, fake.DETAIL_TYPE, service.WITHHELD}
+    by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
+    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE} | by_responder
     assert set(bus.EVENTS) == published
 
 
@@ -194,7 +195,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert options.assistant == overrides.get("responder", {}).get("assistant", "echo")
     assert options.gate in gate.POLICIES
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
-    longest_seconds = options.assistant_seconds + channels.SECONDS + service.FINISH_MS / 1_000
+    longest_seconds = options.assistant_seconds + limits.MAX_SEND_SECONDS + limits.MIN_TIME_TO_FINISH_MS / 1_000
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
     for name in told.keys() - RESERVED.keys() - COMMON:
         with pytest.raises(InvalidSettings, match=name):
@@ -202,8 +203,16 @@ def test_a_responder_reads_what_its_stage_tells_it(
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.BATCH_READY == batch.DETAIL_TYPE == event.DETAIL_TYPE
-    assert storage.BATCHES.removesuffix("*") == event.BATCHES
+    assert responder.BATCH_READY == batch.DETAIL_TYPE == responder_batch.DETAIL_TYPE
+    assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
+
+
+def test_the_admin_function_accepts_the_responders_longest_hold_and_no_longer_one() -> None:
+    of = {"conversation": "acme/generic/shop/c1", "by": "responder"}
+    longest = read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS})
+    assert longest.hold_ms == limits.MAX_HOLD_MS
+    with pytest.raises(InvalidInput):
+        read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS + 1})
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

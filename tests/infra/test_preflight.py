@@ -20,9 +20,9 @@ from botocore.stub import Stubber
 
 from infra import cli, preflight
 from infra.composition import compose
-from infra.config import StageConfig
 from infra.layer import LayerError
 from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
+from infra.stage_settings import StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -134,7 +134,7 @@ def test_a_protected_stage_is_not_destroyed_by_half(machine: pytest.MonkeyPatch)
 
 def test_the_local_stage_is_sent_to_make_up(machine: pytest.MonkeyPatch) -> None:
     (sentence,) = problems({"local": {}}, "local", "deploy")
-    assert "`make up` gives it" in sentence
+    assert "`make up` sets it" in sentence
 
 
 def test_a_profile_that_does_not_exist_is_a_sentence(machine: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_credentials_that_aws_does_not_take_are_told_apart(code: str, sentence: 
     ("error", "sentence"),
     [
         (NoCredentialsError(), "No AWS credentials were found"),
-        (EndpointConnectionError(endpoint_url="https://sts"), "AWS is out of reach"),
+        (EndpointConnectionError(endpoint_url="https://sts"), "AWS cannot be reached"),
         (SSOTokenLoadError(error_msg="no token"), "credentials cannot be used.*Sign in"),
     ],
 )
@@ -187,7 +187,7 @@ def test_what_never_reaches_aws_is_told_apart(
 
 
 def test_credentials_of_another_account_are_refused(prod: StageConfig) -> None:
-    with pytest.raises(Missing, match=f"are for account {OTHER_ACCOUNT}, stage 'prod' belongs to {ACCOUNT}"):
+    with pytest.raises(Missing, match=f"are for account {OTHER_ACCOUNT}, but stage 'prod' belongs to {ACCOUNT}"):
         identify(prod, Session(("sts", "get_caller_identity", {"Account": OTHER_ACCOUNT})))
 
 
@@ -235,7 +235,7 @@ def test_a_missing_bootstrap_is_said_with_the_command_that_makes_it(prod: StageC
 
 def test_an_old_bootstrap_is_said_with_both_versions(prod: StageConfig) -> None:
     (sentence,) = in_account(prod, ("ssm", "get_parameter", {"Parameter": {"Value": "5"}}), purpose="diff")
-    assert "is version 5, 6 is needed" in sentence
+    assert "has version 5, but 6 is needed" in sentence
 
 
 @pytest.mark.parametrize(("concurrent", "unreserved", "available"), [(1_000, 305, 205), (10, 10, 0)])
@@ -300,8 +300,8 @@ def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_aske
         ("lambda", "get_account_settings", "AccessDenied"),
     ]
     bootstrap, concurrency = in_account(prod, *answers, zones(*ZONES))
-    assert bootstrap.startswith("AWS did not answer GetParameter (AccessDenied)")
-    assert concurrency.startswith("AWS did not answer GetAccountSettings (AccessDenied)")
+    assert bootstrap.startswith("AWS refused GetParameter (AccessDenied)")
+    assert concurrency.startswith("AWS refused GetAccountSettings (AccessDenied)")
 
 
 # -- what the stacks themselves say ------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_the_bootstrap_asked_for_is_the_one_that_the_stacks_need(tmp_path: Path)
     cdk.CfnResource(stack, "Resource", type="AWS::SNS::Topic")
     manifest = json.loads((Path(app.synth().directory) / "manifest.json").read_text())
     needs = manifest["artifacts"]["Stack"]["properties"]
-    assert needs["requiresBootstrapStackVersion"] == preflight.BOOTSTRAP_VERSION
+    assert needs["requiresBootstrapStackVersion"] == preflight.MIN_BOOTSTRAP_VERSION
     assert needs["bootstrapStackVersionSsmParameter"] == preflight.BOOTSTRAP_PARAMETER
     assert f"/{preflight.LOOKUP_ROLE}-{ACCOUNT}-us-east-1" in needs["lookupRole"]["arn"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Match, Template
 
-from infra.config import ConfigError, StageConfig
+from infra.stage_settings import ConfigError, StageConfig
 
 pytestmark = pytest.mark.xdist_group("synth")
 

@@ -12,7 +12,7 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.composition import compose
-from infra.config import StageConfig
+from infra.stage_settings import StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -365,6 +365,24 @@ def test_the_cache_is_entered_with_iam_and_has_no_billed_minimum(stage: str, syn
     assert len(group["UserIds"]) == 1, "nobody else, and no user named default"
 
 
+@pytest.mark.parametrize("stage", IN_AWS)
+def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[..., Stacks]) -> None:
+    endpoint = synthesize(stage)["Cache"].to_json()["Outputs"]["CacheEndpoint"]["Value"]
+    address, port = ({"Fn::GetAtt": ["Cache", f"Endpoint.{part}"]} for part in ("Address", "Port"))
+    assert endpoint == {"Fn::Join": ["", [address, ":", port]]}
+    # The functions are given the same address.
+    (watchdog,) = [
+        each["Environment"]["Variables"]
+        for each in _resources(synthesize(stage)["Buffer"], "AWS::Lambda::Function")
+        if each["Handler"] == "lambdas.watchdog.handler.handler"
+    ]
+    assert [part for part in watchdog["REDIS_URL"]["Fn::Join"][1] if isinstance(part, str)] == [
+        "valkeys://",
+        ":",
+        "?cluster=true",
+    ]
+
+
 def test_a_cache_with_snapshots_takes_them_at_night_and_a_last_one(synthesize: Callable[..., Stacks]) -> None:
     (cache,) = _resources(synthesize("prod")["Cache"], "AWS::ElastiCache::ServerlessCache")
     assert (cache["SnapshotRetentionLimit"], cache["DailySnapshotTime"]) == (7, "06:00")
@@ -491,8 +509,9 @@ def test_the_code_asset_is_two_folders_of_source(
         "lambdas/ingest/__pycache__/handler.pyc",
         "lambdas/requirements.txt",
         "lua/buffer_message.lua",
+        "lua/include/find.lua",
         "lua/README.md",
-        "infra/config.py",
+        "infra/stage_settings.py",
         "tests/lambdas/test_ingest.py",
         "secret.env",
     ):
@@ -505,7 +524,7 @@ def test_the_code_asset_is_two_folders_of_source(
     app.synth()
     (asset,) = [path for path in Path(app.outdir).glob("asset.*") if (path / "lambdas").exists()]
     files = {str(path.relative_to(asset)) for path in asset.rglob("*") if path.is_file()}
-    assert files == {"lambdas/ingest/handler.py", "lua/buffer_message.lua"}
+    assert files == {"lambdas/ingest/handler.py", "lua/buffer_message.lua", "lua/include/find.lua"}
 
 
 def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from message_buffer.lanes.outcomes import (
     Lost,
     Taken,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     WATCHDOG_PASS_MS,
@@ -23,7 +22,7 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
 
@@ -91,11 +90,10 @@ class Town:
         run_until_idle(self.engine, self.bus)
 
 
-SETTINGS = StoreSettings()
 RULES = Rules()
 
 
-LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.executor_ms
+LONGEST_CLAIM_MS = SETTINGS.claim_ms + SETTINGS.token_ms
 
 
 @pytest.mark.case(5)

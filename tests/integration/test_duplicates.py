@@ -9,10 +9,9 @@ from message_buffer.lanes.outcomes import (
     Buffered,
     Duplicate,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 
 DEFAULT = Rules()
 
@@ -23,7 +22,7 @@ def test_ids_of_messages_that_wait_behind_a_stuck_batch_are_kept(engine: Engine)
     assert engine.claim() == ["c"]
     engine.store.take_batch("c", "t")
     engine.send("c", "m2")
-    engine.clock.advance(StoreSettings().seen_ms + 1)
+    engine.clock.advance(SETTINGS.seen_ms + 1)
     engine.store.complete_batch("c", "t")
     assert isinstance(engine.send("c", "m2"), Duplicate)
 
@@ -33,7 +32,7 @@ def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: 
     engine.clock.advance(1000)
     assert engine.claim() == ["c"]
     engine.store.take_batch("c", "t1")
-    engine.clock.advance(StoreSettings().seen_ms + 60_002)
+    engine.clock.advance(SETTINGS.seen_ms + 60_002)
     engine.send("c", "new")
     engine.store.complete_batch("c", "t1")
     assert isinstance(engine.send("c", "new"), Duplicate)
@@ -92,7 +91,7 @@ def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engin
 
 @pytest.mark.case(27)
 def test_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(engine: Engine) -> None:
-    settings = StoreSettings()
+    settings = SETTINGS
     engine.send("c", "m1")
     run_until_idle(engine, Bus())
     engine.clock.advance(settings.seen_ms - 60_000)

@@ -9,10 +9,15 @@ from message_buffer.lanes.outcomes import (
     Edited,
     Frozen,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.messages.message import decode
-from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
-from tests.support.engine import Engine, payload
+from tests.support.emission import (
+    Bus,
+    claim_and_take,
+    ids_of,
+    run_until_idle,
+    take,
+)
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
 from tests.support.states import (
@@ -22,8 +27,6 @@ from tests.support.states import (
     waiting,
     waiting_behind_a_frozen_batch,
 )
-
-SETTINGS = StoreSettings()
 
 
 @pytest.mark.case(31)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
@@ -12,10 +11,8 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_nothing_expires
-
-SETTINGS = StoreSettings()
 
 
 @pytest.mark.case(29)

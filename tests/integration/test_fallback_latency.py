@@ -4,11 +4,13 @@ import time
 
 import pytest
 
-from message_buffer.lanes.fallback import RETRY_IF_FAILED_WITHIN_MS, LaneWithFallback
+from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
-from tests.support.engine import payload
+from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
+from tests.support.engine import SETTINGS, payload
+from tests.support.fakes import valkey_lane
 from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 from tests.support.window import CONVERSATION, RULES, WindowScene
@@ -25,8 +27,8 @@ def test_a_webhook_waits_for_a_silent_valkey_once_and_not_for_long(
     with behind_proxy(valkey.port, admin) as proxy:
         url = valkey.url.replace(str(valkey.port), str(proxy.port))
         connection = Connection(lambda: connect(ConnectionSettings(url)), retry_within_ms=RETRY_IF_FAILED_WITHIN_MS)
-        store = Store(connection, shebang=STRICT_SHEBANG)
-        lane = LaneWithFallback(store, window.lane, window.table, window.telemetry)
+        store = Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
+        lane = LaneWithFallback(valkey_lane(store), window.lane, window.telemetry)
         if connected:
             lane.buffer_message(CONVERSATION, "before", payload=payload("before"), timing=RULES.timing)
         proxy.fall_silent()

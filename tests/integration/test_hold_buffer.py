@@ -4,17 +4,21 @@ import pytest
 
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import (
-    NotHeld,
+    NotOnHold,
     OnHold,
     Released,
     Resumed,
     Stale,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.due_times import FIXED, send_at
-from tests.support.emission import Bus, claim_and_take, emit_due, run_until_idle
-from tests.support.engine import Engine
+from tests.support.emission import (
+    Bus,
+    claim_and_take,
+    emit_due,
+    run_until_idle,
+)
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 from tests.support.states import (
@@ -22,8 +26,6 @@ from tests.support.states import (
     held,
     waiting_behind_a_frozen_batch,
 )
-
-SETTINGS = StoreSettings()
 
 
 def test_a_hold_keeps_everything_back_until_resumed(engine: Engine) -> None:
@@ -128,7 +130,7 @@ def test_a_flush_word_does_not_break_a_hold(engine: Engine) -> None:
 def test_resuming_what_is_not_held_changes_nothing(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     before = engine.settle()
-    assert same(engine.store.resume_buffer("c"), NotHeld(due_at_ms, start_processor=False))
+    assert same(engine.store.resume_buffer("c"), NotOnHold(due_at_ms, start_processor=False))
     assert engine.settle() == before
 
 

@@ -5,11 +5,10 @@ from redis.crc import key_slot
 
 from message_buffer.errors import InvalidId
 from message_buffer.lanes.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
-from message_buffer.lanes.valkey.keys import MAX_CONVERSATION_BYTES
-from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
-from tests.support.engine import Engine, payload
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
 
@@ -35,7 +34,7 @@ IDS = {
     "glob": "*?[a-z]",
     "a number": "1e309",
     "minus infinity": "-inf",
-    "the longest": "é" * (MAX_CONVERSATION_BYTES // 2),
+    "the longest": "é" * (MAX_CONVERSATION_ID_BYTES // 2),
     "colons": "::",
     "RESP": "$3\r\nfoo\r\n",
 }
@@ -68,7 +67,7 @@ def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, nam
 
 @hostile
 def test_a_hostile_conversation_id_stays_in_its_shards_slot(engine: Engine, name: str) -> None:
-    engine.store = engine.another_store(StoreSettings(shards=5))
+    engine.store = engine.another_store(SETTINGS._replace(shards=5))
     shard = engine.store.shard_of(name)
     engine.send(name, "m1")
     engine.store.flush_buffer(name)
@@ -151,7 +150,7 @@ def test_a_payload_of_one_megabyte_comes_out_as_it_went_in(engine: Engine) -> No
 def test_ten_thousand_messages_in_one_conversation_come_in_order_in_batches_of_the_limit(
     unwatched: Engine,
 ) -> None:
-    engine, bus, limit = unwatched, Bus(), StoreSettings().max_batch
+    engine, bus, limit = unwatched, Bus(), SETTINGS.max_batch
     for n in range(10_000):
         buffered = engine.store.buffer_message("c", f"m{n}", payload=b'"m%d"\n{}' % n, timing=TIMING)
         assert buffered.count == n + 1
@@ -169,7 +168,7 @@ def test_ten_thousand_messages_in_one_conversation_come_in_order_in_batches_of_t
 def test_leftovers_are_due_at_once_under_an_id_and_a_generation_of_their_own(
     engine: Engine, sent: int, sizes: list[int]
 ) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch=2))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch=2))
     for n in range(sent):
         engine.send("c", f"m{n}")
     engine.clock.advance(3000)
@@ -188,7 +187,7 @@ def test_leftovers_are_due_at_once_under_an_id_and_a_generation_of_their_own(
 
 
 def test_a_message_that_comes_behind_leftovers_stays_behind_them(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch=2))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch=2))
     bus = Bus()
     for n in range(3):
         engine.send("c", f"m{n}")
@@ -208,6 +207,6 @@ def test_a_thousand_conversations_fall_due_in_the_same_millisecond(engine: Engin
     engine.work()
     claimed = engine.store.claim_due(0, engine.processor, limit=1000)
     assert len(claimed.conversations) == 1000  # type: ignore[union-attr]
-    engine.clock.advance(StoreSettings().claim_ms)
+    engine.clock.advance(SETTINGS.claim_ms)
     assert len(engine.store.recover_expired(0, limit=1000).conversations) == 1000
     assert_invariants(engine)

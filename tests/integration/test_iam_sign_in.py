@@ -18,16 +18,17 @@ from redis.exceptions import RedisError
 from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered
-from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
+from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
-from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
-from message_buffer.lanes.valkey.sign_in import TOKEN_REUSE_MS, Opener
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.lanes.valkey.settings import ConnectionSettings, IamAccess, ValkeySettings
+from message_buffer.lanes.valkey.sign_in import Opener
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.limits import SIGN_IN_LIFE_MS, SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, run_until_idle
-from tests.support.engine import Engine, ManualClock, payload
+from tests.support.engine import SETTINGS, Engine, ManualClock, payload
 from tests.support.proxy import Proxy, behind_proxy
 from tests.support.scenes import SCENES
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
@@ -88,13 +89,13 @@ class Cache:
             f"valkeys://127.0.0.1:{proxy.port}?cluster=true", ca_file=str(ca_file) if ca_file else None
         )
         self.opener = Opener(
-            ValkeySettings(connection, IAM, StoreSettings()),
+            ValkeySettings(connection, IAM, SETTINGS, "p"),
             self.issuer.sign,
             count_swallowed=self._count,
             clock=self.clock,
         )
         self.connection = Connection(self.opener.open, swallowed=self.opener.swallowed, clock=self.clock)
-        self.store = Store(self.connection, clock=self.clock, shebang=STRICT_SHEBANG)
+        self.store = Store(self.connection, SETTINGS, clock=self.clock, shebang=STRICT_SHEBANG)
 
     def _count(self) -> None:
         self.swallowed += 1
@@ -187,7 +188,7 @@ def test_the_access_string_allows_what_the_scripts_and_the_client_use_and_nothin
     called = {
         name.lower()
         for path in LUA_DIRECTORY.glob("*.lua")
-        for command in re.findall(r"call\(([^,]+),", path.read_text())
+        for command in re.findall(r"call\(([^,]+),", load_script(path.stem).source.decode())
         for name in re.findall(r"'([A-Z]+)'", command)
     }
     allowed = set(re.findall(r"\+(\S+)", ACCESS))
@@ -239,7 +240,7 @@ def test_a_token_is_signed_once_however_often_one_signs_in(cache: Cache, line: W
 
 def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
     cache.send("m1")
-    cache.issuer.pass_time(TOKEN_REUSE_MS)
+    cache.issuer.pass_time(SIGN_IN_TOKEN_REUSE_MS)
     cache.proxy.drop_connections()
     cache.send("m2")
     assert len(cache.issuer.signed) == 1
@@ -247,7 +248,7 @@ def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
     cache.proxy.drop_connections()
     cache.send("m3")
     assert len(cache.issuer.signed) == 2
-    assert TOKEN_REUSE_MS < VALID_MS - 60_000
+    assert SIGN_IN_TOKEN_REUSE_MS < VALID_MS - 60_000
     assert cache.refused_sign_ins() == 0
 
 

@@ -16,7 +16,7 @@ from lambdas.conversation_processor.lane_agreement import DynamoDbLaneUnasked, L
 from message_buffer.lanes.dynamodb import table as message_table
 from message_buffer.lanes.dynamodb.table import MessageTable, Window
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered, Settled, Taken
+from message_buffer.lanes.outcomes import Buffered, Excluded, Taken
 from message_buffer.lanes.valkey.store import Store
 from tests.support.two_lanes import INGESTERS, MAX_ATTEMPTS, Do, Interruption, Step, TwoLanes
 from tests.support.window import make_message_table
@@ -228,7 +228,7 @@ def gone_is_overlooked() -> Any:
 
 @bug("the DynamoDB lane does not look what the other has taken", deliver, is_due, execute, past)
 def journal_is_overlooked() -> Any:
-    return patch.object(message_table, "_names", lambda _item: set())
+    return patch.object(message_table.Contents, "journaled", frozenset())
 
 
 @bug(
@@ -274,7 +274,7 @@ def no_patience() -> Any:
     max_attempts_of_agreement=0,
 )
 def nothing_is_settled() -> Any:
-    return patch.object(Store, "settle_batch", lambda *_, **__: Settled())
+    return patch.object(Store, "exclude_messages", lambda *_, **__: Excluded())
 
 
 @bug(
@@ -286,11 +286,8 @@ def nothing_is_settled() -> Any:
     ends,
 )
 def put_again() -> Any:
-    return patch.object(MessageTable, "_put_new", put_without_condition)
-
-
-def put_without_condition(table: MessageTable, item: dict[str, Any], _doing: str) -> None:
-    table._client.put_item(TableName=table._table, Item=item)
+    put = MessageTable._put
+    return patch.object(MessageTable, "_put", lambda *args, **_: put(*args))
 
 
 @bug("a message that Valkey did not answer for is taken for kept", Step("deliver_past_valkey", (0, "swallowed")))

@@ -8,25 +8,22 @@ import pytest
 
 from message_buffer.lanes.outcomes import (
     Acquired,
-    Held,
+    LeaseTaken,
     Lost,
     Released,
     Renewed,
     WorkIsNear,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,
     run_until_idle,
 )
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
 
 RULES = Rules()
-
-SETTINGS = StoreSettings()
 
 
 NOW = Rules(priority="vip")
@@ -38,9 +35,9 @@ LATE = Rules(silence_ms=200_000, max_wait_ms=300_000)
 def test_one_processor_holds_the_lease_until_it_runs_out(engine: Engine) -> None:
     expires_at_ms = engine.clock.now_ms + SETTINGS.lease_ms
     assert same(engine.store.acquire_lease(0, "one"), Acquired(expires_at_ms))
-    assert same(engine.store.acquire_lease(0, "other"), Held(expires_at_ms))
+    assert same(engine.store.acquire_lease(0, "other"), LeaseTaken(expires_at_ms))
     engine.clock.advance(SETTINGS.lease_ms - 1)
-    assert same(engine.store.acquire_lease(0, "other"), Held(expires_at_ms))
+    assert same(engine.store.acquire_lease(0, "other"), LeaseTaken(expires_at_ms))
     engine.clock.advance(1)
     assert isinstance(engine.store.acquire_lease(0, "other"), Acquired)
     assert same(engine.store.renew_lease(0, "one"), Lost())
@@ -52,7 +49,7 @@ def test_renewing_prolongs_lease_and_heartbeat_together(engine: Engine) -> None:
     assert same(engine.store.renew_lease(0, "one"), Renewed(engine.clock.now_ms + SETTINGS.lease_ms))
     assert engine.store.recover_expired(0).heartbeat_at_ms == engine.clock.now_ms
     engine.clock.advance(SETTINGS.lease_ms - 1)
-    assert isinstance(engine.store.acquire_lease(0, "other"), Held)
+    assert isinstance(engine.store.acquire_lease(0, "other"), LeaseTaken)
 
 
 def test_a_lease_that_ran_out_is_not_revived_but_may_be_acquired_again(engine: Engine) -> None:
@@ -80,14 +77,14 @@ def test_of_fifty_processors_that_come_at_once_one_gets_the_lease(engine: Engine
     with ThreadPoolExecutor(50) as pool:
         outcomes = list(pool.map(come, range(50)))
     assert [type(outcome) for outcome in outcomes].count(Acquired) == 1
-    assert [type(outcome) for outcome in outcomes].count(Held) == 49
+    assert [type(outcome) for outcome in outcomes].count(LeaseTaken) == 49
 
 
 def test_shards_have_leases_of_their_own(engine: Engine) -> None:
     store = engine.another_store(SETTINGS._replace(shards=3))
     for shard in range(3):
         assert isinstance(store.acquire_lease(shard, f"lease-{shard}"), Acquired)
-    assert isinstance(store.acquire_lease(1, "lease-2"), Held)
+    assert isinstance(store.acquire_lease(1, "lease-2"), LeaseTaken)
 
 
 FENCED: dict[str, Callable[[Engine, str], object]] = {

@@ -55,7 +55,7 @@ def test_each_conversation_is_listed_where_it_is(engine: Engine) -> None:
     assert sorted(listed(engine), key=lambda found: found.conversation) == [
         Listed("claimed", "INFLIGHT", deadline_ms),
         Listed("retrying", "PENDING", engine.clock.now_ms - 500 + 7000),
-        Listed("taken", "INFLIGHT", engine.clock.now_ms - 500 + engine.store.settings.executor_ms),
+        Listed("taken", "INFLIGHT", engine.clock.now_ms - 500 + engine.store.settings.token_ms),
         Listed("waiting", "PENDING", waiting_until_ms),
     ]
 

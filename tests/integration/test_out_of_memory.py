@@ -9,22 +9,21 @@ from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
     Completed,
+    Excluded,
     Recovered,
     Released,
     Renewed,
     Retried,
     Returned,
-    Settled,
 )
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants
 from tests.support.valkey_server import ValkeyServer
 
-SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
 ROOM = 3_000_000
 
@@ -114,8 +113,8 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     tight.processor = "lease-2"
     assert sorted(tight.claim()) == ["c", "d"]
     take(tight, "c", "t2")
-    assert isinstance(tight.store.settle_batch("c", "t2", left_out=[0]), Settled)
-    tight.clock.advance(SETTINGS.executor_ms)
+    assert isinstance(tight.store.exclude_messages("c", "t2", left_out=[0]), Excluded)
+    tight.clock.advance(SETTINGS.token_ms)
     recovered = tight.store.recover_expired(0)
     assert sorted(recovered.conversations) == ["c", "d"]
     again = claim_and_take(tight, "c", "t3")

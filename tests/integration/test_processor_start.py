@@ -12,13 +12,11 @@ from message_buffer.lanes.outcomes import (
     Resumed,
     Retried,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.emission import claim_and_take
-from tests.support.engine import Engine
-
-SETTINGS = StoreSettings()
-
+from tests.support.emission import (
+    claim_and_take,
+)
+from tests.support.engine import SETTINGS, Engine
 
 NOW = Rules(priority="vip")
 
@@ -52,7 +50,7 @@ def schedule_by_resume(engine: Engine) -> bool:
 
 
 def schedule_by_recover(engine: Engine) -> bool:
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
     return engine.store.recover_expired(0).start_processor
 
 

@@ -5,15 +5,11 @@ import pytest
 from message_buffer.lanes.outcomes import (
     Recovered,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
 
 PATIENT = Rules(silence_ms=200_000, max_wait_ms=400_000, typing_inference_ms=0)
-
-
-SETTINGS = StoreSettings()
 
 
 LATE = Rules(silence_ms=200_000, max_wait_ms=300_000)

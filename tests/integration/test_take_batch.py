@@ -13,7 +13,6 @@ from message_buffer.lanes.outcomes import (
     Stale,
     Taken,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
@@ -21,11 +20,9 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import changed, same
-
-SETTINGS = StoreSettings()
 
 
 @pytest.mark.case(2)
@@ -35,7 +32,7 @@ def test_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitte
     engine.clock.advance(1000)
     slow = claim_and_take(engine, "c", "slow")
     engine.send("c", "m2")
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
     assert engine.store.recover_expired(0).conversations == ["c"]
     fast = claim_and_take(engine, "c", "fast")
     assert (fast.batch_id, fast.payloads, fast.attempt) == (slow.batch_id, slow.payloads, 2)
@@ -55,7 +52,7 @@ def test_a_conversation_processor_that_is_only_slow_may_finish_until_another_has
     engine.send("c", "m1")
     engine.clock.advance(1000)
     claim_and_take(engine, "c", "slow")
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
     engine.store.recover_expired(0)
     assert isinstance(engine.store.complete_batch("c", "slow"), Completed)
     assert engine.claim() == []
@@ -109,7 +106,7 @@ def test_a_claim_that_finds_the_buffer_gone_is_empty_or_stale_and_leaves_nothing
 
 
 def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch=9000))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch=9000))
     for number in range(1001):
         engine.send("c", f"m{number}", rules=Rules(priority="vip"))
     assert engine.claim() == ["c"]
@@ -119,7 +116,7 @@ def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
 
 
 def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carry(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch_bytes=2_500))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=2_500))
     for number in range(5):
         engine.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
     sizes, generations = [], []
@@ -136,7 +133,7 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
 
 
 def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engine) -> None:
-    engine.store = engine.another_store(StoreSettings(max_batch_bytes=10))
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=10))
     engine.send("c", "m1", rules=Rules(priority="vip"))
     assert engine.claim() == ["c"]
     taken = engine.store.take_batch("c", "t")

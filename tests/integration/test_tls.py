@@ -12,7 +12,7 @@ from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from tests.support.emission import Bus, run_until_idle
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.proxy import Proxy, behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer
 
@@ -54,7 +54,7 @@ def settings(proxy: Proxy, cluster: str, ca_file: Path | None, *, scheme: str = 
 
 
 def refused(wanted: ConnectionSettings) -> str:
-    store = Store(Connection(lambda: connect(wanted)), shebang=STRICT_SHEBANG)
+    store = Store(Connection(lambda: connect(wanted)), SETTINGS, shebang=STRICT_SHEBANG)
     with pytest.raises(StoreUnavailable) as refusal:
         store.peek_conversation("c")
     return str(refusal.value)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from redis import Redis
+from redis import Redis, SSLConnection
 
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered, Duplicate
@@ -17,9 +17,9 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
 from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle
-from tests.support.engine import Engine, payload
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.proxy import behind_proxy
-from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServer, free_port
+from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer, free_port
 
 TIMING = Rules().timing
 MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone", "cluster"])
@@ -28,7 +28,7 @@ MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone",
 def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
     url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
     settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
-    return Store(Connection(lambda: connect(settings), attempts), shebang=STRICT_SHEBANG)
+    return Store(Connection(lambda: connect(settings), attempts), SETTINGS, shebang=STRICT_SHEBANG)
 
 
 def send(store: Store, message_id: str = "m1") -> Buffered | Duplicate:
@@ -197,7 +197,7 @@ def test_user_and_password_may_hold_any_character(unwatched: Engine, valkey: Val
 @pytest.mark.parametrize(
     "url",
     [
-        "redis://127.0.0.1:6379",
+        "redis+unix://127.0.0.1:6379",
         "127.0.0.1:6379",
         "valkey://",
         "valkey:///0",
@@ -220,6 +220,26 @@ def test_a_password_with_an_unescaped_slash_is_not_shown_as_a_bad_port() -> None
     with pytest.raises(InvalidInput, match="a Valkey URL reads valkey://host:port") as refusal:
         connect(ConnectionSettings(url))
     assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+def test_a_plain_url_may_name_redis_or_valkey(scheme: str, unwatched: Engine, valkey: ValkeyServer) -> None:
+    client = connect(ConnectionSettings(f"{scheme}://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{valkey.port}"))
+    assert client.execute_command("HGET", "{b0}:nothing", "field") is None
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "has_tls"), [("redis", False), ("valkey", False), ("rediss", True), ("valkeys", True)]
+)
+def test_a_url_that_ends_in_s_means_tls_with_a_checked_certificate(scheme: str, has_tls: bool) -> None:
+    client = connect(ConnectionSettings(f"{scheme}://127.0.0.1"))
+    assert isinstance(client, Redis)
+    pool = client.connection_pool
+    assert issubclass(pool.connection_class, SSLConnection) == has_tls
+    assert (pool.connection_kwargs.get("ssl_cert_reqs") == "required") == has_tls
+    assert (pool.connection_kwargs.get("ssl_check_hostname") is True) == has_tls
+    client.close()
 
 
 def test_without_a_port_it_is_valkeys_own() -> None:

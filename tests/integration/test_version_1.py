@@ -21,7 +21,7 @@ from message_buffer.lanes.outcomes import (
     Duplicate,
     Edited,
     Flushed,
-    Held,
+    LeaseTaken,
     Renewed,
     Resumed,
     Retried,
@@ -111,7 +111,7 @@ def test_what_version_1_claimed_is_taken_by_todays_conversation_processor(shard:
 
 def test_the_lease_of_version_1_holds_until_it_runs_out(shard: Engine) -> None:
     assert isinstance(shard.store.renew_lease(0, "lease-1"), Renewed)
-    assert isinstance(shard.store.acquire_lease(0, "today"), Held)
+    assert isinstance(shard.store.acquire_lease(0, "today"), LeaseTaken)
     shard.clock.advance(shard.store.settings.lease_ms)
     assert isinstance(shard.store.acquire_lease(0, "today"), Acquired)
 

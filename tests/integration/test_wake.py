@@ -5,11 +5,9 @@ import pytest
 from message_buffer.lanes.outcomes import (
     Claimed,
 )
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 
-SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from local import logs
+from local import limits, logs
 from local.outputs import Outputs
 from tests.local.test_webhooks import OUTPUTS
 
@@ -30,7 +30,7 @@ class Logs:
 def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Logs()
     monkeypatch.setattr(Outputs, "client", lambda self, service: api)
-    monkeypatch.setattr(logs, "POLL_SECONDS", 0)
+    monkeypatch.setattr(limits, "LOGS_POLL_SECONDS", 0)
     following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0)
     assert [next(following).split(maxsplit=2)[2] for _ in WRITTEN] == WRITTEN
     # A second line of the same text and time is shown, and so is an earlier line that came late.

@@ -1,4 +1,4 @@
-"""What `make` does with .venv: it keeps one that works, and replaces it only by one that is complete."""
+"""`make` keeps a .venv that works, and replaces it only by one that is complete."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class Clone:
         )
 
     def set_up(self, requirements: str) -> Path:
-        """Return the environment that .venv stands for then, the only one that is kept."""
+        """Set up an environment and return it: the one behind .venv, and the only one that `make` keeps."""
         (self.folder / "requirements.txt").write_text(requirements)
         ended = self.make("setup", f"PYTHON={sys.executable}")
         assert ended.returncode == 0, ended.stderr
@@ -39,7 +39,7 @@ class Clone:
         return kept
 
     def has_a_venv(self, *, python: str = sys.executable) -> None:
-        """Let it seem set up by this Python, without the minute that it takes."""
+        """Make a .venv that looks set up by this Python, without the minute that a set-up takes."""
         planned = self.make("--dry-run", "setup", f"PYTHON={python}").stdout
         (stamp,) = re.findall(r"set-up-from-\w+", planned)
         binaries = self.folder / ".venv" / "bin"
@@ -56,7 +56,7 @@ def clone(tmp_path: Path) -> Clone:
 
 @pytest.fixture
 def other_python(tmp_path: Path) -> str:
-    """A PATH on which python3 answers, but is of another version."""
+    """Return a PATH whose python3 works, but has another version."""
     script = tmp_path / "other" / "python3"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\necho another\n")

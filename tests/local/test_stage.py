@@ -1,4 +1,4 @@
-"""A running stage keeps its lane, and nobody loses it without having been asked."""
+"""A running stage keeps its lane, and `up` replaces it only after the developer agreed."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from tests.local.test_webhooks import OUTPUTS
 
 
 class Deployed(Stage):
-    """A stage whose processes are only said to run, and which keeps what it was deployed with."""
+    """A stage that starts no process and records the settings with which it was deployed."""
 
     def __init__(self, home: Path, running: Instance | None) -> None:
         super().__init__(home)
@@ -72,13 +72,15 @@ def test_a_first_up_takes_the_lane_of_cdk_json(tmp_path: Path, monkeypatch: pyte
     assert stage.started_with_valkey is True
 
 
-def test_a_running_stage_that_is_replaced_is_not_called_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_stage_that_is_replaced_is_not_called_the_rest_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = stage_of(tmp_path, "dynamodb", monkeypatch)
     said = io.StringIO()
     stage.up(Progress(said), overrides={"lane": "valkey"})
     assert stage.started_with_valkey is True
     assert "Stop the running stage" in said.getvalue()
-    assert "stale" not in said.getvalue()
+    assert "what is left" not in said.getvalue()
 
 
 class Operators:
@@ -89,7 +91,7 @@ class Operators:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployed:
-    """A running stage of the Valkey lane in which seven conversations wait."""
+    """Return a running stage of the Valkey lane in which seven conversations wait."""
 
     def find_stage(name: str, **given: Any) -> Any:
         assert (name, given["outputs"]) == ("local", tmp_path / "outputs.json")
@@ -105,7 +107,7 @@ def test_a_stage_of_the_other_lane_is_replaced_only_after_a_yes(
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(LocalError, match=r"Nothing was done\. Run `make down` first"):
         command._agree_to_replace(stage, {"lane": "dynamodb"})
-    assert "Lost would be 7 waiting conversations" in capsys.readouterr().out
+    assert "This would delete 7 waiting conversations" in capsys.readouterr().out
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "n")
     with pytest.raises(LocalError, match=r"Nothing was done\."):

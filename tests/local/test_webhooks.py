@@ -1,4 +1,4 @@
-"""Whoever plays a platform on the local stage signs as that platform does."""
+"""The webhooks that the local stage's client sends have the signature of the platform that it plays."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ BODIES: dict[str, Any] = {
 
 
 class Recorded(Webhooks):
-    """Sends nothing, and keeps what the function would see."""
+    """Webhooks that sends nothing and records the request as the function would see it."""
 
     def __init__(self) -> None:
         super().__init__(OUTPUTS)

@@ -14,14 +14,15 @@ from typing import Any
 from message_buffer.clock import system_clock
 from message_buffer.lanes.outcomes import Acquired, Buffered, Claimed, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.settings import ConnectionSettings, StoreSettings
+from message_buffer.lanes.valkey.settings import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import payload
 
 CONVERSATIONS = 1000
 RULES = Rules(silence_ms=100, typing_inference_ms=200, max_wait_ms=1000, max_messages=8)
-SETTINGS = StoreSettings(lease_ms=600, start_ms=300, claim_ms=600, executor_ms=600)
+SETTINGS = STAGE_SETTINGS._replace(lease_ms=600, start_ms=300, claim_ms=600, token_ms=600)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
             store.retry_batch(name, token, retry_at_ms=system_clock() + 50)
             continue
         if fate < 0.06:
-            time.sleep(SETTINGS.executor_ms / 1000 * 1.5)
+            time.sleep(SETTINGS.token_ms / 1000 * 1.5)
         emitted.append((time.monotonic_ns(), name, taken.batch_id, taken.payloads))
         if fate < 0.08:
             continue

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from message_buffer.errors import SendFailed
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
@@ -73,6 +76,11 @@ class FakeFunctions:
 
     def processors(self) -> list[int]:
         return [int(str(payload["shard"])) for function, payload in self.started if function == PROCESSOR]
+
+
+def valkey_lane(store: Store, functions: FakeFunctions | None = None, telemetry: Telemetry | None = None) -> ValkeyLane:
+    starter = ProcessorStarter(functions or FakeFunctions(), PROCESSOR, telemetry or RecordedTelemetry())
+    return ValkeyLane(store, starter)
 
 
 class FakeBus:

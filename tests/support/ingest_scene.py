@@ -12,11 +12,11 @@ import pytest
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.lane import Lane
 from message_buffer.messages.message import decode
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry
+from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry, valkey_lane
 from tests.support.platforms import HOST, body_of, content_type, signed
 
 SECRET, VERIFY_TOKEN = "s3cret", "let me in"
@@ -91,7 +91,14 @@ def rest_gateway(
 
 
 class Scene:
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch, *, stage_rules: Json | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        stage_rules: Json | None = None,
+        lane: Lane | None = None,
+    ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.bus = FakeBus()
@@ -99,10 +106,9 @@ class Scene:
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
-            lane=engine.store,
+            lane=lane or valkey_lane(engine.store, self.functions, self.telemetry),
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
-            starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, clock=engine.clock),
             clock=engine.clock,

@@ -1,4 +1,4 @@
-"""The rules that hold between any two calls, checked on the keys alone and against the model."""
+"""Invariants between any two calls, checked on the keys themselves."""
 
 from collections.abc import Mapping
 
@@ -45,13 +45,13 @@ def open_buffers(keys: Keys) -> set[bytes]:
 def assert_nothing_expires(keys: Keys, conversation: str) -> None:
     for kind in ("conv", "msgs", "batch", "taken", "seen"):
         key = keys.get(f"{{b0}}:{kind}:{conversation}", _NOTHING)
-        # While a buffer is open, conv may be lost; a frozen batch in it may not.
+        # The conv hash of an open buffer may be lost, but not while it describes a frozen batch.
         if kind != "conv" or b"frozen" in key.pairs:
             assert key.ttl_ms < 0, f"{kind} of {conversation} expires while messages wait"
 
 
 def assert_nothing_left_behind(engine: Engine) -> None:
-    """Fail unless all that remains is the shard's own bookkeeping, and memories that expire by themselves."""
+    """Assert that only the shard's own keys remain, and keys that expire by themselves."""
     keys = engine.keys()
     assert open_buffers(keys) == set()
     for name, key in keys.items():
@@ -106,8 +106,8 @@ def _frozen_batch_agrees(model: ConversationModel, taken: Key) -> None:
     if model.frozen:
         assert taken.ttl_ms == -1
         assert taken.pairs[b"batch_id"].decode() == model.frozen.batch_id
-        settled = taken.pairs.get(b"left_out")
-        assert (None if settled is None else set(map(int, settled.split()))) == model.frozen.left_out
+        excluded = taken.pairs.get(b"left_out")
+        assert (None if excluded is None else set(map(int, excluded.split()))) == model.frozen.left_out
 
 
 def _memories_agree(model: ConversationModel, conv: Key, seen: Key, emitted: Key | None) -> None:

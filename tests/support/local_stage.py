@@ -1,4 +1,4 @@
-"""A local stage for tests: with short times, everything that came out of it, and hands on its processes."""
+"""A local stage for tests, with short times; it collects every event, and kills or reconfigures functions."""
 
 import fcntl
 import io
@@ -6,7 +6,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import redis
 
+from bufferctl.events import Arrival
+from bufferctl.stage import LOCAL, find_stage
 from local import emulator
 from local.events import Inbox, collect
 from local.outputs import Outputs
@@ -41,6 +43,7 @@ START_MS = 3_000
 IDLE_MS = 4_000
 WARM_PROCESSES = 8
 WINDOW_MS = 2_000
+DENIED = "denied-by-a-test"
 
 OVERRIDES: dict[str, Any] = {
     "rules": {
@@ -64,7 +67,7 @@ OVERRIDES: dict[str, Any] = {
 
 
 def share_emulator(home: Path) -> None:
-    """Install the emulator once for all stages, also if several workers begin at the same time."""
+    """Install the emulator once for all stages, even if several workers begin at the same time."""
     installed = ROOT / ".local" / "emulator"
     installed.parent.mkdir(exist_ok=True)
     with (installed.parent / "installing.lock").open("w") as lock:
@@ -75,7 +78,7 @@ def share_emulator(home: Path) -> None:
 
 
 class LocalStage:
-    """A stage that is up, and all it emitted since."""
+    """A running stage, and every batch that it has emitted since its start."""
 
     def __init__(self, stage: Stage, outputs: Outputs, inbox: Inbox) -> None:
         self.stage = stage
@@ -91,7 +94,7 @@ class LocalStage:
         return redis.Redis(host=host, port=int(port), decode_responses=True)
 
     def warm_up(self) -> None:
-        """Start some processes of each function: tests measure the product, not the emulator's cold starts."""
+        """Start some processes of each function, so that tests do not measure the emulator's cold starts."""
         known = len(self.inbox.arrivals)
         names = [f"warm-up-{number}" for number in range(WARM_PROCESSES)]
         with ThreadPoolExecutor(WARM_PROCESSES) as pool:
@@ -119,8 +122,31 @@ class LocalStage:
         name = self.outputs.Functions[role]
         return [each for each in psutil.process_iter() if _runs(each, name, self.outputs.AwsEndpointUrl)]
 
+    def wait_until_settled(self, conversation: str, *, timeout_seconds: float = 30.0) -> None:
+        """Wait until a conversation holds no message and no batch, and each of its events is in the inbox."""
+        admin = find_stage(LOCAL, profile=None, region=None, outputs=self.stage.outputs_file)
+        deadline = time.monotonic() + timeout_seconds
+        while not _is_idle(admin.ask("conversation.show", conversation=conversation)):
+            assert time.monotonic() < deadline, f"{conversation} still holds something"
+            time.sleep(0.05)
+        self._wait_for_the_bus(timeout_seconds=timeout_seconds)
+
+    def _wait_for_the_bus(self, *, timeout_seconds: float) -> None:
+        """Publish a marker as a batch and wait for it: the inbox then has every event that was published before."""
+        marker = f"marker-{uuid.uuid4().hex}"
+        entry = {
+            "EventBusName": self.outputs.EventBusName, "Source": "message-buffer",
+            "DetailType": "messages.batch.ready", "Detail": json.dumps({"conversationId": marker, "messages": []}),
+        }  # fmt: skip
+        self.outputs.client("events").put_events(Entries=[entry])
+
+        def came(arrivals: Sequence[Arrival]) -> bool:
+            return any(arrival.batch["conversationId"] == marker for arrival in arrivals)
+
+        assert self.inbox.wait_until(came, timeout_seconds=timeout_seconds), "the bus did not deliver the marker"
+
     def kill(self, *roles: str) -> int:
-        """Kill a function's processes with kill -9; return how many."""
+        """Kill the functions' processes with -9; return how many there were."""
         found = [worker for role in roles for worker in self.workers(role)]
         for worker in found:
             with suppress(psutil.NoSuchProcess):
@@ -129,14 +155,14 @@ class LocalStage:
         return len(found)
 
     def kill_caller(self, role: str, call: Call) -> None:
-        """Kill the one process that made this call, with kill -9."""
+        """Kill the one process that made this call with -9."""
         (worker,) = [each for each in self.workers(role) if _talks_from(each, call.caller_port)]
         worker.kill()
         psutil.wait_procs([worker], timeout=5)
 
     @contextmanager
     def configured(self, role: str, *, timeout_seconds: int | None = None, **variables: str) -> Iterator[None]:
-        """Change a function's configuration inside the block; its processes start afresh on both edges."""
+        """Change a function's configuration for the block; its processes start again at both ends."""
         client, name = self.outputs.client("lambda"), self.outputs.Functions[role]
         before = client.get_function_configuration(FunctionName=name)
         kept = before["Environment"]["Variables"]
@@ -153,7 +179,7 @@ class LocalStage:
 
     @contextmanager
     def watched(self, *, every_seconds: float) -> Iterator[None]:
-        """Make the watchdog pass more often than its schedule, so that a test need not wait half a minute."""
+        """Run the watchdog more often than its schedule inside, so that a test need not wait half a minute."""
         done = threading.Event()
 
         def patrol() -> None:
@@ -168,8 +194,25 @@ class LocalStage:
             done.set()
             patrolling.join()
 
+    @contextmanager
+    def denied(self, role: str, action: str) -> Iterator[None]:
+        """Deny an action to a function's role inside, whatever its policies allow."""
+        iam, name = self.outputs.client("iam"), self.role_name(role)
+        statement = {"Effect": "Deny", "Action": action, "Resource": "*"}
+        denial = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.put_role_policy(RoleName=name, PolicyName=DENIED, PolicyDocument=denial)
+        try:
+            yield
+        finally:
+            iam.delete_role_policy(RoleName=name, PolicyName=DENIED)
+
+    def role_name(self, role: str) -> str:
+        """Return the name of the IAM role that a function runs on."""
+        found = self.outputs.client("lambda").get_function_configuration(FunctionName=self.outputs.Functions[role])
+        return str(found["Role"]).rpartition("/")[2]
+
     def log(self, role: str, *, since_ms: int) -> list[str]:
-        """Return the log of a function; its lines appear when the invocation is over."""
+        """Return the lines that a function logged; those of a run appear when the run has ended."""
         pages = self.outputs.client("logs").get_paginator("filter_log_events")
         arguments = {"logGroupName": self.outputs.LogGroups[role], "startTime": since_ms}
         return [event["message"] for page in pages.paginate(**arguments) for event in page["events"]]
@@ -177,7 +220,7 @@ class LocalStage:
     # -- Valkey ------------------------------------------------------------------------------------------------
 
     def processor_is_there(self) -> bool:
-        """Return whether a processor, dead or alive, has the shard's lease."""
+        """Return whether a processor has the lease of the shard; a dead one has it until it runs out."""
         alive_until = self.valkey.hget("{b0}:open", "")
         return isinstance(alive_until, str) and int(alive_until[:13]) > time.time() * 1_000
 
@@ -185,7 +228,7 @@ class LocalStage:
         return [str(key) for key in self.valkey.scan_iter(pattern)]
 
     def wait_until_busy(self, *, timeout_seconds: float = 30.0) -> float:
-        """Wait until a processor is there; return when that was."""
+        """Wait until a processor has the lease; return when that was."""
         deadline = time.monotonic() + timeout_seconds
         while not self.processor_is_there():
             assert time.monotonic() < deadline, "no processor came"
@@ -193,7 +236,7 @@ class LocalStage:
         return time.time()
 
     def wait_until_idle(self, *, timeout_seconds: float = 30.0) -> None:
-        """Wait until no processor is there, so that a test knows where it begins."""
+        """Wait until no processor has the lease, so that a test knows the state in which it begins."""
         deadline = time.monotonic() + timeout_seconds
         while self.processor_is_there():
             assert time.monotonic() < deadline, "the processor did not leave"
@@ -210,17 +253,21 @@ def local_stage(home: Path, *, lane: str = "valkey", responder: dict[str, Any] |
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)
             if responder is None:
-                # A stage with a responder would answer the warm-up's messages in the midst of its tests.
+                # A stage that answers would answer the warm-up, too, in the middle of its tests.
                 running.warm_up()
             yield running
     finally:
         stage.down(Progress(io.StringIO()))
 
 
+def _is_idle(shown: dict[str, Any]) -> bool:
+    return shown["state"] == "idle" and ("window" not in shown or _is_idle(shown["window"]))
+
+
 def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
     try:
         environment = process.environ()
-        # The mark limits this to processes of local stages, the port to those of this one.
+        # The mark excludes processes that are of no local stage, the port those of another local stage.
         return (
             MARK in environment
             and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function

@@ -5,7 +5,7 @@ T = TypeVar("T")
 
 
 def same(got: object, expected: object) -> bool:
-    """Return whether both have the same type and value: as tuples, `Held(5)` and `Acquired(5)` would be equal."""
+    """Return whether both have the same type and value: as tuples, `LeaseTaken(5)` and `Acquired(5)` would be equal."""
     return type(got) is type(expected) and got == expected
 
 

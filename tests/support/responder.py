@@ -1,4 +1,4 @@
-"""The responder with everything around it: a table, a queue that delivers again, and hands on every step."""
+"""The responder with its table, a queue that delivers again, and collaborators that a test can make fail."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,13 +12,17 @@ from moto import mock_aws
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.telemetry import Telemetry
 from responder.assistants.base import Prompt, Reply
+from responder.batch import Batch
 from responder.channels.base import Channel
+from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
+from responder.deliveries import Delivery
 from responder.environment import ResponderOptions
 from responder.errors import Busy, Unconfirmed
-from responder.event import Batch
-from responder.service import Delivery, ReplyDestinations, Responder
+from responder.gate import ParkedBatch
+from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 
 Json = dict[str, Any]
@@ -26,11 +30,11 @@ Tables = Callable[[], ConversationsTable]
 
 NAME = "default/whatsapp/106540352242922/491701234567"
 LOCK_MS = 65_000
-# What a crash leaves behind comes back after so long.
+# After a crash the queue delivers again when this is over.
 HIDDEN_MS = 30_000
-# Two parts, since the channel takes no more characters at once.
+# Two parts, because the channel takes no more characters in one.
 ANSWER = "It left today.\nIt comes tomorrow."
-LONGEST = 20
+MAX_PART_CHARACTERS = 20
 PARTS = ["It left today.", "It comes tomorrow."]
 
 OPTIONS = ResponderOptions(
@@ -59,16 +63,16 @@ OPTIONS = ResponderOptions(
 
 
 class Killed(BaseException):
-    """kill -9: nothing that follows is run."""
+    """Lambda kills the process: no further code runs."""
 
 
 class Steps:
-    """Counts the calls to the outside, and lets one of them go wrong."""
+    """Records the calls to collaborators and table, and makes one of them fail."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.fail_at: tuple[int, str, bool] | None = None
-        """(which call, before or after it is done, whether that kills)"""
+        """The call's number, whether it fails `before` or `after` it is made, and whether that kills the process."""
 
     def around(self, thing: Any) -> Any:
         return _Stepped(thing, self)
@@ -105,7 +109,7 @@ class _Stepped:
 
 
 class FakeChannel:
-    longest = LONGEST
+    max_part_characters = MAX_PART_CHARACTERS
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -132,12 +136,12 @@ class FakeAssistant:
         return Reply(self.says, 11, 7)
 
     @property
-    def last_told(self) -> list[tuple[str, str]]:
+    def last_prompt(self) -> list[tuple[str, str]]:
         return [(turn.role, turn.text) for turn in self.prompts[-1].turns]
 
 
 class FakeBuffer:
-    """The buffer: its customer writes by raising the generation."""
+    """The buffer. A test raises the generation to say that the customer has written again."""
 
     def __init__(self) -> None:
         self.generation = 1
@@ -145,7 +149,7 @@ class FakeBuffer:
         self.held_ms: list[int] = []
         self.asked = 0
 
-    def newest(self, batch: Batch) -> int:
+    def newest_generation(self, batch: Batch) -> int:
         self.asked += 1
         return self.generation if batch.lane == "debounce" else self.window_generation
 
@@ -170,7 +174,7 @@ class Waiting(NamedTuple):
 
 
 class World:
-    def __init__(self, table: ConversationsTable, **options: Any) -> None:
+    def __init__(self, table: ConversationsTable, *, telemetry: Telemetry | None = None, **options: Any) -> None:
         self.now_ms = 1_700_000_000_000
         self.steps = Steps()
         self.table = table
@@ -188,7 +192,7 @@ class World:
         self._owners = 0
         self.responder = Responder(
             table=self.steps.around(table),
-            destinations=ReplyDestinations(
+            collaborators=Collaborators(
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
@@ -197,7 +201,7 @@ class World:
                 channel=lambda _to: self.channel,
             ),
             options=OPTIONS._replace(**options),
-            telemetry=self.telemetry,
+            telemetry=telemetry or self.telemetry,
             clock=lambda: self.now_ms,
             new_owner=self._new_owner,
         )
@@ -207,7 +211,7 @@ class World:
         return f"owner-{self._owners}"
 
     def emit(self, batch_id: str, generation: int, text: str = "Where is it?", lane: str = "debounce") -> None:
-        """A batch comes out of the buffer, and into the responder's queue."""
+        """Put a batch of the buffer into the responder's queue."""
         if lane == "debounce":
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
@@ -215,7 +219,7 @@ class World:
         self.queue.append(Waiting(self.now_ms, event(batch_id, generation, text, lane), 1))
 
     def deliver(self) -> None:
-        """The next delivery, at its time; what is not done with goes back."""
+        """Advance the clock to the next delivery and process it. It goes back into the queue if it is not finished."""
         self.queue.sort(key=lambda each: each.at_ms)
         waiting = self.queue.pop(0)
         self.now_ms = max(self.now_ms, waiting.at_ms)
@@ -229,17 +233,17 @@ class World:
             self.queue.append(Waiting(self.now_ms + wait_ms, waiting.body, waiting.receives + 1))
 
     def run(self, *, at_most: int = 60) -> None:
-        """Until the queue is empty."""
+        """Process deliveries until the queue is empty."""
         for _ in range(at_most):
             if not self.queue:
                 return
             self.deliver()
         raise AssertionError("the queue does not become empty")
 
-    # -- what came of it ---------------------------------------------------------------------------
+    # -- what came out ------------------------------------------------------------------------------
 
     def item(self, part: str = "!", conversation: str = NAME) -> Json | None:
-        """Its attributes as text."""
+        """Return the attributes of an item as text, or None if there is no such item."""
         key = {"id": {"S": conversation}, "part": {"S": part}}
         found = aws.client("dynamodb").get_item(TableName=self.table.name, Key=key).get("Item")
         return found and {name: next(iter(value.values())) for name, value in found.items()}
@@ -248,14 +252,14 @@ class World:
         item = {"id": {"S": name}, "part": {"S": "!"}, "settings": {"S": json.dumps(settings)}}
         aws.client("dynamodb").put_item(TableName=self.table.name, Item=item)
 
-    def parked(self) -> list[Json]:
+    def parked(self) -> list[ParkedBatch]:
         record = self.table.read(NAME)
         assert record
-        return record.parked
+        return list(record.parked)
 
     def turns(self) -> list[tuple[str, str]]:
         record = self.table.read(NAME)
-        return [(turn["role"], turn["text"]) for turn in record.turns] if record else []
+        return [(turn.role, turn.text) for turn in record.turns] if record else []
 
     def is_free(self) -> bool:
         record = self.item()
@@ -282,7 +286,7 @@ def event(batch_id: str, generation: int, text: str, lane: str = "debounce") -> 
 
 @contextmanager
 def tables() -> Iterator[Tables]:
-    """Tables in this process, as many as one likes."""
+    """Yield a function that makes an empty table of a DynamoDB in this process."""
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         for name, value in {
             "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
@@ -306,7 +310,7 @@ def tables() -> Iterator[Tables]:
                 ],
                 BillingMode="PAY_PER_REQUEST",
             )
-            return ConversationsTable(name)
+            return ConversationsTable(name, outbox_days=OPTIONS.outbox_days)
 
         yield new_table
         aws._made.cache_clear()

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine, payload
+from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.outcomes import changed, parts
 
-SETTINGS = StoreSettings()
 NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
 
@@ -42,9 +40,9 @@ def nothing_more_dropped(first: Answer) -> Answer:
     return o.AlreadyCancelled(first.generation)
 
 
-def not_held_any_more(first: Answer) -> Answer:
+def not_on_hold_any_more(first: Answer) -> Answer:
     assert isinstance(first, o.Resumed)
-    return o.NotHeld(**parts(first))
+    return o.NotOnHold(**parts(first))
 
 
 def unmoved(first: Answer) -> Answer:
@@ -119,12 +117,12 @@ def taken_and_more(engine: Engine) -> None:
 def taken_and_abandoned(engine: Engine) -> None:
     taken_and_more(engine)
     engine.store.hand_over(0, engine.processor)
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
 
 
-def taken_and_settled(engine: Engine) -> None:
+def taken_and_excluded(engine: Engine) -> None:
     taken(engine)
-    engine.store.settle_batch("c", "t1", left_out=[1])
+    engine.store.exclude_messages("c", "t1", left_out=[1])
 
 
 def completed(engine: Engine) -> None:
@@ -228,10 +226,12 @@ SCENES = [
     ),
     Scene("take_batch", taken_and_more, lambda store, engine: store.take_batch("c", "t1")),
     *(
-        Scene("settle_batch", state, lambda store, engine: store.settle_batch("c", "t1", left_out=[0]))
-        for state in (taken, taken_and_more, taken_and_abandoned, taken_and_settled, waiting_for_retry, completed, idle)
+        Scene("exclude_messages", state, lambda store, engine: store.exclude_messages("c", "t1", left_out=[0]))
+        for state in (
+            taken, taken_and_more, taken_and_abandoned, taken_and_excluded, waiting_for_retry, completed, idle,
+        )
     ),
-    Scene("take_batch", taken_and_settled, take),
+    Scene("take_batch", taken_and_excluded, take),
     *(
         Scene("complete_batch", state, complete)
         for state in (taken, taken_and_more, taken_and_abandoned, waiting_for_retry, completed, open_buffer)
@@ -257,7 +257,7 @@ SCENES = [
         Scene("hold_buffer", state, lambda store, engine: store.hold_buffer("c", hold_ms=90_000))
         for state in (idle, open_buffer, claimed, taken_and_more, held)
     ),
-    Scene("resume_buffer", held, lambda store, engine: store.resume_buffer("c"), not_held_any_more),
+    Scene("resume_buffer", held, lambda store, engine: store.resume_buffer("c"), not_on_hold_any_more),
     Scene("resume_buffer", open_buffer, lambda store, engine: store.resume_buffer("c")),
     *(
         Scene("extend_wait", state,

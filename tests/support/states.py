@@ -2,12 +2,8 @@
 
 from collections.abc import Callable
 
-from message_buffer.lanes.valkey.settings import StoreSettings
 from tests.support.emission import take
-from tests.support.engine import Engine
-
-SETTINGS = StoreSettings()
-
+from tests.support.engine import SETTINGS, Engine
 
 State = Callable[[Engine], object]
 
@@ -31,7 +27,7 @@ def waiting_for_retry(engine: Engine) -> None:
 def left_by_a_dead_conversation_processor(engine: Engine) -> None:
     claimed(engine)
     take(engine, "c", "t1")
-    engine.clock.advance(SETTINGS.executor_ms)
+    engine.clock.advance(SETTINGS.token_ms)
 
 
 def waiting_behind_a_frozen_batch(engine: Engine) -> None:

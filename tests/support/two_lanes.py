@@ -21,18 +21,17 @@ from message_buffer.events.emission import Emission, EmissionDestinations, Limit
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
-from tests.support.fakes import PROCESSOR, FakeFunctions
+from tests.support.fakes import valkey_lane
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
-SETTINGS = StoreSettings(executor_ms=20_000, claim_ms=20_000)
-# Retries go on until every batch is out, however long a history is.
+SETTINGS = STAGE_SETTINGS._replace(token_ms=20_000, claim_ms=20_000)
+# However long a history is, its batches are tried again to the end.
 MAX_ATTEMPTS = 1_000
 MOST_WAITS = 3
 INGESTERS = 2
@@ -141,17 +140,14 @@ class TwoLanes:
 
         window = self.scene.new_lane()
         window._clock = clock
-        return LaneWithFallback(
-            self._store("ingest", clock), window, self.scene.table, self.scene.telemetry, clock=clock
-        )
+        return LaneWithFallback(valkey_lane(self._store("ingest", clock)), window, self.scene.telemetry, clock=clock)
 
     def _conversation_processor(self) -> ConversationProcessor:
         destinations = EmissionDestinations(self.scene.bus, self.scene.objects, self.scene.letters)
         telemetry = self.scene.telemetry
         return ConversationProcessor(
-            store=self._store("conversation_processor", self.clock),
+            lane=valkey_lane(self._store("conversation_processor", self.clock)),
             emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
-            starter=ProcessorStarter(FakeFunctions(), PROCESSOR, telemetry),
             telemetry=telemetry,
             agreement=LaneAgreement(
                 self.scene.table,

@@ -23,8 +23,9 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.table import OPEN_INDEX, MessageTable
-from message_buffer.lanes.dynamodb.triggers import LONGEST_DELAY_MS, Trigger
+from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.limits import MAX_TRIGGER_DELAY_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import ManualClock, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
@@ -136,7 +137,7 @@ class Triggers:
 
         def enqueue() -> None:
             trigger = Trigger(conversation, f"receipt-{next(self._receipts)}")
-            self.waiting.append(Waiting(trigger, self.clock() + min(delay_ms, LONGEST_DELAY_MS)))
+            self.waiting.append(Waiting(trigger, self.clock() + min(delay_ms, MAX_TRIGGER_DELAY_MS)))
 
         self.wire.call("send_message", enqueue)
 

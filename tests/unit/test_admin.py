@@ -7,19 +7,26 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as LostConnection
 
-from lambdas.admin.conversations import MOST_MESSAGES, Conversations
-from lambdas.admin.letters import HIDDEN_SECONDS, LOOKING_MS, Letters
-from lambdas.admin.rules import ANSWERING_MS, RulesAdmin
+from lambdas.admin.conversations import Conversations
+from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
+from lambdas.limits import (
+    DEAD_LETTER_HIDDEN_SECONDS,
+    MAX_MESSAGES_SHOWN,
+    MAX_PAGES_IN_A_LISTING,
+    MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
+    MIN_MS_LEFT_TO_RETIME,
+)
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
+from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
-from tests.support.engine import Engine, payload
-from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+from tests.support.engine import SETTINGS, Engine, payload
+from tests.support.fakes import CONVERSATION_PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry, valkey_lane
 
 ME = "arn:aws:iam::111122223333:user/ada"
 # The largest payload that Lambda passes on.
@@ -94,7 +101,7 @@ class FakeTable:
     def _expect(self, scope: str, version: int | None) -> None:
         found = self.items[scope].version if scope in self.items else 0
         if version not in (None, found):
-            raise RulesConflict(f"the rules of {scope} are no longer those that were read")
+            raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
 class Desk:
@@ -107,19 +114,18 @@ class Desk:
         self.time_left_ms = 60_000
 
     def ask(self, operation: object, **fields: object) -> Json:
-        starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
+        lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         operations = operations_of(
-            Conversations(self.engine.store, starter, self.bus, clock=self.engine.clock),
+            Conversations(lane, self.bus, clock=self.engine.clock),
             RulesAdmin(
                 table=self.table,
                 stage_rules={"silenceMs": 2_000},
-                store=self.engine.store,
-                starter=starter,
+                valkey_lane=lane,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
-            Letters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
+            DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
         )
         return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
 
@@ -154,6 +160,105 @@ def letter(batch_id: str, *texts: str, **more: object) -> str:
             "payloads": [payload(f"m{n}", text).decode() for n, text in enumerate(texts)], **more,
         }
     )  # fmt: skip
+
+
+# -- the list of conversations ---------------------------------------------------------------------
+
+
+def listed(desk: Desk, **fields: object) -> list[Json]:
+    """All answers' conversations, as a program asks for them."""
+    found: list[Json] = []
+    cursor = None
+    for _ in range(1_000):
+        answer = desk.result("conversation.list", cursor=cursor, **fields)
+        found += answer["conversations"]
+        cursor = answer["next"]
+        assert answer["more"] is (cursor is not None)
+        if cursor is None:
+            return found
+    raise AssertionError("the list has no end")
+
+
+def test_conversations_are_listed_with_what_they_wait_for_and_no_words(behind_it: Desk) -> None:
+    desk = behind_it
+    desk.engine.send(NAME, "m1")
+    waiting = desk.engine.send(NAME, "m2")
+    assert listed(desk) == [
+        {
+            "conversation": NAME, "lane": "valkey", "shard": desk.engine.store.shard_of(NAME), "state": "pending",
+            "count": 2, "frozen": 0, "reason": "silence", "dueAt": waiting.due_at_ms,
+        }
+    ]  # fmt: skip
+
+
+def test_a_conversation_whose_batch_is_on_its_way_is_listed_with_what_waits_behind_it(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1", rules=Rules(priority="vip"))
+    desk.engine.claim()
+    desk.engine.store.take_batch(NAME, "token")
+    (row,) = listed(desk)
+    assert (row["state"], row["count"], row["frozen"], row["dueAt"]) == ("inflight", 0, 1, None)
+    desk.engine.send(NAME, "m2")
+    (row,) = listed(desk)
+    assert (row["state"], row["count"], row["frozen"]) == ("inflight", 1, 1)
+
+
+def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None:
+    names = ["acme/sms/+1/+2", "acme/whatsapp/1/2", "acme2/sms/+1/+2", "a%2Fb/sms/+1/+2"]
+    for name in names:
+        desk.engine.send(name, "m1")
+
+    def found(**fields: object) -> list[str]:
+        return sorted(row["conversation"] for row in listed(desk, **fields))
+
+    assert found() == sorted(names)
+    assert found(tenant="acme") == names[:2]
+    assert found(platform="sms") == sorted([names[0], *names[2:]])
+    assert found(tenant="acme", platform="sms") == names[:1]
+    assert found(tenant="a/b") == names[3:]
+    assert found(tenant="nobody") == []
+
+
+def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) -> None:
+    desk = Desk(fake)
+    fake.store = fake.another_store(SETTINGS._replace(shards=3))
+    names = {f"acme/sms/+1/{n}" for n in range(40)}
+    for name in names:
+        fake.send(name, "m1")
+    rows = listed(desk, limit=1)
+    assert sorted(row["conversation"] for row in rows) == sorted(names)
+    assert {row["shard"] for row in rows} == {0, 1, 2}
+    assert listed(desk, shard=1) == [row for row in rows if row["shard"] == 1]
+
+
+def test_a_call_that_looks_through_many_pages_ends_with_a_cursor(fake: Engine) -> None:
+    desk = Desk(fake)
+    # Three pages a shard, of its open buffers, its batches in flight and its frozen ones.
+    fake.store = fake.another_store(SETTINGS._replace(shards=MAX_PAGES_IN_A_LISTING // 3 + 1))
+    answer = desk.result("conversation.list")
+    assert (answer["conversations"], answer["more"]) == ([], True)
+    assert desk.result("conversation.list", cursor=answer["next"])["next"] is None
+
+
+def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.engine.send(NAME, "m1")
+    page = desk.engine.store.list_conversations(desk.engine.store.shard_of(NAME))
+    desk.engine.cancel(NAME)
+    monkeypatch.setattr(desk.engine.store, "list_conversations", lambda *_, **__: page)
+    assert desk.result("conversation.list", limit=1, shard=0)["conversations"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
+        ({"cursor": "windows"}, "cursor: no answer gave 'windows'; leave it out to begin again"),
+        ({"cursor": "0/closed:0"}, "a cursor is what the page before gave, not 'closed:0'"),
+        ({"cursor": "7/open:0"}, "shard: this stage has the shards 0 to 0, not 7"),
+        ({"limit": 0}, "limit: should be greater than or equal to 1."),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused(desk: Desk, fields: Json, problem: str) -> None:
+    assert desk.error("conversation.list", **fields) == ("invalid", problem)
 
 
 # -- requests --------------------------------------------------------------------------------------
@@ -263,10 +368,10 @@ def test_the_longest_messages_fit_into_an_answer(desk: Desk) -> None:
     grows = {"data": [1] * (MAX_MESSAGE_BYTES // 2 - 100)}
     longest = encode(Message.model_validate({"id": "m", "platform": "generic", "receivedAt": 0} | grows))
     assert len(longest) > MAX_MESSAGE_BYTES - 1_000
-    for n in range(MOST_MESSAGES + 1):
+    for n in range(MAX_MESSAGES_SHOWN + 1):
         desk.engine.store.buffer_message(NAME, f"m{n}", payload=longest, timing=Rules().timing)
     shown = desk.result("conversation.show", conversation=NAME, messages=True)
-    assert len(shown["messages"]) == MOST_MESSAGES
+    assert len(shown["messages"]) == MAX_MESSAGES_SHOWN
     assert len(json.dumps(shown)) < ANSWER_BYTES
 
 
@@ -333,7 +438,9 @@ def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
     desk.bus.failures = [SendFailed("put event: ThrottlingException")]
     code, message = desk.error("conversation.cancel", conversation=NAME)
     assert code == "refused"
-    assert message.startswith("It is cancelled, but nobody was told (put event: ThrottlingException)")
+    assert message.startswith(
+        "The buffer is cancelled, but the event was not published (put event: ThrottlingException)"
+    )
     assert desk.result("conversation.show", conversation=NAME)["count"] == 0
 
 
@@ -507,7 +614,7 @@ def test_every_kind_of_scope_finds_its_open_buffers(desk: Desk, scope: str, rule
 
 def test_retiming_ends_before_the_time_does_and_says_so(desk: Desk) -> None:
     desk.engine.send("acme/sms/+1/+2", "m1")
-    desk.time_left_ms = ANSWERING_MS - 1
+    desk.time_left_ms = MIN_MS_LEFT_TO_RETIME - 1
     answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
     assert answer["open"]["complete"] is False
     assert desk.table.items["stage"].rules == {"silenceMs": 5_000}
@@ -533,7 +640,7 @@ def test_letters_are_listed_without_words_and_given_back(desk: Desk) -> None:
     assert {head["messages"] for head in listed["letters"]} == {2}
     assert "hello" not in str(listed)
     assert desk.queue.hidden == set()
-    assert desk.queue.hidden_seconds == HIDDEN_SECONDS > 60, "hidden for as long as this function may run"
+    assert desk.queue.hidden_seconds == DEAD_LETTER_HIDDEN_SECONDS > 60, "hidden for as long as this function may run"
 
 
 def test_letters_that_cannot_be_given_back_are_listed_all_the_same(desk: Desk) -> None:
@@ -587,7 +694,7 @@ def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, pro
     desk.conversation_processor.answer = lambda _letter: answer
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
-        f"The batch could not be sent again, and stays where it is: {problem}.",
+        f"The batch was not sent again, and its letter stays in the queue: {problem}.",
     )
     assert len(desk.queue.letters) == 1
     assert desk.queue.hidden == set()
@@ -619,6 +726,6 @@ def test_a_letter_whose_fate_is_not_known_stays(desk: Desk) -> None:
 
 def test_looking_ends_while_there_is_time_to_act(desk: Desk) -> None:
     desk.queue = FakeLetters(letter("b0"))
-    desk.time_left_ms = LOOKING_MS
+    desk.time_left_ms = MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
     assert desk.error("dead.redrive", batchId="b0")[0] == "not_found"
     assert desk.conversation_processor.calls == []

@@ -6,14 +6,23 @@ from typing import Any
 
 import pytest
 
+from lambdas.admin import listing
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.errors import NotFound
-from lambdas.admin.requests import AskGate, HoldConversation, OfConversation, Request, ShowConversation, read_request
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from responder.buffer import MessageBuffer
-from responder.event import read_batch
+from lambdas.admin.requests import (
+    AskGate,
+    HoldConversation,
+    ListConversations,
+    OfConversation,
+    Request,
+    ShowConversation,
+    read_request,
+)
+from message_buffer.errors import InvalidInput
+from responder.admin_client import BufferClient
+from responder.batch import read_batch
 from tests.support.engine import Engine, payload
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry
+from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
 
 
@@ -25,8 +34,7 @@ class Desk:
     def __init__(self, window: WindowScene, engine: Engine | None) -> None:
         self.functions, self.bus = FakeFunctions(), FakeBus()
         self.conversations = Conversations(
-            engine.store if engine else None,
-            ProcessorStarter(self.functions, PROCESSOR, RecordedTelemetry()),
+            valkey_lane(engine.store, self.functions) if engine else None,
             self.bus,
             dynamodb_lane=window.lane,
             clock=window.clock,
@@ -65,6 +73,33 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
     assert alone.functions.started == []
 
 
+def test_open_windows_are_listed_after_the_shards(
+    window: WindowScene, fake: Engine, alone: Desk, behind: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = ListConversations(by="operator")
+    assert alone.conversations.list(everything) == {"conversations": [], "next": None, "more": False}
+    window.send("m1")
+    row = {
+        "conversation": CONVERSATION, "lane": "dynamodb", "shard": None, "state": "pending", "count": 1, "frozen": 0,
+        "reason": "window", "dueAt": window.clock() + WINDOW_MS,
+    }  # fmt: skip
+    assert alone.conversations.list(everything) == {"conversations": [row], "next": None, "more": False}
+    assert alone.conversations.list(ListConversations(by="operator", tenant="nobody"))["conversations"] == []
+    fake.store.buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
+    lanes = [row["lane"] for row in behind.conversations.list(everything)["conversations"]]
+    assert lanes == ["valkey", "dynamodb"], "one conversation may wait in both lanes"
+    first = behind.conversations.list(ListConversations(by="operator", limit=1))
+    assert ([row["lane"] for row in first["conversations"]], first["more"]) == (["valkey"], True)
+    then = behind.conversations.list(ListConversations(by="operator", limit=1, cursor=first["next"]))
+    assert then == {"conversations": [row], "next": None, "more": False}
+    monkeypatch.setattr(listing, "MAX_WINDOWS_IN_A_LISTING", 1)
+    assert behind.conversations.list(everything)["more"], "windows that were not looked at are not called listed"
+    with pytest.raises(InvalidInput, match="this stage has no shards"):
+        alone.conversations.list(ListConversations(by="operator", shard=0))
+    with pytest.raises(InvalidInput, match="no answer gave '0/open:0'"):
+        alone.conversations.list(ListConversations(by="operator", cursor="0/open:0"))
+
+
 class Calls:
     """The admin function, called in this process."""
 
@@ -85,15 +120,15 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
     desk: str, window: WindowScene, request: pytest.FixtureRequest
 ) -> None:
     conversations: Conversations = request.getfixturevalue(desk).conversations
-    buffer = MessageBuffer(Calls(conversations), "admin", by="responder")
+    buffer = BufferClient(Calls(conversations), "admin", by="responder")
     window.send("m1")
     window.pass_time(WINDOW_MS)
     (detail,) = window.events()
     body = {"detail-type": "messages.batch.ready", "detail": detail}
     batch = read_batch(json.dumps(body), window.objects)
-    assert buffer.newest(batch) == batch.generation
+    assert buffer.newest_generation(batch) == batch.generation
     window.send("m2")
-    assert buffer.newest(batch) > batch.generation
+    assert buffer.newest_generation(batch) > batch.generation
     buffer.hold(CONVERSATION, 60_000)
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m1"]]

@@ -1,4 +1,4 @@
-"""The command line: what it asks, what people and programs see, and how it ends."""
+"""The command line: its requests, its output for people and programs, and its exit codes."""
 
 import argparse
 import io
@@ -34,6 +34,7 @@ class FakeAws:
 
     def __init__(self) -> None:
         self.answers: dict[str, Json] = {}
+        self.turns: dict[str, list[Json]] = {}
         self.asked: list[Json] = []
         self.api = "https://api.example.org"
         self.secrets: Json = {"generic": {"secret": ["newest", "older"]}}
@@ -69,13 +70,17 @@ class FakeAws:
         assert FunctionName == ("the-responder" if of_responder else "the-admin")
         assert event.pop("by") == ME
         self.asked.append(event)
-        answer = self.answers[event["operation"]]
+        turns = self.turns.get(event["operation"])
+        answer = turns.pop(0) if turns else self.answers[event["operation"]]
         return {"Payload": io.BytesIO(json.dumps(answer).encode())} | (
             {"FunctionError": "Unhandled"} if "errorType" in answer else {}
         )
 
     def answer(self, operation: str, result: Mapping[str, Any]) -> None:
         self.answers[operation] = {"ok": True, "result": result}
+
+    def answer_in_turn(self, operation: str, *results: Mapping[str, Any]) -> None:
+        self.turns[operation] = [{"ok": True, "result": result} for result in results]
 
     def refuse(self, operation: str, code: str, message: str) -> None:
         self.answers[operation] = {"ok": False, "error": {"code": code, "message": message}}
@@ -143,7 +148,7 @@ def test_a_hand_off_is_asked_of_the_responder_and_a_resume_ends_it_before_messag
         {"operation": "handback", "conversation": NAME},
         {"operation": "conversation.resume", "conversation": NAME},
     ]
-    assert "Yours until" in capsys.readouterr().out
+    assert "Handed off until" in capsys.readouterr().out
 
 
 def test_the_history_shows_words_only_on_request(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,6 +198,54 @@ def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.Capture
     assert lines[1].endswith("1.2 s      -")
 
 
+def row(name: str, *, due_at_ms: int | None = NOON_MS, lane: str = "valkey") -> Json:
+    return {
+        "conversation": name, "lane": lane, "shard": 0, "state": "pending", "count": 2, "frozen": 0,
+        "reason": "silence", "dueAt": due_at_ms,
+    }  # fmt: skip
+
+
+def page(*rows: Json, next_cursor: str | None = None, more: bool | None = None) -> Json:
+    return {"conversations": list(rows), "next": next_cursor, "more": bool(next_cursor) if more is None else more}
+
+
+def test_conversations_are_listed_from_all_answers_the_earliest_due_first(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flying = row("d/s/a/flying", due_at_ms=None)
+    later = row("d/s/a/later", due_at_ms=NOON_MS + 1_500)
+    aws.answer_in_turn(
+        "conversation.list",
+        page(flying, later, next_cursor="1/open:0"),
+        page(later, row("d/s/a/first"), flying | {"conversation": "d/s/a/too"}),
+    )
+    assert run("conversation", "list", "--tenant", "d", "--platform", "s") == 0
+    asked = {"operation": "conversation.list", "tenant": "d", "platform": "s"}
+    assert aws.asked == [asked | {"limit": 50}, asked | {"cursor": "1/open:0", "limit": 48}]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
+    assert [line.split()[0] for line in lines[1:]] == ["d/s/a/first", "d/s/a/later", "d/s/a/flying", "d/s/a/too"]
+    assert lines[1].split()[1:] == ["valkey", "0", "pending", "2", "0", "silence", "2023-11-14", "22:13:20.000"]
+
+
+def test_a_list_ends_at_its_limit_and_says_that_there_are_more(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.list", page(row("d/s/a/1"), row("d/s/a/2"), row("d/s/a/3")))
+    assert run("conversation", "list", "--limit", "2", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert ([each["conversation"] for each in shown["conversations"]], shown["more"]) == (["d/s/a/1", "d/s/a/2"], True)
+    assert aws.asked[0]["limit"] == 2
+    aws.answer("conversation.list", page(row("d/s/a/1"), more=True))
+    assert run("conversation", "list") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "There are more: filter them, or raise --limit."
+    assert len(aws.asked) == 2, "nothing leads to windows that were left out: it does not ask for ever"
+    aws.answer("conversation.list", page())
+    assert run("conversation", "list", "--limit", "2000") == 0
+    assert capsys.readouterr().out == "Nothing waits.\n"
+    assert aws.asked[-1]["limit"] == 500, "the most that the function gives at once"
+
+
 def test_what_people_wrote_cannot_steer_the_terminal(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     message = {"receivedAt": NOON_MS, "id": "m1", "author": None, "text": "one\n\x1b[2Jtwo"}
     shown = {"conversation": NAME, "state": "pending", "batch": None, "messages": [message]}
@@ -224,7 +277,7 @@ def test_rules_whose_buffers_were_not_all_seen_are_not_called_done(
     found = {"looked": 3, "retimed": 2, "complete": False, "problem": "no connection"}
     aws.answer("rules.delete", {"deleted": "stage", "open": found})
     assert run("rules", "delete", "stage") == 0
-    assert "Not all were seen (no connection)" in capsys.readouterr().out
+    assert "Some were not reached (no connection)" in capsys.readouterr().out
 
 
 def test_a_letters_words_are_shown_only_if_they_are_asked_for(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,7 +299,7 @@ def test_nothing_is_dropped_or_sent_again_without_a_yes(
     aws.answer("dead.list", {"letters": [{"batchId": "b1"}], "inQueue": 1})
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert run(*command) == 2
-    assert capsys.readouterr().err == "Nobody is there to be asked: say --yes.\n"
+    assert capsys.readouterr().err == "There is no terminal to ask at: add --yes.\n"
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _question: "n")
     assert run(*command) == 1
@@ -314,7 +367,7 @@ def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
 ) -> None:
     aws.answer("conversation.cancel", {"generation": None, "dropped": None, "frozen": None, "leaving": None})
     assert run("conversation", "cancel", NAME, "--yes") == 0
-    assert capsys.readouterr().out == "Dropped; Valkey's answer was lost, so nobody knows what it held.\n"
+    assert capsys.readouterr().out == "Dropped. Valkey's answer was lost, so the number of messages is unknown.\n"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The breaker stops calls for a while after a failure, and then lets one through as a probe."""
 
-from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, CircuitBreaker
+from message_buffer.lanes.circuit_breaker import CircuitBreaker
+from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
 from tests.support.engine import ManualClock
 
 
@@ -12,7 +13,7 @@ def test_after_a_failure_a_while_goes_by() -> None:
     clock = ManualClock()
     breaker = CircuitBreaker(clock=clock)
     breaker.failed()
-    clock.advance(FIRST_PAUSE_MS - 1)
+    clock.advance(MIN_BREAKER_PAUSE_MS - 1)
     assert breaker.should_skip
     clock.advance(1)
     assert not breaker.should_skip
@@ -27,7 +28,7 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
         while breaker.should_skip:
             clock.advance(100)
         pauses.append(clock() - began_ms)
-    assert pauses == [1_000, 2_000, 4_000, 8_000, 8_000, LONGEST_PAUSE_MS]
+    assert pauses == [1_000, 2_000, 4_000, 8_000, 8_000, MAX_BREAKER_PAUSE_MS]
 
 
 def test_a_success_forgets_all_failures() -> None:
@@ -37,7 +38,7 @@ def test_a_success_forgets_all_failures() -> None:
     breaker.succeeded()
     assert not breaker.should_skip
     assert breaker.failed()
-    breaker._clock = lambda: breaker._failed_at_ms + FIRST_PAUSE_MS
+    breaker._clock = lambda: breaker._failed_at_ms + MIN_BREAKER_PAUSE_MS
     assert not breaker.should_skip
 
 

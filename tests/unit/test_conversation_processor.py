@@ -12,29 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.config import Timings
+from infra.stage_settings import Timings
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
-from message_buffer.aws.clients import LONGEST_CALL_MS
 from message_buffer.errors import InvalidInput, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.emission import (
-    LONGEST_RETRY_MS,
-    MAX_LETTER_BYTES,
-    RELEASE_MS,
-    Emission,
-    EmissionDestinations,
-    Limits,
-    TimeLeft,
-    back_off_ms,
-)
+from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft, back_off_ms
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Taken
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, RELEASE_MS
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry
+from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
 from tests.support.invariants import assert_invariants
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
@@ -61,9 +51,8 @@ class Scene:
             clock=engine.clock,
         )
         self.conversation_processor = ConversationProcessor(
-            store=engine.store,
+            lane=valkey_lane(engine.store, self.functions, self.telemetry),
             emission=self.emission,
-            starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             clock=engine.clock,
             random=lambda: 0.0,
@@ -83,7 +72,7 @@ class Scene:
     def run_until_idle(self) -> None:
         for _ in range(30):
             self.run()
-            self.engine.clock.advance(LONGEST_RETRY_MS)
+            self.engine.clock.advance(MAX_RETRY_MS)
             if not self.engine.store.recover_expired(0).pending:
                 return
         raise AssertionError("the conversation does not come to rest")
@@ -179,7 +168,7 @@ def test_a_publish_that_fails_k_times_then_succeeds_gives_the_same_batch_in_orde
 def test_retries_come_later_and_later_up_to_a_bound() -> None:
     waits = [back_off_ms(attempt, lambda: 0.0) for attempt in range(1, 100)]
     assert waits == sorted(waits)
-    assert (waits[0], waits[1], waits[-1]) == (1_000, 2_000, LONGEST_RETRY_MS)
+    assert (waits[0], waits[1], waits[-1]) == (1_000, 2_000, MAX_RETRY_MS)
 
 
 def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scene) -> None:
@@ -203,7 +192,7 @@ def test_a_crash_after_the_take_gives_the_same_batch_to_the_next_conversation_pr
         scene.run()
     batch_id = scene.engine.store.peek_conversation(CONVERSATION).batch_id
     scene.send("m2")
-    scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
     scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     assert scene.events()[0]["batchId"] == batch_id
@@ -221,7 +210,7 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
         patched.setattr(scene.engine.store, "complete_batch", fail)
         with pytest.raises(StoreUnavailable):
             scene.run()
-    scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
     scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     first, second = scene.events()
@@ -244,7 +233,7 @@ def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> 
 
     def take_over() -> None:
         scene.bus.on_publish = lambda: None
-        scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
         scene.engine.store.recover_expired(0)
         scene.engine.claim()
         scene.engine.store.take_batch(CONVERSATION, "somebody-else")
@@ -331,7 +320,7 @@ def test_a_batch_whose_conversation_processors_all_died_is_put_aside(scene: Scen
     for n in range(MAX_ATTEMPTS):
         assert scene.engine.claim() == [CONVERSATION]
         assert isinstance(scene.engine.store.take_batch(CONVERSATION, f"dies-{n}"), Taken)
-        scene.engine.clock.advance(scene.engine.store.settings.executor_ms)
+        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
         scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     assert scene.events() == []
@@ -389,7 +378,7 @@ class SlowAws:
 
     def _slow(self, call: Callable[..., None]) -> Callable[..., None]:
         def slow(*args: Any) -> None:
-            self.used_ms += LONGEST_CALL_MS
+            self.used_ms += MAX_CALL_MS
             if self.used_ms > LIFE_MS - RELEASE_MS:
                 raise Killed
             call(*args)
@@ -402,7 +391,7 @@ class SlowAws:
         self.used_ms = take_ms
         for conversation in self.scene.engine.claim():
             self.scene.conversation_processor.process(conversation, time)
-        self.scene.engine.clock.advance(LONGEST_RETRY_MS)
+        self.scene.engine.clock.advance(MAX_RETRY_MS)
 
 
 def test_a_batch_by_reference_gets_out_however_slow_aws_is(fake: Engine) -> None:
@@ -467,9 +456,9 @@ def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) ->
 
 
 def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
-    assert Timings().conversation_processor_timeout_ms >= 2 * LONGEST_CALL_MS + RELEASE_MS
+    assert Timings().conversation_processor_timeout_ms >= 2 * MAX_CALL_MS + RELEASE_MS
     connect_seconds, answer_seconds, attempts = aws.PATIENT
-    assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= LONGEST_CALL_MS
+    assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= MAX_CALL_MS
 
 
 def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(scene: Scene) -> None:
@@ -479,7 +468,7 @@ def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(
     scene.run_until_idle()
     (letter,) = scene.letters()
     assert "payloads" not in letter
-    assert len(scene.queue.bodies[0]) <= MAX_LETTER_BYTES
+    assert len(scene.queue.bodies[0]) <= MAX_DEAD_LETTER_BYTES
     assert scene.emission.redrive(letter, AMPLE) == letter["batchId"]
     assert scene.telemetry.said("emitted")
 

@@ -12,9 +12,13 @@ import pytest
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import table as message_table
-from message_buffer.lanes.dynamodb.lane import GRACE_MS, REMEMBER_MS
-from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, MessageTable, name_of
-from message_buffer.messages.message import MAX_ID_BYTES
+from message_buffer.lanes.dynamodb.table import MessageTable, name_of
+from message_buffer.limits import (
+    MAX_MESSAGE_ID_BYTES,
+    MAX_NAME_BYTES,
+    REMEMBERED_MS,
+    WINDOW_GRACE_MS,
+)
 from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
 from tests.support.window import (
@@ -145,7 +149,7 @@ def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(
     window.pass_time(WINDOW_MS)
     left = window.table._client.scan(TableName="holding")["Items"]
     assert "what a customer wrote" not in str(left)
-    assert {int(item["expires_at"]["N"]) for item in left} == {(window.clock() + REMEMBER_MS) // 1_000}
+    assert {int(item["expires_at"]["N"]) for item in left} == {(window.clock() + REMEMBERED_MS) // 1_000}
 
 
 @pytest.mark.case(29)
@@ -166,7 +170,7 @@ def test_the_first_delivery_that_failed_half_way_is_made_good_by_the_second(wind
 
 
 def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowScene) -> None:
-    long_id = "x" * MAX_ID_BYTES
+    long_id = "x" * MAX_MESSAGE_ID_BYTES
     assert len(name_of(long_id)) <= MAX_NAME_BYTES
     window.send(long_id)
     assert isinstance(window.send(long_id), o.Duplicate)
@@ -204,7 +208,7 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
     with window.wire.at("send_message", second), pytest.raises(SendFailed):
         window.send("m1")
     assert window.triggers.waiting == []
-    window.pass_time(WINDOW_MS + GRACE_MS + 60_000, sweep=True)
+    window.pass_time(WINDOW_MS + WINDOW_GRACE_MS + 60_000, sweep=True)
     assert window.batches() == [["m1", "m2"]]
     assert window.telemetry.counts["TriggersResent"] == 1
 
@@ -212,7 +216,7 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
 def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: WindowScene) -> None:
     window.send("m1")
     window.triggers.waiting.clear()
-    window.clock.advance(WINDOW_MS + GRACE_MS + 1)
+    window.clock.advance(WINDOW_MS + WINDOW_GRACE_MS + 1)
     window.send("m2")
     window.run()
     assert window.batches() == [["m1", "m2"]]
@@ -221,53 +225,11 @@ def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: Wind
 # -- what operators, control words and changes do ----------------------------------------------------
 
 
-def test_a_flush_ends_the_window(window: WindowScene) -> None:
-    window.send("m1")
-    flushed = window.lane.flush_buffer(CONVERSATION)
-    assert isinstance(flushed, o.Flushed)
-    assert flushed.count == 1
-    window.run()
-    assert window.batches() == [["m1"]]
-    assert window.events()[0]["flushReason"] == "flush"
-    assert window.lane.flush_buffer(CONVERSATION) == o.Empty()
-
-
-def test_a_flush_word_ends_the_window_but_not_a_hold(window: WindowScene) -> None:
-    flush = RULES.timing._replace(flush_reason="flush")
-    assert window.lane.retime_buffer(CONVERSATION, timing=flush) == o.Empty()
-    window.send("m1")
-    assert isinstance(window.lane.retime_buffer(CONVERSATION, timing=RULES.timing), o.Unmoved)
-    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
-    assert isinstance(window.lane.retime_buffer(CONVERSATION, timing=flush), o.Unmoved)
-    window.lane.resume_buffer(CONVERSATION)
-    window.run()
-    assert window.batches() == [["m1"]]
-
-
-def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_resumed_or_over(window: WindowScene) -> None:
-    window.send("m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
-    window.pass_time(30_000)
-    window.send("m2")
-    window.pass_time(20_000)
-    assert window.batches() == []
-    assert isinstance(window.lane.resume_buffer(CONVERSATION), o.Resumed)
-    window.run()
-    assert window.batches() == [["m1", "m2"]]
-    assert isinstance(window.lane.resume_buffer(CONVERSATION), o.NotHeld)
-    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
-    window.send("m3")
-    window.pass_time(59_000)
-    assert len(window.batches()) == 1
-    window.pass_time(1_000)
-    assert window.batches()[1:] == [["m3"]]
-
-
 def test_a_hold_is_not_forgotten_with_the_window_before_it(window: WindowScene) -> None:
     window.send("m1")
     window.pass_time(WINDOW_MS)
-    window.clock.advance(REMEMBER_MS - 60_000)
-    held = window.lane.hold_buffer(CONVERSATION, hold_ms=REMEMBER_MS)
+    window.clock.advance(REMEMBERED_MS - 60_000)
+    held = window.lane.hold_buffer(CONVERSATION, hold_ms=REMEMBERED_MS)
     (expires,) = [item["expires_at"] for item in _items(window) if item["item"]["S"] == "!"]
     assert int(expires["N"]) * 1_000 > held.held_until_ms
 
@@ -292,25 +254,6 @@ def test_a_window_that_closes_while_it_is_put_on_hold_is_on_hold(window: WindowS
     assert window.table.window(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000
 
 
-def test_a_longer_hold_goes_on(window: WindowScene) -> None:
-    first = window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
-    assert window.lane.hold_buffer(CONVERSATION, hold_ms=1_000) == first
-
-
-def test_a_stop_drops_what_waits_and_is_told_once(window: WindowScene) -> None:
-    window.send("m1")
-    window.send("m2")
-    generation = window.table.window(CONVERSATION).generation
-    cancelled = window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
-    assert cancelled == o.Cancelled(generation + 1, buffered=2, frozen=0, leaving=False, lane="window")
-    window.send("m3")
-    assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.AlreadyCancelled)
-    assert isinstance(window.send("m1"), o.Duplicate)
-    window.pass_time(2 * WINDOW_MS)
-    assert window.batches() == [["m3"]]
-    assert window.is_at_rest()
-
-
 def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,7 +265,7 @@ def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
         left = [each for each in requests if each["PutRequest"]["Item"]["item"]["S"] == "m#m2"]
         return write(table, rest) + left if (rest := [each for each in requests if each not in left]) else left
 
-    monkeypatch.setattr(message_table, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(message_table, "UNDONE_PAUSES_SECONDS", ())
     with patch.object(MessageTable, "_write", leave_m2), pytest.raises(SendFailed):
         window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
     assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.Cancelled)
@@ -338,39 +281,6 @@ def test_an_order_that_was_taken_for_a_message_before_can_be_obeyed(window: Wind
     assert window.events() == []
 
 
-def test_a_stop_drops_a_batch_that_waits_for_its_next_attempt(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")]
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    cancelled = window.lane.cancel_buffer(CONVERSATION)
-    assert isinstance(cancelled, o.Cancelled)
-    assert (cancelled.buffered, cancelled.frozen) == (0, 1)
-    window.pass_time(60_000, sweep=True)
-    assert window.batches() == []
-    assert window.is_at_rest()
-
-
-def test_an_edit_changes_what_waits_and_says_where_the_rest_is(window: WindowScene) -> None:
-    window.send("m1")
-    window.send("m2")
-    assert window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "better")) == o.Edited(0, 1)
-    window.pass_time(WINDOW_MS)
-    (event,) = window.events()
-    assert event["text"] == "better\ntext of m2"
-    assert window.lane.edit_message(CONVERSATION, "m1", payload=b"") == o.Absent(True, event["batchId"])
-    assert window.lane.edit_message(CONVERSATION, "never", payload=b"") == o.Absent(False, None)
-
-
-def test_a_deleted_message_does_not_come_out_nor_back(window: WindowScene) -> None:
-    window.send("m1")
-    window.send("m2")
-    assert window.lane.delete_message(CONVERSATION, "m1") == o.Deleted(remaining=1)
-    assert isinstance(window.send("m1"), o.Duplicate)
-    window.pass_time(WINDOW_MS)
-    assert window.batches() == [["m2"]]
-    assert window.lane.find_message(CONVERSATION, "m1") == o.Absent(True, None)
-
-
 def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: WindowScene) -> None:
     window.send("m1")
     window.lane.delete_message(CONVERSATION, "m1")
@@ -379,35 +289,37 @@ def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: W
     assert window.is_at_rest()
 
 
-def test_a_message_of_a_frozen_batch_is_neither_edited_nor_deleted(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")]
+def test_neither_typing_nor_new_rules_nor_an_edit_move_a_window(window: WindowScene) -> None:
+    due_at_ms = window.send("m1").due_at_ms
+    assert due_at_ms is not None
+    unmoved, soon = o.Unmoved(due_at_ms), RULES.timing._replace(window_ms=1)
+    assert window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=30_000) == unmoved
+    assert window.lane.retime_buffer(CONVERSATION, timing=soon) == unmoved
+    window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"), timing=soon)
+    assert window.lane.peek_conversation(CONVERSATION).due_at_ms == due_at_ms
+
+
+def test_a_locked_window_is_in_flight_until_its_lock_runs_out(window: WindowScene) -> None:
     window.send("m1")
-    window.pass_time(WINDOW_MS)
-    edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "too late"))
-    deleted = window.lane.delete_message(CONVERSATION, "m1")
-    window.pass_time(10_000)
-    (event,) = window.events()
-    assert edited == deleted == o.Frozen(event["batchId"])
-    assert event["text"] == "text of m1"
-
-
-def test_typing_does_not_move_a_window(window: WindowScene) -> None:
-    assert window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=30_000) == o.Empty()
-    outcome = window.send("m1")
-    assert window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=30_000) == o.Unmoved(
-        outcome.due_at_ms or 0
-    )
-
-
-def test_what_an_operator_sees_of_a_conversation(window: WindowScene) -> None:
-    assert window.lane.peek_conversation(CONVERSATION).state == "IDLE"
-    window.send("m1")
-    seen = window.lane.peek_conversation(CONVERSATION, limit=5)
-    assert (seen.state, seen.count, seen.due_at_ms) == ("PENDING", 1, window.clock() + WINDOW_MS)
-    assert seen.payloads == [payload("m1")]
-    window.bus.failures = [SendFailed("put event: Throttling")]
-    window.pass_time(WINDOW_MS)
-    window.send("m2")
+    window.clock.advance(WINDOW_MS)
+    until_ms = window.clock() + 30_000
+    window.table.acquire(CONVERSATION, "me", now_ms=window.clock(), until_ms=until_ms)
     seen = window.lane.peek_conversation(CONVERSATION)
-    assert (seen.state, seen.count, seen.frozen, seen.payloads) == ("INFLIGHT", 1, 1, [])
-    assert [each.conversation for each in window.lane.open_windows(limit=10)] == [CONVERSATION]
+    assert (seen.state, seen.scheduled_at_ms) == ("INFLIGHT", until_ms)
+    window.clock.advance(30_001)
+    assert window.lane.peek_conversation(CONVERSATION).state == "PENDING"
+
+
+def test_open_windows_are_listed_with_the_most_overdue_first(window: WindowScene) -> None:
+    window.send("m1")
+    window.clock.advance(1)
+    window.send("m1", conversation=OTHER)
+    assert [each.conversation for each in window.lane.open_windows(limit=10)] == [CONVERSATION, OTHER]
+
+
+def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: WindowScene) -> None:
+    names = [f"default/generic/shop/c{number}" for number in range(20)]
+    for name in names:
+        window.send("m1", conversation=name)
+        window.clock.advance(1)
+    assert [each.conversation for each in window.lane.open_windows(limit=3)] == names[:3]

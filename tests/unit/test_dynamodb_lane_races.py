@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.dynamodb_processor.service import LOCK_MS, LONGEST_REST_MS
+from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from tests.support.engine import payload
@@ -63,11 +63,11 @@ def test_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene,
     due(window, "m1", "m2")
     with window.wire.at_step(step, killed, after=after), pytest.raises(Killed):
         window.run()
-    window.pass_time(LOCK_MS + VISIBILITY_MS, step_ms=1_000)
+    window.pass_time(WINDOW_LOCK_MS + VISIBILITY_MS, step_ms=1_000)
     assert window.batches() == [["m1", "m2"]]
     settle(window)
     assert window.batches() == [["m1", "m2"]]
-    # The same event may come twice, if the processor died before it could record that it was out.
+    # The same event may come twice, if nobody could say that it was out.
     assert len(window.events()) == (2 if (step, after) in {(4, True), (5, False)} else 1)
 
 
@@ -100,11 +100,11 @@ def test_a_request_that_fails_or_whose_answer_is_lost_is_tried_again(
 def test_a_processor_that_sleeps_through_its_lock_changes_nothing_any_more(
     window: WindowScene, step: int, after: bool
 ) -> None:
-    """Let it wake up when another processor has done its work, and a new window is open."""
+    """It wakes up when another one has done its work, and a new window is open."""
     due(window, "m1")
 
     def oversleep() -> None:
-        window.clock.advance(LOCK_MS + VISIBILITY_MS + 1)
+        window.clock.advance(WINDOW_LOCK_MS + VISIBILITY_MS + 1)
         window.run(window.new_processor())
         window.send("m2")
 
@@ -255,7 +255,7 @@ def test_a_trigger_that_finds_the_table_busy_is_soon_back(window: WindowScene) -
     due(window, "m1")
     with window.wire.at("update_item", failing("TransactionConflictException")):
         window.run()
-    window.pass_time(LONGEST_REST_MS)
+    window.pass_time(MAX_TRIGGER_REST_MS)
     assert window.batches() == [["m1"]]
 
 

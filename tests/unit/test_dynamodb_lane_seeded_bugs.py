@@ -49,7 +49,7 @@ BUGS = (
     Bug(
         "emitted messages are forgotten at once", message_table,
         '[{"PutRequest": {"Item": item}} for item in some]',
-        '[{"DeleteRequest": {"Key": _key(conversation, item["item"]["S"])}} for item in some]',
+        '[{"DeleteRequest": {"Key": {name: item[name] for name in ("conversation", "item")}}} for item in some]',
         Crossing("cross_processor", 5, "redeliver", GO),
     ),
     Bug(
@@ -60,7 +60,7 @@ BUGS = (
     ),
     Bug(
         "the second delivery of a message whose window was never opened does not open it", window,
-        "        if known:\n", "        if known is not None:\n",
+        'if put == "left before":', 'if put != "new":',
         Crossing("cross_ingest", 0, "nothing", LOSE),
     ),
 )  # fmt: skip

@@ -7,10 +7,12 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.dynamodb_processor import service
-from lambdas.dynamodb_processor.service import LOCK_MS, LONGEST_REST_MS
+from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.dynamodb.lane import GRACE_MS
 from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.limits import (
+    WINDOW_GRACE_MS,
+)
 from message_buffer.rules.layers import Rules
 from tests.support.window import (
     AMPLE,
@@ -27,7 +29,7 @@ from tests.support.window import (
 def test_more_than_one_batch_holds_goes_out_in_several_at_once(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 30)
+    monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 30)
     ids = [f"m{n:04}" for n in range(40)]
     for message_id in ids:
         window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
@@ -41,7 +43,7 @@ def test_more_than_one_batch_holds_goes_out_in_several_at_once(
 def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_MESSAGES", 2)
+    monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 2)
     window.bus.failures = [SendFailed("put event: Throttling")]
     for message_id in ("m1", "m2", "m3"):
         window.send(message_id)
@@ -52,7 +54,7 @@ def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
 def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_BYTES", 300)
+    monkeypatch.setattr(service, "MAX_BYTES_IN_A_BATCH", 300)
     for n in range(3):
         window.send(f"m{n}", text="x" * 200)
     window.pass_time(WINDOW_MS + 5_000)
@@ -61,11 +63,11 @@ def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
 
 def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
     window.send("m1")
-    window.clock.advance(WINDOW_MS + GRACE_MS)
+    window.clock.advance(WINDOW_MS + WINDOW_GRACE_MS)
     window.processor.sweep()
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OpenWindows"] == 1
-    assert window.telemetry.counts["OldestWindowOverdueMs"] == GRACE_MS
+    assert window.telemetry.counts["OldestWindowOverdueMs"] == WINDOW_GRACE_MS
 
 
 def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: WindowScene) -> None:
@@ -156,7 +158,7 @@ def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene
     assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
     window.run()
     (waiting,) = window.triggers.waiting
-    assert waiting.visible_at_ms == window.clock() + LONGEST_REST_MS
+    assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_REST_MS
     assert window.telemetry.counts["TriggersReturned"] == 1
     window.pass_time(25_000)
     assert window.batches() == [["m1"]]
@@ -168,11 +170,11 @@ def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
 
     def work_long() -> None:
         beats = window.wire.made.count("change_message_visibility")
-        window.clock.advance(LOCK_MS - 1)
+        window.clock.advance(WINDOW_LOCK_MS - 1)
         while window.wire.made.count("change_message_visibility") < beats + 2:
             pass
-        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + LOCK_MS
-        assert window.triggers.waiting[0].visible_at_ms == window.clock() + LOCK_MS
+        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + WINDOW_LOCK_MS
+        assert window.triggers.waiting[0].visible_at_ms == window.clock() + WINDOW_LOCK_MS
 
     with window.wire.at("put_events", work_long):
         window.run(processor)

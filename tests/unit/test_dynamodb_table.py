@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-from lambdas.dynamodb_processor.service import LOCK_MS, MAX_MESSAGES
-from message_buffer.lanes.dynamodb.table import MAX_NAME_BYTES, Frozen
+from lambdas.limits import WINDOW_LOCK_MS
+from message_buffer.lanes.dynamodb.table import Frozen
+from message_buffer.limits import (
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_NAME_BYTES,
+)
 from tests.support.window import (
     CONVERSATION,
     WINDOW_MS,
@@ -36,7 +40,7 @@ class Unprocessed:
         monkeypatch.setattr("message_buffer.lanes.dynamodb.table.time.sleep", lambda _: None)
 
 
-def test_more_than_a_megabyte_of_held_messages_is_read_page_by_page(window: WindowScene) -> None:
+def test_more_than_a_megabyte_of_stored_messages_is_read_page_by_page(window: WindowScene) -> None:
     for n in range(30):
         window.send(f"m{n:02}", text="x" * 60_000)
     queries = window.wire.made.count("query")
@@ -52,17 +56,17 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     window.clock.advance(WINDOW_MS)
     now_ms = window.clock()
     window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
-    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES))
+    names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
     frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
     assert window.table.freeze(CONVERSATION, "me", frozen, changes=0)
     assert window.table.window(CONVERSATION).frozen == frozen
 
 
 def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
-    """Read an expired row that is still there: DynamoDB removes it within days, so only the times in a row count."""
+    """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
     due(window, "m1")
-    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + LOCK_MS)
-    window.clock.advance(LOCK_MS + 1)
+    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + WINDOW_LOCK_MS)
+    window.clock.advance(WINDOW_LOCK_MS + 1)
     window.run()
     assert window.batches() == [["m1"]]
 
@@ -86,7 +90,7 @@ def test_an_open_window_is_no_longer_about_to_expire(window: WindowScene) -> Non
     assert [item for item in rows if item["item"]["S"] == "!" and "expires_at" in item] == []
 
 
-def test_what_the_service_leaves_unprocessed_is_buried_by_asking_again(
+def test_what_the_service_leaves_unprocessed_is_marked_as_emitted_by_asking_again(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_undone = Unprocessed(window, monkeypatch, answers=3)
@@ -97,7 +101,7 @@ def test_what_the_service_leaves_unprocessed_is_buried_by_asking_again(
     assert window.is_at_rest()
 
 
-def test_what_stays_unprocessed_is_buried_by_the_retry_and_not_emitted_again(
+def test_what_stays_unprocessed_is_marked_by_the_retry_and_not_emitted_again(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Unprocessed(window, monkeypatch, answers=6)

@@ -44,7 +44,7 @@ ADMIN = COMMON | {
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
 DYNAMODB_LANE = {"MESSAGE_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}
-WINDOW_PROCESSOR = DYNAMODB_LANE | {
+DYNAMODB_PROCESSOR = DYNAMODB_LANE | {
     "STAGE": "test",
     "EVENT_BUS_NAME": "b",
     "MAX_EVENT_BYTES": "262144",
@@ -52,11 +52,11 @@ WINDOW_PROCESSOR = DYNAMODB_LANE | {
     "MAX_ATTEMPTS": "5",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
-OF_THE_MAIN_LANE = {*COMMON, "PROCESSOR_FUNCTION_NAME"} - {"STAGE"}
+OF_THE_VALKEY_LANE = {*COMMON, "PROCESSOR_FUNCTION_NAME"} - {"STAGE"}
 
 
 def without_a_cache(variables: dict[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in variables.items() if name not in OF_THE_MAIN_LANE}
+    kept = {name: value for name, value in variables.items() if name not in OF_THE_VALKEY_LANE}
     return kept | DYNAMODB_LANE | {"LANE": "dynamodb"}
 
 
@@ -66,7 +66,7 @@ READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_conversation_processor, CONVERSATION_PROCESSOR),
     (config.read_watchdog, WATCHDOG),
     (config.read_admin, ADMIN),
-    (config.read_dynamodb_processor, WINDOW_PROCESSOR),
+    (config.read_dynamodb_processor, DYNAMODB_PROCESSOR),
     (config.read_ingest, without_a_cache(INGEST)),
     (config.read_admin, without_a_cache(ADMIN)),
     (config.read_ingest, INGEST | DYNAMODB_LANE),
@@ -96,7 +96,7 @@ def test_what_is_no_lane_is_refused(lane: str) -> None:
 def test_a_lane_without_a_cache_asks_for_none() -> None:
     ingest, admin = config.read_ingest(without_a_cache(INGEST)), config.read_admin(without_a_cache(ADMIN))
     for settings in (ingest, admin):
-        assert (settings.valkey, settings.processor_function) == (None, None)
+        assert settings.valkey is None
         assert settings.dynamodb_lane == ("h", "https://t")
 
 
@@ -136,7 +136,7 @@ def test_timings_reach_the_store() -> None:
 def test_a_token_outlasts_its_conversation_processor() -> None:
     store = config.read_conversation_processor(CONVERSATION_PROCESSOR).valkey.store
     # Lambda's time-out is in whole seconds, rounded up.
-    assert store.executor_ms >= 20_000 + 1_000
+    assert store.token_ms >= 20_000 + 1_000
 
 
 def test_iam_needs_all_of_its_names() -> None:
@@ -150,4 +150,4 @@ def test_iam_needs_all_of_its_names() -> None:
 def test_without_an_argument_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in WATCHDOG.items():
         monkeypatch.setenv(name, value)
-    assert config.read_watchdog().processor_function == "p"
+    assert config.read_watchdog().valkey.processor_function == "p"

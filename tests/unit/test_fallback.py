@@ -9,7 +9,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.circuit_breaker import FIRST_PAUSE_MS
+from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from tests.support.engine import payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_message_table
@@ -38,8 +38,8 @@ def waiting(lanes: TwoLanes) -> int:
 
 
 def go_by(lanes: TwoLanes) -> None:
-    """Wait until the next call may be a probe."""
-    lanes.clock.advance(FIRST_PAUSE_MS)
+    """Until the next call may be a probe."""
+    lanes.clock.advance(MIN_BREAKER_PAUSE_MS)
 
 
 # -- which lane --------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_where_the_dynamodb_lane_never_was_the_valkey_lane_alone_answers(lanes: 
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["in the outage", "after it"])
-def test_a_held_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: bool) -> None:
+def test_a_stored_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: bool) -> None:
     lanes.cut("ingest", "swallowed")
     send(lanes, "m1")
     if back:
@@ -203,10 +203,10 @@ def test_a_held_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: bo
         go_by(lanes)
     assert isinstance(edit(lanes), o.Edited)
     assert b"edited" in lanes.scene.table.read(CONVERSATION).stored[0].body
-    assert find(lanes) == o.Waiting(0)
+    assert find(lanes) == o.Waiting(0, lane="window")
     assert isinstance(delete(lanes), o.Deleted)
     assert held(lanes) == []
-    assert find(lanes) == o.Absent(known=True, batch_id=None)
+    assert find(lanes) == o.Absent(known=True, batch_id=None, lane="window")
 
 
 def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) -> None:
@@ -244,7 +244,7 @@ def test_a_change_to_what_only_the_valkey_lane_may_have_comes_again_after_the_ou
     lanes.cut("ingest", "swallowed")
     with pytest.raises(StoreUnavailable):
         change(lanes)
-    assert find(lanes) == o.Absent(known=False, batch_id=None), "a reaction does without"
+    assert find(lanes) == o.Absent(known=False, batch_id=None, lane="window"), "a reaction does without"
     lanes.mend("ingest")
     go_by(lanes)
     assert isinstance(change(lanes), (o.Edited, o.Deleted))
@@ -262,7 +262,7 @@ def test_after_an_outage_a_change_that_comes_too_late_still_names_its_batch(lane
     lanes.execute()
     batch_ids = {event["lane"]: event["batchId"] for event in lanes.scene.events()}
     assert change(lanes) == o.Absent(known=True, batch_id=batch_ids["debounce"])
-    assert find(lanes, "m0") == o.Absent(known=True, batch_id=batch_ids["window"])
+    assert find(lanes, "m0") == o.Absent(known=True, batch_id=batch_ids["window"], lane="window")
 
 
 def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:

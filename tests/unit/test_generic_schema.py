@@ -1,4 +1,4 @@
-"""The schema of the generic door's body: it accepts exactly the bodies that the door's reader accepts."""
+"""The schema of the generic platform's body: it accepts exactly the bodies that the platform's reader accepts."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import InvalidWebhook, Signer
-from message_buffer.messages.message import MAX_ID_BYTES, MAX_TIME_MS
+from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from tests.support.platforms import RECEIVED_AT_MS, webhook
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/generic.webhook.json").read_text())
@@ -79,11 +79,11 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
         LEAST | {"text": ""},
         LEAST | dict.fromkeys(["type", "author", "sentAt", "replyTo", "attachments", "groupId", "agent"]),
         LEAST | {"sentAt": MAX_TIME_MS},
-        LEAST | {"id": "x" * MAX_ID_BYTES},
+        LEAST | {"id": "x" * MAX_MESSAGE_ID_BYTES},
         attached(duration=3, url=None),
     ],
 )
-def test_both_accept_a_body_of_the_door(body: object) -> None:
+def test_both_accept_a_body_of_the_platform(body: object) -> None:
     assert (VALIDATOR.is_valid(body), is_read(body)) == (True, True)
 
 
@@ -100,7 +100,7 @@ def test_both_accept_a_body_of_the_door(body: object) -> None:
         *(LEAST | {field: 5} for field in FIELDS if field != "sentAt"),
         *(LEAST | {field: ""} for field in ("account", "conversation", "id", "type", "replyTo", "tenant", "agent")),
         *(LEAST | {"sentAt": wrong} for wrong in (-1, 1.5, "1700000000000", True, MAX_TIME_MS + 1)),
-        LEAST | {"id": "x" * (MAX_ID_BYTES + 1)},
+        LEAST | {"id": "x" * (MAX_MESSAGE_ID_BYTES + 1)},
         LEAST | {"edited": "true"},
         LEAST | {"attachments": [None]},
         LEAST | {"attachments": [{"url": "https://example.com/a.png"}]},

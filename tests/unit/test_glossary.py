@@ -3,19 +3,30 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text("utf-8")
-# Files and folders without retired words; to be extended as words are replaced.
-CLEAN = [
-    "docs/consumer.md",
-    "docs/sending.md",
-    "docs/schema/generic.webhook.json",
-    "examples",
-    "SECURITY.md",
-    ".github",
+TEXTS = {".py", ".lua", ".md", ".json", ".yml", ".toml", ".template", ".mjs", ".in"}
+# Made by tools, and in no clone.
+BUILT = {".venv", ".venvs", ".local", ".build", ".git", "node_modules", "cdk.out"}
+# Code and its words are renamed room by room: take a place off the list with its last retired word.
+NOT_YET = [
+    "lambdas/conversation_processor/lane_agreement.py",
+    "lua",
 ]
+# They name what has these names in the rooms above.
+TESTS_NOT_YET = [
+    "tests/unit/test_lane_agreement.py",
+]
+# Files and folders that have retired words, and for what reason; the rest of the repository has none.
+NOT_CLEAN = {
+    "docs/adr": "a decision record is not edited when a word changes",
+    "docs/glossary.md": "it lists them",
+    "tests/unit/test_glossary.py": "it looks for them",
+    "tests/fixtures/v1": "data of version 1 are never edited",
+    "CHANGELOG.md": "it says what a name was before",
+    **dict.fromkeys(NOT_YET, "its room is not reworded yet"),
+    **dict.fromkeys(TESTS_NOT_YET, "its room is not reworded yet"),
+}
 EVERY_USE, THIS_SENSE = "every use", "this sense"
 
 
@@ -44,13 +55,20 @@ def uses_of_retired_words(text: str) -> list[str]:
     return [word for word in retired(EVERY_USE) if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
 
 
-def files_in(place: str) -> list[Path]:
-    path = ROOT / place
-    return (
-        [path]
-        if path.is_file()
-        else [each for each in sorted(path.rglob("*")) if each.suffix in {".py", ".md", ".json", ".yml"}]
-    )
+def places_with_retired_words() -> dict[str, list[str]]:
+    """Return the retired words of each file, its own name and the parts of names in its text included."""
+    found = {}
+    for path in sorted(ROOT.rglob("*")):
+        place = path.relative_to(ROOT)
+        if BUILT & set(place.parts) or path.suffix not in TEXTS or not path.is_file():
+            continue
+        if uses := uses_of_retired_words(f"{place} {path.read_text('utf-8')}".replace("_", " ")):
+            found[str(place)] = uses
+    return found
+
+
+def is_in(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder}/")
 
 
 def test_each_term_stands_once_in_order_and_is_one_sentence() -> None:
@@ -70,11 +88,11 @@ def test_no_meaning_uses_a_retired_word() -> None:
     assert [(term, uses) for term, meaning in rows(GLOSSARY) if (uses := uses_of_retired_words(meaning))] == []
 
 
-@pytest.mark.parametrize("place", CLEAN)
-def test_no_retired_word_comes_back_where_they_were_removed(place: str) -> None:
-    files = files_in(place)
-    assert files, f"{place} is not there any more"
-    assert [(path.name, uses) for path in files if (uses := uses_of_retired_words(path.read_text("utf-8")))] == []
+def test_no_retired_word_stands_where_none_is_expected() -> None:
+    found = places_with_retired_words()
+    assert {place: uses for place, uses in found.items() if not any(is_in(place, each) for each in NOT_CLEAN)} == {}
+    clean = [each for each in NOT_CLEAN if not any(is_in(place, each) for place in found)]
+    assert clean == [], "they have no retired word any more: take them off the list"
 
 
 def test_a_retired_word_is_found() -> None:

@@ -67,7 +67,10 @@ def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
     settings = SimpleNamespace(
-        conversation_processor_function="c", processor_function="p", idle_ms=10_000, handover_ms=30_000
+        conversation_processor_function="c",
+        valkey=SimpleNamespace(processor_function="p"),
+        idle_ms=10_000,
+        handover_ms=30_000,
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
     opener = SimpleNamespace(open=raising(AssertionError()), swallowed=raising(AssertionError()))
@@ -116,11 +119,11 @@ def test_what_the_store_deals_with_itself_is_counted(
     assert (metrics["StoreRetries"], metrics["StoreFailures"]) == ([1.0], [1.0])
 
 
-def test_a_sweep_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
+def test_a_pass_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
     monkeypatch.setattr(
-        watchdog, "_parts", lambda: (SimpleNamespace(sweep=raising(StoreUnavailable("gone"))), telemetry)
+        watchdog, "_parts", lambda: (SimpleNamespace(run_pass=raising(StoreUnavailable("gone"))), telemetry)
     )
     with pytest.raises(StoreUnavailable):
         watchdog.handler({}, CONTEXT)

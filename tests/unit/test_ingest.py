@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
-from lambdas.ingest.service import MAX_BODY_BYTES
+from lambdas.limits import MAX_WEBHOOK_BYTES
 from message_buffer.errors import StoreOutOfMemory, StoreUnavailable
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.limits import MAX_MESSAGE_BYTES
 from tests.support.engine import Engine
 from tests.support.ingest_scene import VERIFY_TOKEN, Json, Scene, gateway, rest_gateway, signature
 
@@ -184,7 +184,7 @@ def test_a_message_that_is_too_large_is_refused_with_its_neighbours(scene: Scene
 
 
 def test_a_body_that_is_too_large_is_refused(scene: Scene) -> None:
-    assert scene.post("generic", b" " * (MAX_BODY_BYTES + 1))[0] == 413
+    assert scene.post("generic", b" " * (MAX_WEBHOOK_BYTES + 1))[0] == 413
 
 
 # -- what 2xx promises -----------------------------------------------------------------------------

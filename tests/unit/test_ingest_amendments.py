@@ -8,9 +8,14 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
+from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from tests.support.engine import Engine
+from tests.support.fakes import valkey_lane
 from tests.support.ingest_scene import Json, Scene
+from tests.support.two_lanes import TwoLanes
+from tests.support.window import make_message_table
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.amended.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -141,3 +146,41 @@ def test_half_an_emoji_does_not_keep_an_amendment_from_the_bus(scene: Scene) -> 
         scene.post("instagram", instagram(reaction={"mid": "a\ud83d", "action": "react", "emoji": "\ud83d"}))[0] == 200
     )
     VALIDATOR.validate(scene.amended()[0])
+
+
+def leave_window(lanes: TwoLanes) -> str:
+    """Let the DynamoDB lane emit what it holds; its batch id."""
+    lanes.scene.pass_time(60_000)
+    batch_id: str = lanes.scene.events()[-1]["batchId"]
+    return batch_id
+
+
+@pytest.mark.parametrize(
+    ("which", "lane_of_known", "lanes_of_unknown"),
+    [
+        ("valkey", "debounce", ["debounce"]),
+        ("dynamodb", "window", ["window"]),
+        # The message may wait in Valkey, so the platform is to send its edit again.
+        ("fallback in an outage", "window", []),
+        ("fallback after an outage", "window", ["debounce"]),
+    ],
+)
+def test_an_amendment_names_the_lane_that_answered_for_its_message(
+    database: Any, monkeypatch: pytest.MonkeyPatch, which: str, lane_of_known: str, lanes_of_unknown: list[str]
+) -> None:
+    make_message_table(database)
+    lanes = TwoLanes()
+    alone: dict[str, Lane] = {"valkey": valkey_lane(lanes.engine.store), "dynamodb": lanes.scene.lane}
+    scene = Scene(lanes.engine, monkeypatch, lane=alone.get(which, lanes.ingesters[0]))
+    if which not in alone:
+        lanes.cut("ingest", "swallowed")
+    scene.post("telegram", telegram("Order 1"))
+    batch_id = emit(scene, CHAT).batch_id if which == "valkey" else leave_window(lanes)
+    if which == "fallback after an outage":
+        lanes.mend("ingest")
+        lanes.clock.advance(MIN_BREAKER_PAUSE_MS)
+    assert scene.post("telegram", telegram("Order 2", edited=True))[0] == 200
+    scene.post("telegram", telegram("Order 3", message_id=9, edited=True))
+    known, *unknown = scene.amended()
+    assert (known["batchId"], known["lane"]) == (batch_id, lane_of_known)
+    assert [(each["batchId"], each["lane"]) for each in unknown] == [(None, lane) for lane in lanes_of_unknown]

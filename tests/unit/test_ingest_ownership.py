@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from message_buffer.rules.rule_book import CHECK_MS
+from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Json, Scene
 
@@ -83,7 +83,7 @@ def test_a_group_is_one_buffer_or_one_an_author(scene: Scene) -> None:
     scene.post("telegram", telegram("two", message_id=2, author=8))
     assert texts(scene, f"default/telegram/shopbot/{GROUP}") == ["one", "two"]
     scene.rules.write("account:telegram/shopbot", {"perAuthor": True})
-    scene.engine.clock.advance(CHECK_MS)
+    scene.engine.clock.advance(MIN_MS_BETWEEN_RULES_CHECKS)
     scene.post("telegram", telegram("three", message_id=3, author=7))
     scene.post("telegram", telegram("four", message_id=4, author=8))
     scene.post("telegram", telegram("drei", message_id=3, author=7, edited=True))

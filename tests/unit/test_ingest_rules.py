@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.rules.layers import Rules
-from message_buffer.rules.rule_book import CHECK_MS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Json, Scene
 
@@ -65,10 +65,10 @@ def test_the_next_message_is_buffered_by_the_changed_rules(scene: Scene) -> None
     scene.rules.write("stage", {"silenceMs": 20_000})
     scene.engine.clock.advance(500)
     assert waits_ms(scene, scene.post("generic", message("m2"))[1]) == 8_000
-    scene.engine.clock.advance(CHECK_MS)
+    scene.engine.clock.advance(MIN_MS_BETWEEN_RULES_CHECKS)
     assert waits_ms(scene, scene.post("generic", message("m3"))[1]) == 20_000
     scene.engine.clock.advance(15_000)
-    since_first_ms = 500 + CHECK_MS + 15_000
+    since_first_ms = 500 + MIN_MS_BETWEEN_RULES_CHECKS + 15_000
     assert waits_ms(scene, scene.post("generic", message("m4"))[1]) == 30_000 - since_first_ms
 
 

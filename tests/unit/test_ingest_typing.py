@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import StoreUnavailable
+from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, Json, Scene, gateway
 from tests.support.platforms import signed
@@ -98,7 +98,7 @@ def test_a_platform_that_tells_of_no_typing_has_no_typing_route(scene: Scene, pl
 def test_typing_is_signed_like_everything(scene: Scene) -> None:
     assert scene.post("generic", typing(), route="typing", secret="guess")[0] == 401
     scene.secrets.text = json.dumps({"generic": {"accounts": {"shop": "as", "other": "bs"}}})
-    scene.secrets_now_ms += LIFE_MS + 1
+    scene.secrets_now_ms += SECRET_LIFE_MS + 1
     assert scene.post("generic", [typing(), typing(account="other")], route="typing", secret="as")[0] == 401
     assert scene.post("generic", typing(), route="typing", secret="as")[0] == 200
 

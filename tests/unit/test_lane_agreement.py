@@ -6,9 +6,10 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.conversation_processor import lane_agreement as emitting
+from lambdas.limits import MAX_ATTEMPTS_TO_AGREE
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import LONGEST_RETRY_MS
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MAX_RETRY_MS
 from tests.support.engine import payload
 from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes
 from tests.support.window import CONVERSATION, Killed, failing, killed, make_message_table
@@ -233,11 +234,11 @@ def test_an_outage_of_the_table_delays_the_valkey_lane_and_does_not_stop_it(
     lanes.conversation_processor._agreement = emitting.LaneAgreement(
         lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, clock=lanes.clock
     )
-    for _ in range(emitting.MOST_ATTEMPTS):
-        lanes.wait(LONGEST_RETRY_MS)
+    for _ in range(MAX_ATTEMPTS_TO_AGREE):
+        lanes.wait(MAX_RETRY_MS)
         lanes.execute()
         assert batches(lanes) == []
-    lanes.wait(LONGEST_RETRY_MS)
+    lanes.wait(MAX_RETRY_MS)
     lanes.execute()
     assert batches(lanes) == [("debounce", ["m1"])]
     assert lanes.scene.telemetry.counts["JournalFailures"] == 1

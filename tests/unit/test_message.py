@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from message_buffer.errors import MalformedMessage, MessageTooLarge
-from message_buffer.messages.message import (
-    MAX_ID_BYTES,
-    MAX_MESSAGE_BYTES,
-    Attachment,
-    Message,
-    decode,
-    encode,
-)
+from message_buffer.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES
+from message_buffer.messages.message import Attachment, Message, decode, encode
 from message_buffer.messages.wire_form import id_line
 
 # Version 1 as it was written first. Buffers contain such bytes, so these are never edited, only added to.
@@ -128,7 +122,7 @@ def test_a_message_does_not_change() -> None:
     "fields",
     [
         {"id": ""},
-        {"id": "é" * (MAX_ID_BYTES // 2) + "x"},
+        {"id": "é" * (MAX_MESSAGE_ID_BYTES // 2) + "x"},
         {"id": 5},
         {"text": None},
         {"receivedAt": "1"},
@@ -149,7 +143,7 @@ def test_what_is_no_message_is_refused(fields: dict[str, Any]) -> None:
 
 
 def test_the_longest_id_is_accepted() -> None:
-    longest = message(id="é" * (MAX_ID_BYTES // 2))
+    longest = message(id="é" * (MAX_MESSAGE_ID_BYTES // 2))
     assert decode(encode(longest)) == longest
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
-from message_buffer.lanes.outcomes import Acquired, Held
+from message_buffer.lanes.outcomes import Acquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
@@ -244,7 +244,7 @@ def test_a_chain_of_successors_loses_nothing(scene: Scene) -> None:
 
 def test_its_lease_never_runs_out_while_it_works(scene: Scene) -> None:
     def meanwhile() -> bool:
-        assert isinstance(scene.engine.store.acquire_lease(0, "another"), Held)
+        assert isinstance(scene.engine.store.acquire_lease(0, "another"), LeaseTaken)
         return False
 
     scene.wake.meanwhile = meanwhile

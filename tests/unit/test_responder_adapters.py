@@ -17,17 +17,16 @@ from responder.assistants.base import Assistant, Prompt
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
 from responder.assistants.openai import OpenAi
-from responder.bedrock_client import Models
 from responder.channels import messenger, telegram, twilio, whatsapp
 from responder.channels.base import Channel, split
 from responder.channels.fake import Fake
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.history import Turn
-from responder.http import Http
+from responder.http_client import Http
 from tests.support.fakes import FakeBus
 from tests.support.web_server import DRIPPING, RESET, SLOW, WebServer, web_server
 
-# So that a slow server is found out soon.
+# Short, so that the tests of slow servers are quick.
 SECONDS = 0.4
 TURNS = [Turn("user", "Hey", 1, "b-1"), Turn("assistant", "Hello!", 2, "b-1"), Turn("user", "Where is it?", 3, "b-2")]
 PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS)
@@ -44,7 +43,7 @@ def server() -> Iterator[WebServer]:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     for channel in (messenger, telegram, twilio, whatsapp):
-        monkeypatch.setattr(channel, "SECONDS", SECONDS)
+        monkeypatch.setattr(channel, "MAX_SEND_SECONDS", SECONDS)
 
 
 # -- channels --------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ def test_a_send_is_made_once_whatever_comes_of_it(
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_had_no_connection_was_not_sent(name: str, server: WebServer) -> None:
+def test_without_a_connection_nothing_was_sent(name: str, server: WebServer) -> None:
     server.close()
     with pytest.raises(Busy):
         channel(name, server).send(READERS[name], TEXT)
@@ -186,7 +185,7 @@ def test_without_its_credentials_a_channel_says_which_are_missing(name: str) -> 
 
 @pytest.mark.parametrize("token", ["with a\nline end", "with a ☂"])
 @pytest.mark.parametrize("name", ["whatsapp", "messenger"])
-def test_a_key_that_no_header_can_have_is_refused_and_not_told(name: str, token: str, server: WebServer) -> None:
+def test_a_key_that_no_header_can_have_is_refused_and_not_quoted(name: str, token: str, server: WebServer) -> None:
     make: Any = {"whatsapp": whatsapp.WhatsApp, "messenger": messenger.Messenger}[name]
     with pytest.raises(Refused) as raised:
         make(Http(), {"accessToken": token, "pageToken": token}, url=server.url).send(READERS[name], TEXT)
@@ -274,7 +273,7 @@ def assistant(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         monkeypatch.setenv(name, value)
     aws._made.cache_clear()
     made: dict[str, Callable[[], Assistant]] = {
-        "bedrock": lambda: Bedrock(Models()),
+        "bedrock": Bedrock,
         "openai": lambda: OpenAi(Http(), url=f"{server.url}/v1", api_key=SECRET),
     }
     yield lambda name: made[name]()
@@ -343,19 +342,19 @@ def test_an_ai_is_asked_once_and_again_only_by_the_queue(
         ("bedrock", {**BEDROCK_ANSWER, "output": {"message": {"role": "assistant", "content": []}}}),
     ],
 )
-def test_an_empty_answer_is_not_sent_to_anybody(
+def test_an_empty_answer_is_refused(
     name: str, answer: Any, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
     server.answer = (200, answer)
-    with pytest.raises(Refused, match="said nothing"):
+    with pytest.raises(Refused, match="returned no text"):
         assistant(name).answer(PROMPT)
 
 
-def test_echo_says_what_it_was_told() -> None:
+def test_echo_repeats_the_question() -> None:
     assert Echo().answer(PROMPT).text == "You wrote:\nWhere is it?"
 
 
-# -- what is not told ------------------------------------------------------------------------------
+# -- what is not logged ----------------------------------------------------------------------------
 
 
 def test_urllib3_writes_no_url_to_a_log_whatever_the_level(server: WebServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -364,7 +363,7 @@ def test_urllib3_writes_no_url_to_a_log_whatever_the_level(server: WebServer, ca
     assert SECRET not in caplog.text
 
 
-def test_an_answer_that_does_not_end_is_not_read_to_its_end(server: WebServer) -> None:
+def test_an_answer_without_an_end_is_given_up(server: WebServer) -> None:
     server.answer = (200, b" " * 5_000_000)
     with pytest.raises(Unconfirmed, match="too long"):
         Http().post(server.url, b"{}", headers={}, seconds=10)

@@ -1,6 +1,6 @@
-"""A customer who writes on while the answer is on its way: at each moment, under each policy.
+"""Customers who write on while the answer is on its way: at each moment, under each policy.
 
-Whatever happens, what they wrote is answered once, and the history holds all of it once.
+Whatever happens, their messages are answered once, and the history holds each of them once.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from responder.errors import Busy
-from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MOST_PARKED, POLICIES, QUEUE
+from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, POLICIES, QUEUE
+from responder.limits import MAX_PARKED_BATCHES
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"
@@ -35,7 +36,7 @@ def begin(new_table: Tables) -> Begin:
 
 
 def write_on(world: World) -> None:
-    """The buffer has something newer; it comes out when the customer has finished."""
+    """Let the buffer have newer messages, which come out later."""
     world.buffer.generation = 2
 
 
@@ -75,7 +76,7 @@ def customers_words(world: World) -> list[str]:
 
 
 def finish(world: World) -> None:
-    """The second batch comes out, and everything is worked off."""
+    """Emit the second batch, and process all deliveries."""
     world.emit("b-2", 2, SECOND)
     world.run()
 
@@ -91,9 +92,9 @@ def test_whatever_they_write_and_whenever_it_is_answered_and_recorded_once(
     finish(world)
     assert customers_words(world) == [FIRST, SECOND]
     assert world.turns()[-1][0] == "assistant"
-    told = " ".join(prompt.turns[-1].text for prompt in world.assistant.prompts)
-    assert FIRST in told
-    assert SECOND in told
+    asked = " ".join(prompt.turns[-1].text for prompt in world.assistant.prompts)
+    assert FIRST in asked
+    assert SECOND in asked
     assert world.is_free()
     assert world.parked() == []
     assert not world.dead_lettered
@@ -110,7 +111,7 @@ def test_deliver_sends_whatever_was_written_meanwhile(moment: Callable[[World], 
 
 @pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT])
 @pytest.mark.parametrize("moment", EARLY)
-def test_what_nobody_has_heard_is_thrown_away_and_both_are_answered_together(
+def test_an_unsent_reply_is_discarded_and_both_batches_are_answered_together(
     moment: Callable[[World], None], policy: str, begin: Begin
 ) -> None:
     world = begin(policy)
@@ -118,12 +119,12 @@ def test_what_nobody_has_heard_is_thrown_away_and_both_are_answered_together(
     world.deliver()
     assert (world.sender.sent, world.status(), world.is_free()) == ([], "reply_parked", True)
     finish(world)
-    assert world.assistant.last_told == [("user", BOTH)]
+    assert world.assistant.last_prompt == [("user", BOTH)]
     assert world.sender.sent == PARTS, "one reply"
     assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
 
 
-def test_an_assistant_is_not_asked_for_what_would_be_thrown_away(begin: Begin) -> None:
+def test_the_assistant_is_not_asked_for_a_reply_that_would_be_discarded(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     before_the_call(world)
     world.deliver()
@@ -145,7 +146,7 @@ def test_an_interrupted_reply_ends_where_it_was_and_the_next_one_knows(begin: Be
     world.deliver()
     assert world.sender.sent == PARTS[:1]
     finish(world)
-    assert world.assistant.last_told == [("user", FIRST), ("assistant", PARTS[0]), ("user", SECOND)]
+    assert world.assistant.last_prompt == [("user", FIRST), ("assistant", PARTS[0]), ("user", SECOND)]
     assert world.sender.sent == [PARTS[0], *PARTS]
     assert world.turns() == [
         ("user", FIRST), ("assistant", PARTS[0]), ("user", SECOND), ("assistant", "\n".join(PARTS)),
@@ -195,8 +196,8 @@ def test_a_failure_while_two_batches_are_merged_answers_neither_twice(
     world.steps.fail_at = (step, when, kills)
     finish(world)
     assert customers_words(world) == [FIRST, SECOND]
-    told = [prompt.turns[-1].text for prompt in world.assistant.prompts]
-    assert sum(SECOND in each for each in told) <= 2, "asked again only if the answer was lost"
+    questions = [prompt.turns[-1].text for prompt in world.assistant.prompts]
+    assert sum(SECOND in each for each in questions) <= 2, "asked again only if the answer was lost"
     for part in PARTS:
         assert world.sender.sent.count(part) <= 2
     if policy == DISCARD_AND_MERGE:
@@ -258,32 +259,32 @@ def test_a_batch_that_comes_after_a_newer_one_was_answered_waits_for_nothing(beg
 
 def test_a_customer_who_never_stops_is_answered_all_the_same(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
-    for number in range(1, MOST_PARKED + 2):
+    for number in range(1, MAX_PARKED_BATCHES + 2):
         if number > 1:
             world.emit(f"b-{number}", number, f"and {number}")
         world.queue = [each for each in world.queue if f'"b-{number}"' in each.body]
         world.buffer.generation = number + 1
         world.deliver()
     assert world.sender.sent == PARTS
-    assert len(customers_words(world)) == MOST_PARKED + 1
+    assert len(customers_words(world)) == MAX_PARKED_BATCHES + 1
 
 
 def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     world.steps.fail_at = (6, "before", False)
     world.run()
-    assert world.steps.names[6] == "newest"
+    assert world.steps.names[6] == "newest_generation"
     assert world.sender.sent == PARTS
     assert len(world.assistant.prompts) == 1
 
 
-def test_a_gate_that_cannot_be_asked_to_the_last_lets_the_reply_go(begin: Begin) -> None:
+def test_a_gate_that_cannot_be_asked_at_the_last_attempt_is_open(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
 
     def fail(_batch: object) -> int:
         raise Busy("gate: unavailable")
 
-    world.buffer.newest = fail  # type: ignore[method-assign,assignment]
+    world.buffer.newest_generation = fail  # type: ignore[method-assign,assignment]
     world.run()
     assert (world.sender.sent, world.dead_lettered) == (PARTS, [])
 
@@ -300,10 +301,10 @@ def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
     world.emit("b-51", 51, "Hello?")
     world.queue = [each for each in world.queue if "b-51" in each.body] + world.queue[:-1]
     world.deliver()
-    assert [each["batch_id"] for each in world.parked()] == ["w-1"], "it waits for its own lane"
+    assert [each.batch_id for each in world.parked()] == ["w-1"], "it waits for its own lane"
     world.emit("w-2", 2, "And?", lane="window")
     world.run()
-    assert world.assistant.last_told[-1] == ("user", f"{SECOND}\nAnd?")
+    assert world.assistant.last_prompt[-1] == ("user", f"{SECOND}\nAnd?")
     assert customers_words(world) == [FIRST, "Hello?", SECOND, "And?"]
 
 
@@ -318,7 +319,7 @@ def test_a_conversation_that_was_forgotten_has_its_gate_again(begin: Begin) -> N
     assert world.status() == "reply_parked"
 
 
-def test_a_planned_reply_does_not_settle_what_its_assistant_was_not_told(begin: Begin) -> None:
+def test_a_planned_reply_does_not_finish_a_batch_that_its_prompt_did_not_contain(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     late = world.queue.pop()
     world.emit("b-2", 2, SECOND)
@@ -331,14 +332,14 @@ def test_a_planned_reply_does_not_settle_what_its_assistant_was_not_told(begin: 
     world.queue.append(late)
     world.queue.sort(key=lambda each: "b-2" in each.body)
     world.deliver()
-    assert [each["batch_id"] for each in world.parked()] == ["b-2", "b-1"]
+    assert [each.batch_id for each in world.parked()] == ["b-2", "b-1"]
     world.run()
     assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
     assert customers_words(world) == [SECOND, FIRST]
     assert world.sender.sent == [*PARTS, *PARTS]
 
 
-def test_what_was_to_be_answered_by_a_reply_that_is_withheld_is_withheld_by_itself(begin: Begin) -> None:
+def test_a_batch_whose_common_reply_is_withheld_is_withheld_by_itself(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     before_the_call(world)
     world.deliver()

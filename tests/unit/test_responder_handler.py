@@ -1,4 +1,4 @@
-"""The edges of the responder: its queue, its settings, operators, and what it must not tell."""
+"""The edges of the responder: its queue, events, history, operators and secrets, and what it must never log."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from message_buffer.aws.cached_secret import LIFE_MS
 from message_buffer.errors import SendFailed
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import handler as module
-from responder.buffer import MessageBuffer
+from responder.admin_client import BufferClient
+from responder.batch import read_batch
 from responder.credentials import CredentialStore
-from responder.deliveries import Deliveries
-from responder.desk import OperatorCommands
+from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent
-from responder.event import read_batch
-from responder.gate import MOST_PARKED, MOST_PARKED_BYTES
-from responder.history import MOST_TURN_BYTES, Turn, alternating, kept, shortened, within_budget
-from responder.service import Delivery, Later
+from responder.history import Turn, alternate, fit_into_budget, shorten, trim
+from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
+from responder.operator_commands import OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
@@ -73,8 +72,8 @@ class FakeResponder:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeDeliveries, FakeResponder]:
     deliveries, responder = FakeDeliveries(), FakeResponder()
-    parts = module._Parts(responder, SimpleNamespace(), deliveries, RecordedTelemetry(), 30)  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "_parts", lambda: parts)
+    parts = module._Components(responder, SimpleNamespace(), deliveries, RecordedTelemetry(), 30)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "_components", lambda: parts)
     return deliveries, responder
 
 
@@ -86,7 +85,7 @@ def record(body: str, receives: int = 1) -> dict[str, Any]:
 Queue = tuple[FakeDeliveries, FakeResponder]
 
 
-def test_only_what_has_to_come_again_is_reported_as_failed(queue: Queue) -> None:
+def test_only_unfinished_deliveries_are_reported_as_failed(queue: Queue) -> None:
     deliveries, responder = queue
     responder.later["b"] = Later(16)
     answer = module.handler({"Records": [record("a"), record("b", receives=3), record("c")]}, CONTEXT)
@@ -101,7 +100,7 @@ def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_so
     assert deliveries.hidden == [("receipt-a", 30)]
 
 
-def test_who_cannot_keep_a_delivery_does_not_work_on_it(queue: Queue) -> None:
+def test_a_delivery_that_cannot_be_hidden_is_not_worked_on(queue: Queue) -> None:
     deliveries, responder = queue
     deliveries.failures = 1
     answer = module.handler({"Records": [record("a")]}, CONTEXT)
@@ -111,21 +110,21 @@ def test_who_cannot_keep_a_delivery_does_not_work_on_it(queue: Queue) -> None:
 
 def test_a_heartbeat_that_failed_marks_the_delivery_as_failed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries, responder = queue
-    monkeypatch.setattr(module, "BEATS", 30_000)
+    monkeypatch.setattr(module, "MIN_HEARTBEATS_WHILE_HIDDEN", 30_000)
 
     def respond(delivery: Delivery) -> None:
         deliveries.failures = 1
         with suppress(SendFailed):
             while True:
                 # Until the beat has failed; the test's time-out ends it otherwise.
-                delivery.still_ours()
+                delivery.require_hidden()
 
     responder.respond = respond  # type: ignore[method-assign]
     answer = module.handler({"Records": [record("a")]}, CONTEXT)
     assert answer == {"batchItemFailures": [{"itemIdentifier": "id-a"}]}
 
 
-def test_a_buried_delivery_is_unchanged_and_its_reason_stands_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_lettered_body_is_unchanged_and_its_reason_is_an_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, Any]] = []
     client = SimpleNamespace(send_message=lambda **named: sent.append(named))
     monkeypatch.setattr("message_buffer.aws.clients.client", lambda _service: client)
@@ -159,13 +158,13 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
         read_batch(json.dumps(body), FakeObjects())
 
 
-def test_an_event_of_a_version_before_lanes_is_of_the_main_one() -> None:
+def test_an_event_of_a_version_before_lanes_is_of_the_valkey_lane() -> None:
     body = json.loads(event("b-1", 1, "Hey"))
     del body["detail"]["lane"]
     assert read_batch(json.dumps(body), FakeObjects()).lane == "debounce"
 
 
-def test_a_batch_that_no_assistant_could_be_told_of_is_refused_before_it_is_fetched() -> None:
+def test_a_batch_too_large_for_any_assistant_is_refused_before_it_is_fetched() -> None:
     body = json.loads(event("b-1", 1, ""))
     reference = {"bucket": FakeObjects.bucket, "key": "batches/b-1.json", "bytes": 64_000_000}
     body["detail"] |= {"messages": [], "messagesRef": reference}
@@ -174,12 +173,12 @@ def test_a_batch_that_no_assistant_could_be_told_of_is_refused_before_it_is_fetc
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\x00\t"])
-def test_what_has_nothing_to_read_is_told_by_its_kind(text: str) -> None:
+def test_a_message_without_readable_text_is_named_by_its_type(text: str) -> None:
     assert read_batch(event("b-1", 1, text), FakeObjects()).text == "[text]"
 
 
 @pytest.mark.parametrize("body", ["{", "[" * 200_000, "null", '{"detail": []}'])
-def test_what_is_no_event_is_malformed(body: str) -> None:
+def test_a_body_that_is_no_event_is_malformed(body: str) -> None:
     with pytest.raises(MalformedEvent):
         read_batch(body, FakeObjects())
 
@@ -190,7 +189,7 @@ def test_what_is_no_event_is_malformed(body: str) -> None:
      {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
      {"lane": "third"}, {"lane": []}],
 )  # fmt: skip
-def test_what_does_not_keep_to_the_schema_is_malformed(change: dict[str, Any]) -> None:
+def test_an_event_that_breaks_the_schema_is_malformed(change: dict[str, Any]) -> None:
     body = json.loads(event("b-1", 1, "a secret word"))
     body["detail"] |= change
     with pytest.raises(MalformedEvent) as raised:
@@ -208,28 +207,30 @@ def turns(*texts: str) -> list[Turn]:
 def test_the_newest_turns_fit_the_budget_and_the_question_always_does() -> None:
     before = turns("x" * 300, "y" * 30, "z" * 30)
     asked = turns("q" * 300)
-    told = within_budget(before, asked, most_tokens=123)
-    assert [turn.text[0] for turn in told] == ["y", "z", "q"]
-    assert within_budget(before, asked, most_tokens=1) == asked
+    chosen = fit_into_budget(before, asked, max_tokens=123)
+    assert [turn.text[0] for turn in chosen] == ["y", "z", "q"]
+    assert fit_into_budget(before, asked, max_tokens=1) == asked
 
 
-def test_models_are_told_turns_that_alternate_and_begin_with_the_user() -> None:
+def test_models_get_turns_that_alternate_and_begin_with_the_user() -> None:
     spoken = [Turn("assistant", "a", 1, "b"), Turn("user", "b", 2, "b"), Turn("user", "c", 3, "b")]
-    assert [(turn.role, turn.text) for turn in alternating(spoken)] == [("user", "b\nc")]
+    assert [(turn.role, turn.text) for turn in alternate(spoken)] == [("user", "b\nc")]
 
 
-def test_what_cannot_be_written_does_not_get_into_the_history() -> None:
-    assert shortened("a\x00\x1b\nb\ud83d") == "a\nb?"
+def test_characters_that_cannot_be_stored_do_not_get_into_the_history() -> None:
+    assert shorten("a\x00\x1b\nb\ud83d") == "a\nb?"
 
 
 def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
     for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
-        huge = [turn._replace(text=shortened(text)) for turn in turns(*["t"] * 60)]
-        assert all(len(turn.text.encode()) <= MOST_TURN_BYTES for turn in huge)
-        found = kept(huge)
-        assert found.rolled + found.recent == huge
+        huge = [turn._replace(text=shorten(text)) for turn in turns(*["t"] * 60)]
+        assert all(len(turn.text.encode()) <= MAX_TURN_BYTES for turn in huge)
+        found = trim(huge)
+        assert found.older + found.recent == huge
         recent = sum(len(json.dumps(turn, ensure_ascii=False).encode()) for turn in found.recent)
-        parked = len(json.dumps([shortened(text, MOST_PARKED_BYTES)] * 2 * MOST_PARKED, ensure_ascii=False).encode())
+        parked = len(
+            json.dumps([shorten(text, MAX_PARKED_TEXT_BYTES)] * 2 * MAX_PARKED_BATCHES, ensure_ascii=False).encode()
+        )
         assert recent + parked < 350_000
 
 
@@ -245,10 +246,10 @@ def world(new_table: Tables) -> World:
 
 @pytest.fixture
 def ask(world: World) -> Answer:
-    desk = OperatorCommands(
+    commands = OperatorCommands(
         table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms
     )
-    return lambda operation, **fields: desk.answer(
+    return lambda operation, **fields: commands.run(
         {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}
     )
 
@@ -277,9 +278,7 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert shown["status"] == "reply_sent"
 
 
-def test_who_is_not_known_has_no_history_and_does_not_become_known_by_being_handed_back(
-    world: World, ask: Answer
-) -> None:
+def test_an_unknown_conversation_has_no_history_and_a_hand_back_creates_no_record(world: World, ask: Answer) -> None:
     assert ask("handback")["ok"]
     assert world.item() is None
     assert ask("history")["result"]["turns"] == []
@@ -290,7 +289,7 @@ def test_who_is_not_known_has_no_history_and_does_not_become_known_by_being_hand
     [{"operation": "drop"}, {"operation": "handoff"}, {"operation": "handoff", "forMs": 0},
      {"operation": "history", "conversation": "x"}],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_in_a_sentence(fields: dict[str, Any], ask: Answer) -> None:
+def test_an_invalid_command_is_refused_in_a_sentence(fields: dict[str, Any], ask: Answer) -> None:
     operation = fields.pop("operation")
     answer = ask(operation, **fields)
     assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
@@ -309,7 +308,7 @@ class FakeAdmin:
 
 def test_the_gate_is_asked_of_the_admin_function() -> None:
     admin = FakeAdmin({"ok": True, "result": {"current": 3, "newer": True}})
-    assert MessageBuffer(admin, "admin", by="responder").newest(BATCH) == 3
+    assert BufferClient(admin, "admin", by="responder").newest_generation(BATCH) == 3
     asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
     assert admin.asked == [("admin", asked)]
 
@@ -317,7 +316,7 @@ def test_the_gate_is_asked_of_the_admin_function() -> None:
 def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
     admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(Busy):
-        MessageBuffer(admin, "admin", by="responder").newest(BATCH)
+        BufferClient(admin, "admin", by="responder").newest_generation(BATCH)
 
 
 # -- secrets ---------------------------------------------------------------------------------------
@@ -344,7 +343,7 @@ def test_credentials_are_kept_for_a_while_and_an_old_answer_is_better_than_none(
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert store.of("telegram", "bot") == {}
     assert secrets.reads == 1
-    now_ms, secrets.is_away = LIFE_MS + 1, True
+    now_ms, secrets.is_away = SECRET_LIFE_MS + 1, True
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert secrets.reads == 2
 
@@ -363,7 +362,7 @@ def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() ->
     assert of("instagram") is None
 
 
-# -- what is not told ------------------------------------------------------------------------------
+# -- what is not logged ----------------------------------------------------------------------------
 
 WORDS = ("zebra", "giraffe", "s3cret")
 
@@ -377,9 +376,8 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"responder-{gate}-{step}")
     monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer/test")
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
-    world = World(new_table(), gate=gate, typing_indicator=True)
     telemetry = Telemetry()
-    monkeypatch.setattr(world.responder, "_telemetry", telemetry)
+    world = World(new_table(), telemetry=telemetry, gate=gate, typing_indicator=True)
     world.assistant.says = "a giraffe"
     world.emit("b-1", 1, "a zebra")
 
@@ -394,8 +392,8 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     world.queue[-1] = world.queue[-1]._replace(body='{"detail": "zebra"}')
     world.run()
     telemetry.flush()
-    told = capsys.readouterr()
-    assert "tried again" in told.out
-    assert "given up" in told.out
+    written = capsys.readouterr()
+    assert "tried again" in written.out
+    assert "given up" in written.out
     for word in WORDS:
-        assert word not in told.out + told.err
+        assert word not in written.out + written.err

@@ -1,4 +1,4 @@
-"""Every step of a reply, failing before and after it was done, by an error or by the end of the process."""
+"""Each step of a reply fails, before and after it is done, by an error or by the end of the process."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ QUESTION = "Where is it?"
 ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
-    "acquire", "outbox", "tenant_settings", "newest", "answer", "plan",
-    "newest", "mark", "send", "mark", "mark", "send", "mark", "finish",
+    "acquire", "outbox", "tenant_settings", "newest_generation", "answer", "plan",
+    "newest_generation", "mark", "send", "mark", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_whatever_step_fails_nothing_is_sent_twice_and_all_is_recorded_once(
     assert at_work.sender.sent == [text for text in PARTS if text in at_work.sender.sent], "in order, and once"
     missing = len(PARTS) - len(at_work.sender.sent)
     unconfirmed = at_work.telemetry.counts.get("UnconfirmedSends", 0)
-    # A part may be out although nobody confirmed it; one that is missing is never passed over in silence.
+    # An unconfirmed part may be out. A part that is missing is always counted as unconfirmed.
     assert missing <= unconfirmed <= 1
     assert at_work.turns() == ANSWERED
     assert (at_work.status(), at_work.is_free()) == ("reply_sent", True)
@@ -72,7 +72,7 @@ def test_whatever_step_fails_nothing_is_sent_twice_and_all_is_recorded_once(
         ("send", "before", False, 2),  # refused for now: nothing was sent, and so it is tried again
     ],
 )
-def test_what_nobody_confirmed_is_counted_and_not_repeated(
+def test_an_unconfirmed_part_is_counted_and_not_repeated(
     step: str, when: str, kills: bool, sent: int, world: Callable[..., World]
 ) -> None:
     at_work = world(gate="discard_and_merge")
@@ -91,7 +91,7 @@ def test_a_batch_that_is_delivered_again_is_answered_once(world: Callable[..., W
     at_work.run()
     assert at_work.sender.sent == PARTS
     assert at_work.turns() == ANSWERED
-    assert len(at_work.telemetry.said("answered before")) == 2
+    assert len(at_work.telemetry.said("batch was finished before")) == 2
     assert (at_work.status(), at_work.is_free()) == ("reply_sent", True)
 
 
@@ -115,7 +115,7 @@ def test_two_batches_of_one_conversation_are_not_worked_on_at_the_same_time(worl
     assert at_work.sender.sent == [*PARTS, *PARTS]
 
 
-def test_who_lost_the_conversation_changes_nothing_any_more(world: Callable[..., World]) -> None:
+def test_a_run_that_lost_the_conversation_changes_nothing(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
 
@@ -132,7 +132,7 @@ def test_who_lost_the_conversation_changes_nothing_any_more(world: Callable[...,
     assert at_work.is_free()
 
 
-def test_who_lost_the_conversation_while_it_sent_does_not_go_on_sending(world: Callable[..., World]) -> None:
+def test_a_run_that_lost_the_conversation_while_it_sent_stops_sending(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
 
@@ -149,7 +149,7 @@ def test_who_lost_the_conversation_while_it_sent_does_not_go_on_sending(world: C
     assert at_work.turns() == ANSWERED
 
 
-def test_what_fails_for_good_is_put_aside_with_its_reason(world: Callable[..., World]) -> None:
+def test_a_final_failure_becomes_a_dead_letter_with_its_reason(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
 
@@ -171,7 +171,7 @@ def test_what_fails_for_good_is_put_aside_with_its_reason(world: Callable[..., W
     assert len(at_work.assistant.prompts) == 1
 
 
-def test_what_fails_again_and_again_waits_longer_and_is_given_up(world: Callable[..., World]) -> None:
+def test_repeated_failures_wait_longer_and_are_given_up(world: Callable[..., World]) -> None:
     at_work = world(max_attempts=4)
     at_work.emit("b-1", 1)
 
@@ -188,7 +188,7 @@ def test_what_fails_again_and_again_waits_longer_and_is_given_up(world: Callable
 
 
 @pytest.mark.parametrize("body", ["", "[]", "{}", '{"detail-type": "messages.amended", "detail": {}}'])
-def test_what_is_no_event_is_put_aside_at_once(body: str, world: Callable[..., World]) -> None:
+def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(body: str, world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
     at_work.queue[0] = at_work.queue[0]._replace(body=body)
@@ -223,7 +223,7 @@ def test_a_part_is_not_begun_when_too_little_time_is_left(world: Callable[..., W
         ({}, {"allowedChannels": ["telegram"]}, "channel_not_allowed", 0),
     ],
 )
-def test_what_is_not_to_be_answered_is_told_and_remembered(
+def test_a_withheld_batch_is_published_and_kept_in_the_history(
     options: dict[str, Any], settings: dict[str, Any], reason: str, holds: int, world: Callable[..., World]
 ) -> None:
     at_work = world(**options)
@@ -243,7 +243,7 @@ def test_what_is_not_to_be_answered_is_told_and_remembered(
 @pytest.mark.parametrize("when", ["before", "after"])
 # acquire, outbox, tenant_settings, hold, publish, finish
 @pytest.mark.parametrize("number", range(6))
-def test_whatever_step_fails_what_is_withheld_is_told_and_remembered_once(
+def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     number: int, when: str, kills: bool, world: Callable[..., World]
 ) -> None:
     at_work = world()
@@ -265,7 +265,7 @@ def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Ca
     assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1
 
 
-def test_a_stage_may_answer_only_those_it_knows(world: Callable[..., World]) -> None:
+def test_a_stage_may_answer_known_conversations_only(world: Callable[..., World]) -> None:
     at_work = world(unknown_conversation="drop")
     at_work.emit("b-1", 1)
     at_work.run()
@@ -277,7 +277,7 @@ def test_a_stage_may_answer_only_those_it_knows(world: Callable[..., World]) -> 
     assert at_work.sender.sent == PARTS
 
 
-def test_who_has_been_handed_to_a_human_is_not_answered_but_kept_for_later(world: Callable[..., World]) -> None:
+def test_a_conversation_handed_to_a_human_is_not_answered_but_kept_for_later(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.table.hand_off(NAME, until_ms=at_work.now_ms + 7_000, now_ms=at_work.now_ms)
     at_work.emit("b-1", 1)
@@ -287,10 +287,10 @@ def test_who_has_been_handed_to_a_human_is_not_answered_but_kept_for_later(world
     at_work.emit("b-2", 2, "Still there?")
     at_work.run()
     assert at_work.sender.sent == PARTS
-    assert at_work.assistant.last_told == [("user", f"{QUESTION}\nStill there?")]
+    assert at_work.assistant.last_prompt == [("user", f"{QUESTION}\nStill there?")]
 
 
-def test_what_a_tenant_and_a_conversation_set_goes_before_the_stage(world: Callable[..., World]) -> None:
+def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.put_settings("tenant:default", {"instructions": "Be brief.", "model": "the-tenants"})
     at_work.put_settings(NAME, {"model": "its-own"})
@@ -314,14 +314,14 @@ def test_old_turns_leave_the_record_and_none_is_lost(world: Callable[..., World]
         at_work.run()
     record = at_work.table.read(NAME)
     assert record
-    assert record.rolled > 0
+    assert record.older_turn_count > 0
     older = at_work.table.older_turns(NAME, limit=200)
-    said = [turn["text"] for turn in [*older, *record.turns] if turn["role"] == "user"]
+    said = [turn.text for turn in [*older, *record.turns] if turn.role == "user"]
     assert said == [f"question {number}" for number in range(40)]
-    assert len(at_work.assistant.last_told) < 20, "an assistant is told what fits"
+    assert len(at_work.assistant.last_prompt) < 20, "an assistant gets as many turns as fit"
 
 
-def test_what_is_settled_keeps_no_words_in_the_outbox_and_expires(world: Callable[..., World]) -> None:
+def test_the_outbox_of_a_finished_batch_has_no_words_and_expires(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
     at_work.run()
@@ -331,7 +331,7 @@ def test_what_is_settled_keeps_no_words_in_the_outbox_and_expires(world: Callabl
     assert "today" not in str(outbox)
 
 
-def test_an_acquisition_whose_answer_was_lost_keeps_nobody_waiting(world: Callable[..., World]) -> None:
+def test_an_acquisition_whose_answer_was_lost_delays_no_later_run(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.steps.fail_at = (0, "after", False)
     at_work.emit("b-1", 1)

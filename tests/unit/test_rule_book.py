@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from message_buffer.errors import InvalidRules, SendFailed
+from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.layers import Owner, Rules
-from message_buffer.rules.rule_book import CHECK_MS, RuleBook, account_scope, read_scope, scopes_of
+from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, scopes_of
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 
@@ -23,7 +24,7 @@ class Scene:
     def silence_ms(self, conversation: ConversationId = ACME, agent: str | None = None) -> int:
         return self.book.for_conversation(conversation, agent).rules.silence_ms
 
-    def later(self, ms: int = CHECK_MS) -> None:
+    def later(self, ms: int = MIN_MS_BETWEEN_RULES_CHECKS) -> None:
         self.clock.advance(ms)
 
 
@@ -67,7 +68,7 @@ def test_names_with_slashes_make_no_scope_of_somebody_else() -> None:
 # -- how fast, and how often -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after_ms", range(0, CHECK_MS, 500))
+@pytest.mark.parametrize("after_ms", range(0, MIN_MS_BETWEEN_RULES_CHECKS, 500))
 def test_a_change_is_live_within_ten_seconds_wherever_between_two_looks_it_comes(scene: Scene, after_ms: int) -> None:
     scene.silence_ms()
     scene.later(after_ms)

@@ -8,18 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidRules
-from message_buffer.rules.layers import (
-    COUNT_LIMIT,
-    PRESETS,
-    RULE_FIELDS,
-    SILENCE_LIMIT_MS,
-    Owner,
-    PresetName,
-    RuleLayer,
-    Rules,
-    resolve_rules,
-)
-from message_buffer.rules.timing import WAIT_LIMIT_MS, Timing
+from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH, MAX_SILENCE_MS, MAX_WAIT_MS
+from message_buffer.rules.layers import PRESETS, RULE_FIELDS, Owner, PresetName, RuleLayer, Rules, resolve_rules
+from message_buffer.rules.timing import Timing
 
 MILLISECONDS = [
     "silenceMs",
@@ -112,8 +103,8 @@ def test_negative_values_are_refused(field: str, value: int) -> None:
 @pytest.mark.case(9)
 @pytest.mark.parametrize(
     ("field", "limit"),
-    [(field, WAIT_LIMIT_MS if field == "maxWaitMs" else SILENCE_LIMIT_MS) for field in MILLISECONDS]
-    + [(field, COUNT_LIMIT) for field in COUNTS],
+    [(field, MAX_WAIT_MS if field == "maxWaitMs" else MAX_SILENCE_MS) for field in MILLISECONDS]
+    + [(field, MAX_MESSAGES_IN_A_BATCH) for field in COUNTS],
 )
 def test_huge_values_are_refused_with_the_limit(field: str, limit: int) -> None:
     [problem] = refusal({field: limit + 1})
@@ -126,14 +117,14 @@ def test_huge_values_are_refused_with_the_limit(field: str, limit: int) -> None:
 @pytest.mark.case(9)
 def test_the_limits_themselves_are_accepted() -> None:
     rules = Rules(
-        silence_ms=SILENCE_LIMIT_MS,
-        typing_inference_ms=SILENCE_LIMIT_MS,
-        vip_silence_ms=SILENCE_LIMIT_MS,
-        max_wait_ms=WAIT_LIMIT_MS,
-        max_messages=COUNT_LIMIT,
-        min_messages=COUNT_LIMIT,
+        silence_ms=MAX_SILENCE_MS,
+        typing_inference_ms=MAX_SILENCE_MS,
+        vip_silence_ms=MAX_SILENCE_MS,
+        max_wait_ms=MAX_WAIT_MS,
+        max_messages=MAX_MESSAGES_IN_A_BATCH,
+        min_messages=MAX_MESSAGES_IN_A_BATCH,
         adaptive_floor_ms=1,
-        adaptive_ceiling_ms=SILENCE_LIMIT_MS,
+        adaptive_ceiling_ms=MAX_SILENCE_MS,
         adaptive=True,
     )
     assert rules.timing.max_wait_ms == 24 * 3600 * 1000
@@ -319,7 +310,7 @@ def test_min_messages_always_come_with_a_bound() -> None:
 
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
-    assert rules.timing.for_scripts == (1, 2, 30, 4, 3, "", "")
+    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "")
     assert Timing._fields[:-1] == (
         "silence_ms",
         "typing_ms",
@@ -700,7 +691,7 @@ def test_a_vips_message_waits_for_nothing_else() -> None:
 
 
 def test_no_part_of_an_album_ends_a_batch_by_its_count() -> None:
-    assert timing_of(Rules(max_messages=3), in_album=True).max_messages == COUNT_LIMIT
+    assert timing_of(Rules(max_messages=3), in_album=True).max_messages == MAX_MESSAGES_IN_A_BATCH
 
 
 def test_an_owner_is_checked_as_rules_are() -> None:

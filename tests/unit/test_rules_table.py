@@ -9,7 +9,8 @@ from botocore.stub import Stubber
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, RulesConflict, SendFailed
-from message_buffer.rules.rules_table import MAX_RULES_BYTES, TRIES, RulesTable, StoredRules
+from message_buffer.limits import MAX_RULES_BYTES, MAX_RULES_WRITES
+from message_buffer.rules.rules_table import RulesTable, StoredRules
 
 Item = dict[str, Any]
 
@@ -36,12 +37,12 @@ def finds(stub: Stubber, scope: str, found: Item | None) -> None:
 
 
 def bump(version: int, *, before: int) -> Item:
-    names = {"#v": "version"}
+    names = {"#version": "version"}
     condition: Item = (
-        {"ConditionExpression": "#v = :v", "ExpressionAttributeNames": names,
-         "ExpressionAttributeValues": {":v": {"N": str(before)}}}
+        {"ConditionExpression": "#version = :version", "ExpressionAttributeNames": names,
+         "ExpressionAttributeValues": {":version": {"N": str(before)}}}
         if before
-        else {"ConditionExpression": "attribute_not_exists(#v)", "ExpressionAttributeNames": names}
+        else {"ConditionExpression": "attribute_not_exists(#version)", "ExpressionAttributeNames": names}
     )  # fmt: skip
     return {"Put": {"TableName": "t", "Item": item("!version", version), **condition}}
 
@@ -93,7 +94,7 @@ def test_rules_replace_those_that_their_writer_read(stub: Stubber) -> None:
 def test_rules_that_somebody_else_changed_are_not_replaced(stub: Stubber, stored: Item | None) -> None:
     finds(stub, "!version", item("!version", 8))
     finds(stub, "stage", stored)
-    with pytest.raises(RulesConflict, match="the rules of stage are no longer those that were read"):
+    with pytest.raises(RulesConflict, match="the rules of stage have changed since they were read"):
         RulesTable("t").put("stage", {}, by="op", at_ms=5, expected_version=3)
 
 
@@ -108,7 +109,7 @@ def test_a_write_that_another_one_crossed_is_tried_again_on_what_it_left(stub: S
 
 
 def test_who_never_comes_through_is_told(stub: Stubber) -> None:
-    for _ in range(TRIES):
+    for _ in range(MAX_RULES_WRITES):
         finds(stub, "!version", item("!version", 8))
         finds(stub, "stage", None)
         stub.add_client_error("transact_write_items", "TransactionCanceledException")

@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from message_buffer.errors import ScriptInvariantBroken
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, InvalidHeader, Script, load_script, parse_script
-from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.lanes.valkey.scripts import (
+    LUA_DIRECTORY,
+    InvalidHeader,
+    InvalidInclude,
+    Script,
+    expand_includes,
+    load_script,
+    on_one_line,
+    parse_script,
+)
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS
 
 NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000
@@ -20,48 +30,52 @@ NOW_MS = 1_700_000_000_000
 RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
-MOST_LINES = 60
-MOST_LINES_OF = {"buffer_message": 105}
+MAX_LINES = 60
+MAX_LINES_OF = {"buffer_message": 105}
+
+# Keys whose name in the code is another than on the server.
+CALLED = {"held": "holds"}
 
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {
     "claim_due": "the processor itself, which is told the next due time",
     "return_claim": "the processor itself; it wakes itself if it planned to sleep longer",
-    "hold_buffer": "what is held is due later, never sooner, and the watchdog passes before",
 }
 
 every_script = pytest.mark.parametrize("name", NAMES)
 
 
 class Source:
+    """A script as its file has it, and its code with the includes in their places."""
+
     def __init__(self, name: str) -> None:
         self.script = load_script(name)
-        lines = self.script.source.decode().splitlines()
-        end = next(n for n, line in enumerate(lines) if not line.startswith("--"))
-        self.header, body = lines[:end], lines[end:]
-        while not body[0]:
-            body = body[1:]
-        naming = 0
-        while body[naming].startswith(("local ", "  ", "--")):
-            naming += 1
-        self.naming, self.code = body[:naming], body[naming:]
-        self.body = body
+        self.lines = (LUA_DIRECTORY / f"{name}.lua").read_text("utf-8").splitlines()
+        self.expanded = self.script.source.decode().splitlines()
+        begin = next(n for n, line in enumerate(self.lines) if not line.startswith("--"))
+        self.header = self.lines[:begin]
+        while not self.lines[begin]:
+            begin += 1
+        end = begin
+        while self.lines[end].startswith(("local ", "  ", "--")):
+            end += 1
+        self.body, self.naming, self.code = self.lines[begin:], self.lines[begin:end], self.expanded[end:]
+
+    @property
+    def includes(self) -> dict[str, int]:
+        """Each include's name with the index of the line that names it."""
+        found = ((re.fullmatch(r" *-- include (\w+)(: .+)?", line), n) for n, line in enumerate(self.lines))
+        return {match[1]: n for match, n in found if match}
+
+    def wanted(self, include: str) -> set[str]:
+        """The functions that it includes by name."""
+        return set(re.findall(r"\w+", self.lines[self.includes[include]].partition(": ")[2]))
 
     @property
     def code_text(self) -> str:
         """Without comments, and with each call written out: some scripts keep redis.call in a local."""
         lines = [line.partition(" -- ")[0] for line in self.code if not line.lstrip().startswith("--")]
         return re.sub(r"(?<![\w.])call\(", "redis.call(", "\n".join(lines))
-
-    def block(self, name: str) -> list[str] | None:
-        """The lines between `begin name` and `end name`, without the indentation they share."""
-        marks = [n for n, line in enumerate(self.body) if re.match(rf"\s*-- (begin|end) {name}\b", line)]
-        if not marks:
-            return None
-        begin, end = marks
-        indent = len(self.body[begin]) - len(self.body[begin].lstrip())
-        assert all(line.startswith(" " * indent) for line in self.body[begin : end + 1])
-        return [line[indent:] for line in self.body[begin : end + 1]]
 
     def calls(self) -> list[str]:
         """The text of each redis.call(…), nested parentheses included."""
@@ -96,7 +110,7 @@ def test_a_script_begins_with_what_it_needs_answers_and_keeps(name: str) -> None
     for part in ("-- KEYS[1]", "-- ARGV[1]", "-- Returns  {", "-- Repeat   ", "-- Keeps    "):
         assert part in header
     for line in header.splitlines()[2:]:
-        assert re.match(r"-- (KEYS\[\d+\]|ARGV\[\d+\]|Returns|Repeat|Keeps) +\S", line), line
+        assert re.match(r"-- (KEYS\[\d+\]|ARGV\[\d+\]|Returns|Repeat|Keeps|       ) +\S", line), line
 
 
 @every_script
@@ -123,7 +137,7 @@ def test_keys_and_arguments_are_called_in_the_code_what_the_header_calls_them(na
     source = Source(name)
     names = locals_of(source)
     for n, kind in enumerate(source.script.keys, 1):
-        assert names[f"KEYS[{n}]"] == f"{kind.removesuffix(':<id>')}_key"
+        assert names[f"KEYS[{n}]"] == f"{CALLED.get(kind, kind.removesuffix(':<id>'))}_key"
     for n, argument in enumerate(source.script.args, 1):
         called = names[f"ARGV[{n}]"]
         assert argument.endswith(called) or called == argument.removesuffix("_ms") or called == "due_at"
@@ -149,17 +163,25 @@ def test_every_key_a_command_names_is_declared(name: str) -> None:
 @every_script
 def test_the_words_of_the_header_are_the_words_the_code_answers(name: str) -> None:
     source = Source(name)
-    assert {word.encode() for word in source.words()} == source.script.words
+    returns = "\n".join(source.header).partition("-- Returns")[2].partition("-- Repeat")[0]
+    assert source.words() == set(re.findall(r'"([A-Z_]+)"', returns))
+    assert source.script.words <= {word.encode() for word in source.words()}
 
 
 @every_script
 def test_a_script_is_short_enough_to_be_read_at_once(name: str) -> None:
-    assert len(Source(name).body) <= MOST_LINES_OF.get(name, MOST_LINES)
+    assert len(Source(name).body) <= MAX_LINES_OF.get(name, MAX_LINES)
 
 
 @every_script
 def test_a_line_fits_the_screen(name: str) -> None:
     assert [line for line in Source(name).body if len(line) > 140] == []
+
+
+@every_script
+def test_only_includes_and_the_hot_path_know_the_places_of_an_open_buffer(name: str) -> None:
+    text = "\n".join(Source(name).body)
+    assert name == "buffer_message" or not re.search(r"\bsub\(buffer\b", text)
 
 
 @every_script
@@ -184,14 +206,121 @@ def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
             assert re.match(r"redis\.call\('PEXPIRE', (conv|seen|emitted)_key, .*seen_ms\)", call), call
 
 
-# -- blocks that several scripts share -------------------------------------------------------------
+# -- what several scripts include ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("block", "least"), [("wanted", 6), ("find", 2)])
-def test_a_shared_block_is_the_same_in_every_script_letter_for_letter(block: str, least: int) -> None:
-    copies = {name: lines for name in NAMES if (lines := Source(name).block(block))}
-    assert len(copies) >= least
-    assert len({tuple(lines) for lines in copies.values()}) == 1, sorted(copies)
+INCLUDES = sorted(path.stem for path in (LUA_DIRECTORY / "include").glob("*.lua"))
+LUA_WORDS = {
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not", "or",
+    "return", "then", "true",
+}  # fmt: skip
+LIBRARY = {"redis", "string", "math", "ipairs", "tonumber", "unpack"}
+
+every_include = pytest.mark.parametrize("include", INCLUDES)
+
+
+class IncludeSource:
+    def __init__(self, name: str) -> None:
+        text = (LUA_DIRECTORY / "include" / f"{name}.lua").read_text("utf-8")
+        self.lines = text.splitlines()
+        self.code = on_one_line(name, text)
+        self.reads = self._named("Reads")
+        self.sets = self._named("Sets")
+        self.defines = self._named("Defines")
+
+    def _named(self, part: str) -> set[str]:
+        """The names that a line of the header lists; in `Sets` and `Defines` each is followed by what it is."""
+        found = [line.removeprefix(f"-- {part}") for line in self.lines if line.startswith(f"-- {part} ")]
+        if part == "Reads":
+            return set(re.findall(r"\w+", " ".join(found)))
+        return set(re.findall(r"(\w+)(?:\([\w, ]*\))?:", " ".join(found)))
+
+    @property
+    def free(self) -> set[str]:
+        """The names in its code that are neither its own nor Lua's."""
+        code = re.sub(r"'[^']*'", "", self.code)
+        named = set(re.findall(r"(?<![\w.])[a-z_]\w*", code))
+        own = re.findall(r"local function (\w+)", code)
+        for names in re.findall(r"(?:local(?! function)|for|function \w+\() ?([a-z_][\w, ]*)", code):
+            own += [name for name in re.findall(r"\w+", names.partition(" in ")[0]) if name not in LUA_WORDS]
+        return named - LUA_WORDS - LIBRARY - set(own)
+
+
+@every_include
+def test_an_include_names_what_it_takes_from_the_script_around_it(include: str) -> None:
+    source = IncludeSource(include)
+    assert source.free == source.reads | source.sets
+    assert set(re.findall(r"local function (\w+)", source.code)) == source.defines
+    assert source.sets or source.defines
+
+
+@every_script
+def test_a_script_knows_what_its_includes_read_before_they_read_it(name: str) -> None:
+    source = Source(name)
+    for include, at in source.includes.items():
+        before = "\n".join(source.lines[:at])
+        known = set(re.findall(r"\w+", " ".join(re.findall(r"\blocal ([\w, ]+)", before))))
+        assert IncludeSource(include).reads | IncludeSource(include).sets <= known
+
+
+@every_include
+def test_a_function_of_an_include_stands_alone(include: str) -> None:
+    source = IncludeSource(include)
+    text = (LUA_DIRECTORY / "include" / f"{include}.lua").read_text("utf-8")
+    for function in source.defines:
+        alone = on_one_line(include, text, [function])
+        assert alone in source.code
+        assert set(re.findall(r"\w+", alone)) & source.defines == {function}
+
+
+@every_script
+def test_a_script_includes_the_functions_that_it_calls_and_no_other(name: str) -> None:
+    source = Source(name)
+    code = "\n".join(line for n, line in enumerate(source.lines) if n not in source.includes.values())
+    for include in INCLUDES:
+        called = {function for function in IncludeSource(include).defines if re.search(rf"\b{function}\(", code)}
+        assert called == (source.wanted(include) if include in source.includes else set())
+
+
+@every_include
+def test_what_is_included_is_shared(include: str) -> None:
+    assert len([name for name in NAMES if include in Source(name).includes]) > 1
+
+
+@every_include
+def test_a_line_of_an_include_fits_the_screen(include: str) -> None:
+    assert [line for line in IncludeSource(include).lines if len(line) > 140] == []
+
+
+@every_script
+def test_an_include_leaves_every_line_where_the_file_has_it(name: str) -> None:
+    source = Source(name)
+    assert len(source.expanded) == len(source.lines)
+    included = set(source.includes.values())
+    for n, (line, expanded) in enumerate(zip(source.lines, source.expanded, strict=True)):
+        assert n in included or line == expanded
+
+
+def test_only_the_loader_reads_the_files_of_scripts() -> None:
+    """A second reader would run another text: without the includes."""
+    repository = LUA_DIRECTORY.parent
+    rooms = [path.parent for path in repository.glob("*/__init__.py")]
+    assert repository / "bench" in rooms
+    reading = {
+        path.relative_to(repository).as_posix()
+        for room in rooms
+        for path in room.rglob("*.py")
+        # It reads every file of the repository, and runs none.
+        if path.name != "test_glossary.py"
+        and re.search(r"LUA_DIRECTORY|\.lua\b", text := path.read_text("utf-8"))
+        and re.search(r"\.read_(text|bytes)\(|(?<![\w.])open\(", text)
+    }
+    # The loader, and the tests of it: of its headers, and of errors that are planted into a copy.
+    assert reading == {
+        "message_buffer/lanes/valkey/scripts.py",
+        "tests/integration/test_includes.py",
+        "tests/unit/test_scripts.py",
+    }
 
 
 @every_script
@@ -201,7 +330,7 @@ def test_whoever_schedules_asks_for_a_processor(name: str) -> None:
     if name in SCHEDULES_FOR_ITSELF:
         assert schedules, "no reason needed any more"
     elif schedules:
-        assert source.block("wanted")
+        assert "start_or_wake" in source.includes
 
 
 @every_script
@@ -220,27 +349,28 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Script, list[bytes], tuple[Any, ...]]] = []
+        self.answer: list[Any] = []
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Any, ...]) -> list[Any]:
         self.asked.append((script, keys, args))
-        form = re.search(r"Returns +\{(.*?)\}", script.source.decode())
+        form = re.search(r"Returns +\{(.*?)\}", script.source.decode().replace("\n--  ", ""))
         assert form
-        items = [item for item in form[1].split(", ") if not item.endswith("...")]
+        items = [item for item in re.split(r", (?![^(]*\))", form[1]) if not item.endswith("...")]
         word = re.findall(r'"([A-Z_]+)"', items[0])[0]
-        return [word.encode(), *map(self._value, items[1:])]
+        return self.answer or [word.encode(), *map(self._value, items[1:])]
 
     @staticmethod
     def _value(item: str) -> bytes | int:
         if item.startswith("left_out"):
             return b"1 3"
-        return b"text" if re.search(r"_id|why|cursor|^state|^conversation$", item) else 7
+        return b"text" if re.search(r"_id|reason|cursor", item) else 7
 
 
 TIMING = Rules(adaptive=True).timing
 CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
     "take_batch": {"token": "t"},
-    "settle_batch": {"token": "t", "left_out": [3, 1]},
+    "exclude_messages": {"token": "t", "left_out": [3, 1]},
     "complete_batch": {"token": "t"},
     "retry_batch": {"token": "t", "retry_at_ms": NOW_MS},
     "flush_buffer": {},
@@ -277,7 +407,7 @@ EXPECTED = {
     "retry_at_ms": NOW_MS,
     "due_at_ms": NOW_MS,
     "extend_ms": 5,
-} | {name: value for name, value in StoreSettings()._asdict().items() if name.endswith("_ms")}
+} | {name: value for name, value in SETTINGS._asdict().items() if name.endswith("_ms")}
 
 
 def methods() -> set[str]:
@@ -294,7 +424,7 @@ def test_the_store_has_a_method_for_each_script_under_its_name() -> None:
 @pytest.mark.parametrize("method", CALLS)
 def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
     recorder = Recorder()
-    store = Store(recorder, clock=lambda: NOW_MS, new_call_id=lambda: "call")  # type: ignore[arg-type]
+    store = Store(recorder, SETTINGS, clock=lambda: NOW_MS, new_call_id=lambda: "call")  # type: ignore[arg-type]
     of_shard = "shard" in inspect.signature(getattr(Store, method)).parameters
     getattr(store, method)(0 if of_shard else "c", **CALLS[method])
     ((script, keys, args),) = recorder.asked
@@ -307,18 +437,57 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
         if name.endswith("_ms"):
             assert type(value) is int, name
     if "timing" in CALLS[method]:
-        first = script.args.index("silence_ms")
-        count = len(TIMING.for_scripts)
-        assert script.args[first : first + count] == TIMING._fields[:count]
-        assert args[first : first + count] == TIMING.for_scripts
+        sent = dict(zip(script.args, args, strict=True))
+        assert {name: sent[name] for name in TIMING.for_scripts} == TIMING.for_scripts
 
 
-def test_the_store_refuses_a_call_that_does_not_fit_the_header(tmp_path: Path) -> None:
+def test_what_the_scripts_take_of_the_timing_has_its_own_names() -> None:
+    timing = Timing(1, 2, 3, 4, 5, "now", "1 2 3", 8)
+    assert timing.for_scripts == {name: value for name, value in timing._asdict().items() if name != "window_ms"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [
+        ("-- a forgotten", "renew_lease takes now_ms, lease_id; unknown or missing: lease_ms"),
+        ("-- ARGV[3]  lease_word             str\n-- ARGV[4]", "unknown or missing: lease_word"),
+        ("-- ARGV[3]  another                int\n-- a former", "unknown or missing: another, lease_ms"),
+    ],
+)
+def test_the_store_refuses_a_call_that_does_not_fit_the_header(tmp_path: Path, declared: str, complaint: str) -> None:
     text = (LUA_DIRECTORY / "renew_lease.lua").read_text("utf-8")
-    (tmp_path / "renew_lease.lua").write_text(text.replace("-- ARGV[3]", "-- a forgotten"), "utf-8")
-    store = Store(Recorder(), scripts=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ScriptInvariantBroken, match="renew_lease takes 2 arguments, not 3"):
+    (tmp_path / "renew_lease.lua").write_text(text.replace("-- ARGV[3]", declared), "utf-8")
+    store = Store(Recorder(), SETTINGS, scripts=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ScriptInvariantBroken, match=complaint):
         store.renew_lease(0, "l")
+
+
+def test_arguments_go_where_the_header_has_them_in_whatever_order_the_store_names_them(tmp_path: Path) -> None:
+    text = (LUA_DIRECTORY / "renew_lease.lua").read_text("utf-8")
+    swapped = text.replace("now_ms  ", "lease_ms", 1).replace("-- ARGV[3]  lease_ms", "-- ARGV[3]  now_ms  ")
+    (tmp_path / "renew_lease.lua").write_text(swapped, "utf-8")
+    recorder = Recorder()
+    store = Store(recorder, SETTINGS._replace(lease_ms=5), clock=lambda: NOW_MS, scripts=tmp_path)  # type: ignore[arg-type]
+    store.renew_lease(0, "l")
+    ((script, _, args),) = recorder.asked
+    assert script.args == ("lease_ms", "lease_id", "now_ms")
+    assert args == (5, "l", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("renew_lease", [b"RENEWED"]),
+        ("renew_lease", [b"RENEWED", 1, 2]),
+        ("claim_due", [b"CLAIMED"]),
+        ("claim_due", [b"CLAIMED", -1, b"c"]),
+    ],
+)
+def test_the_store_refuses_an_answer_that_does_not_fit_the_header(method: str, answer: list[Any]) -> None:
+    recorder = Recorder()
+    recorder.answer = answer
+    with pytest.raises(ScriptInvariantBroken, match=f"{method} answered a form that its header does not name"):
+        getattr(Store(recorder, SETTINGS), method)(0, "l")  # type: ignore[arg-type]
 
 
 # -- the loader ------------------------------------------------------------------------------------
@@ -329,7 +498,8 @@ GOOD = """\
 -- KEYS[1]  {b<shard>}:pending    zset  conversation -> due_at_ms
 -- KEYS[2]  {b<shard>}:conv:<id>  hash  state
 -- ARGV[1]  now_ms                int
--- Returns  {"DONE", 1} | {"NOT_DONE"}
+-- Returns  {"DONE" | "DONE_NOW", count, next_ms | -1, state = "UP" | "DOWN", names...}
+--          | {"PAGE", (name, at_ms)...} | {"NOT_DONE"}
 return {'DONE', 1}
 -- ARGV[2]  not_a_header          int
 """
@@ -339,7 +509,21 @@ def test_the_loader_reads_keys_arguments_and_words() -> None:
     script = parse_script("do_it", GOOD)
     assert script.keys == ("pending", "conv:<id>")
     assert script.args == ("now_ms",)
-    assert script.words == {b"DONE", b"NOT_DONE"}
+    assert script.pick({"now_ms": 5}) == (5,)
+    assert script.words == {b"DONE", b"DONE_NOW", b"PAGE", b"NOT_DONE"}
+
+
+def test_the_loader_reads_answers_by_the_names_of_the_header() -> None:
+    read = parse_script("do_it", GOOD).read
+    for word in (b"DONE", b"DONE_NOW"):
+        done = read[word]([word, 3, -1, b"UP", b"a", b"b"])
+        assert (done.word, done.count, done.next_ms, done.state, done.names) == (word, 3, -1, b"UP", [b"a", b"b"])
+    assert read[b"PAGE"]([b"PAGE", b"a", 1, b"b", 2]).rows == [(b"a", 1), (b"b", 2)]
+    assert read[b"PAGE"]([b"PAGE"]).rows == []
+    assert read[b"NOT_DONE"]([b"NOT_DONE"]) == (b"NOT_DONE",)
+    for short in ([b"DONE", 3, -1], [b"PAGE", b"a"], [b"NOT_DONE", 1]):
+        with pytest.raises((TypeError, ValueError)):
+            read[short[0]](short)  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -353,7 +537,10 @@ def test_the_loader_reads_keys_arguments_and_words() -> None:
         ("{b<shard>}:", "", "must name KEYS"),
         ("-- ARGV[1]  now_ms                int\n", "", "must name KEYS, ARGV"),
         ("-- Returns", "-- Answers", "what the script Returns"),
-        ('"DONE", 1} | {"NOT_DONE"', "1", "what the script Returns"),
+        ('{"DONE" |', '{count} | {"DONE" |', "an answer must begin with a word: {count}"),
+        ("count,", "the count,", "a part of the answer has no name: the count"),
+        ("(name, at_ms)", "(name, at ms)", "a part of the answer has no name: at ms"),
+        ('} | {"NOT_DONE"', '}, {"NOT_DONE"', "what it Returns must read"),
     ],
 )
 def test_the_loader_refuses_a_malformed_header(good: str, bad: str, complaint: str) -> None:
@@ -370,9 +557,76 @@ def test_a_shebang_goes_before_the_script_and_makes_it_another() -> None:
     plain, strict = load_script("renew_lease"), load_script("renew_lease", shebang="#!lua")
     assert strict.source == b"#!lua\n" + plain.source
     assert strict.sha != plain.sha
-    assert strict[3:] == plain[3:]
+    assert strict[3:7] == plain[3:7]
 
 
 def test_an_unknown_script_is_no_file() -> None:
     with pytest.raises(FileNotFoundError):
         load_script("no_such_script")
+
+
+# -- includes --------------------------------------------------------------------------------------
+
+
+def write_include(directory: Path, text: str) -> None:
+    (directory / "include").mkdir()
+    (directory / "include" / "shared.lua").write_text(text, "utf-8")
+
+
+def test_an_include_takes_one_line_without_its_comments(tmp_path: Path) -> None:
+    write_include(tmp_path, "-- shared: adds.\n\nlocal a = '-- \\' stays' -- goes\n  -- goes\n  b = a .. \"'\"\n")
+    text = expand_includes("s", "first\n  -- include shared\nlast\n", tmp_path)
+    assert text == "first\nlocal a = '-- \\' stays' b = a .. \"'\"\nlast\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--include shared",
+        "-- include: shared",
+        "-- include shared.lua",
+        "x = 1 -- include shared",
+        "-- include shared ",
+        "-- include shared:",
+        "-- include shared: f,g",
+        "-- include shared f",
+    ],
+)
+def test_a_line_that_only_looks_like_an_include_is_refused(tmp_path: Path, line: str) -> None:
+    write_include(tmp_path, "-- shared: adds.\nx = 1\n")
+    with pytest.raises(InvalidInclude, match=r"s\.lua: line 2 must read '-- include name'"):
+        expand_includes("s", f"first\n{line}\n", tmp_path)
+
+
+def test_an_include_gives_the_functions_that_are_wanted_of_it(tmp_path: Path) -> None:
+    shared = "-- shared: adds.\n\nlocal function f(a)\n  return a -- itself\nend\n\nlocal function g() return 1 end\n"
+    write_include(tmp_path, shared)
+    g = expand_includes("s", "-- include shared: g\nlast\n", tmp_path)
+    assert g == "local function g() return 1 end\nlast\n"
+    both = expand_includes("s", "-- include shared: g, f\nlast\n", tmp_path)
+    assert both == "local function g() return 1 end local function f(a) return a end\nlast\n"
+    with pytest.raises(InvalidInclude, match=r"include/shared\.lua: there is no function h, i$"):
+        expand_includes("s", "-- include shared: i, g, h\n", tmp_path)
+
+
+def test_an_include_that_is_missing_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInclude, match=r"s\.lua: line 1: there is no include/shared\.lua"):
+        expand_includes("s", "-- include shared\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("-- another: adds.", "the first line must read '-- shared: what it does'"),
+        ("-- shared: adds.\n-- include other", "an include includes nothing"),
+        ("-- shared: adds.\nx = 1 --[[ long\n]]", "a comment must end with its line"),
+        ("-- shared: adds.\nx = [[long]]", "a string must end on its line"),
+        ("-- shared: adds.\nx = [==[long]==]", "a string must end on its line"),
+        ("-- shared: adds.\nx = 'long\\\n'", "a string must end on its line"),
+        ("-- shared: adds.\nx = f\n(g or h)()", "no line may begin with a parenthesis"),
+        ("-- shared: adds.\nx = f\n  (g or h)()", "no line may begin with a parenthesis"),
+    ],
+)
+def test_an_include_that_one_line_would_change_is_refused(code: str, complaint: str) -> None:
+    with pytest.raises(InvalidInclude, match=f"include/shared.lua: {complaint}"):
+        on_one_line("shared", code)

@@ -8,21 +8,15 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from message_buffer.errors import InvalidId
-from message_buffer.lanes.valkey.keys import (
-    MAX_CONVERSATION_BYTES,
-    batch_prefix,
-    encode_conversation,
-    script_keys,
-    shard_of,
-    wake_key,
-)
+from message_buffer.lanes.valkey.keys import batch_prefix, encode_conversation, script_keys, shard_of, wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import encode_message_id
+from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 SCRIPTS = [load_script(path.stem) for path in sorted(LUA_DIRECTORY.glob("*.lua"))]
 
 conversations = st.text(min_size=1, max_size=200).filter(
-    lambda text: 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_CONVERSATION_BYTES
+    lambda text: 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_CONVERSATION_ID_BYTES
 )
 valid_conversations = conversations.filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from lambdas.watchdog.service import EVERY_MS, LONGEST_STEP_MS, PAGE, Watchdog
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_STEP_MS
+from lambdas.watchdog.service import Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Recovered
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.settings import StoreSettings
+from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeFunctions, RecordedTelemetry
+from tests.support.engine import SETTINGS, Engine
+from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 
@@ -18,12 +18,12 @@ class Scene:
     def __init__(self, engine: Engine, *, shards: int = 1) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
-        self.store = engine.another_store(StoreSettings(shards=shards))
-        starter = ProcessorStarter(self.functions, PROCESSOR, self.telemetry)
-        self.watchdog = Watchdog(self.store, starter, self.telemetry, clock=engine.clock)
+        self.store = engine.another_store(SETTINGS._replace(shards=shards))
+        lane = valkey_lane(self.store, self.functions, self.telemetry)
+        self.watchdog = Watchdog(lane, self.telemetry, clock=engine.clock)
 
-    def sweep(self) -> None:
-        self.watchdog.sweep(lambda: 25_000)
+    def run_pass(self) -> None:
+        self.watchdog.run_pass(lambda: 25_000)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def scene(fake: Engine) -> Scene:
 
 
 def test_where_nothing_is_it_does_nothing(scene: Scene) -> None:
-    scene.sweep()
+    scene.run_pass()
     assert scene.functions.started == []
     assert (scene.telemetry.counts["Pending"], scene.telemetry.counts["OldestOverdueMs"]) == (0, 0)
 
@@ -40,8 +40,8 @@ def test_where_nothing_is_it_does_nothing(scene: Scene) -> None:
 def test_a_missing_processor_is_started_once(scene: Scene) -> None:
     scene.engine.send("c", "m1", rules=NOW)  # ingest buffered it and died before it could start one
     scene.engine.clock.advance(scene.store.settings.start_ms)
-    scene.sweep()
-    scene.sweep()
+    scene.run_pass()
+    scene.run_pass()
     assert scene.functions.processors() == [0]
     assert scene.telemetry.counts["OldestOverdueMs"] == scene.store.settings.start_ms
 
@@ -51,7 +51,7 @@ def test_a_start_that_fails_is_made_by_a_later_pass(scene: Scene) -> None:
     scene.functions.refusals = 1
     for _ in range(2):
         scene.engine.clock.advance(30_000)
-        scene.sweep()
+        scene.run_pass()
     assert scene.functions.processors() == [0]
 
 
@@ -59,25 +59,28 @@ def test_what_a_dead_conversation_processor_left_comes_back(scene: Scene) -> Non
     scene.engine.send("c", "m1", rules=NOW)
     assert scene.engine.claim() == ["c"]
     scene.engine.clock.advance(scene.store.settings.claim_ms)
-    scene.sweep()
+    scene.run_pass()
     assert scene.telemetry.counts["Recovered"] == 1
     assert scene.engine.claim() == ["c"]
 
 
 def test_full_pages_are_followed_by_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = [Recovered(0, 0, None, None, True, [f"c{n}" for n in range(size)]) for size in (PAGE, PAGE, 1)]
+    pages = [
+        Recovered(0, 0, None, None, True, [f"c{n}" for n in range(size)])
+        for size in (MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_IN_A_RECOVERY, 1)
+    ]
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: pages.pop(0))
-    scene.sweep()
+    scene.run_pass()
     assert pages == []
-    assert scene.telemetry.counts["Recovered"] == 2 * PAGE + 1
+    assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY + 1
 
 
-def test_every_shard_is_swept(fake: Engine) -> None:
+def test_every_shard_is_checked(fake: Engine) -> None:
     scene = Scene(fake, shards=3)
     for n in range(30):
         scene.store.buffer_message(f"c{n}", "m1", payload=b"", timing=NOW.timing)
     fake.clock.advance(scene.store.settings.start_ms)
-    scene.sweep()
+    scene.run_pass()
     assert sorted(scene.functions.processors()) == [0, 1, 2]
 
 
@@ -85,66 +88,66 @@ def test_every_shard_is_swept(fake: Engine) -> None:
 def three(fake: Engine) -> Scene:
     """Return three shards, and a pass that begins with the first."""
     scene = Scene(fake, shards=3)
-    fake.clock.advance(-fake.clock.now_ms % (3 * EVERY_MS))
+    fake.clock.advance(-fake.clock.now_ms % (3 * WATCHDOG_PASS_MS))
     return scene
 
 
-def sweeps_of(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, failing: int | None = None) -> list[int]:
+def checks_of(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, failing: int | None = None) -> list[int]:
     recover = scene.store.recover_expired
-    swept: list[int] = []
+    checked: list[int] = []
 
     def recorded(shard: int, *, limit: int) -> Recovered:
-        swept.append(shard)
+        checked.append(shard)
         if shard == failing:
             raise StoreUnavailable("gone")
         return recover(shard, limit=limit)
 
     monkeypatch.setattr(scene.store, "recover_expired", recorded)
-    return swept
+    return checked
 
 
-def test_a_shard_that_fails_does_not_keep_the_others_from_their_sweep_but_is_told(
+def test_a_shard_that_fails_does_not_keep_the_others_from_their_turn_but_is_told(
     three: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swept = sweeps_of(three, monkeypatch, failing=0)
+    checked = checks_of(three, monkeypatch, failing=0)
     with pytest.raises(StoreUnavailable):
-        three.sweep()
-    assert swept == [0, 1, 2]
+        three.run_pass()
+    assert checked == [0, 1, 2]
     assert three.telemetry.counts["SweepFailures"] == three.telemetry.counts["StoreFailures"] == 1
     assert "Sweeps" not in three.telemetry.counts
 
 
 def test_each_pass_begins_at_the_next_shard(three: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    swept = sweeps_of(three, monkeypatch)
+    checked = checks_of(three, monkeypatch)
     for _ in range(4):
-        three.sweep()
-        three.engine.clock.advance(EVERY_MS)
-    assert swept == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
+        three.run_pass()
+        three.engine.clock.advance(WATCHDOG_PASS_MS)
+    assert checked == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
     assert three.telemetry.counts["Sweeps"] == 4
 
 
 def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it_left(
     three: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swept = sweeps_of(three, monkeypatch)
+    checked = checks_of(three, monkeypatch)
     for _ in range(3):
-        left = iter([25_000, 25_000, LONGEST_STEP_MS - 1])
-        three.watchdog.sweep(lambda left=left: next(left, 0))  # type: ignore[misc]
-        three.engine.clock.advance(EVERY_MS)
-    assert swept == [0, 1, 1, 2, 2, 0]
+        left = iter([25_000, 25_000, MAX_STEP_MS - 1])
+        three.watchdog.run_pass(lambda left=left: next(left, 0))  # type: ignore[misc]
+        three.engine.clock.advance(WATCHDOG_PASS_MS)
+    assert checked == [0, 1, 1, 2, 2, 0]
     assert three.telemetry.counts["SweepsCut"] == 3
-    assert three.telemetry.said("sweep cut")[0] == {"shards_left": 1}
+    assert three.telemetry.said("pass cut")[0] == {"shards_left": 1}
     assert "Sweeps" not in three.telemetry.counts
 
 
 def test_a_shard_with_more_pages_than_there_is_time_for_is_left_to_the_next_pass(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = Recovered(0, 0, None, None, False, ["c"] * PAGE)
+    full = Recovered(0, 0, None, None, False, ["c"] * MAX_CONVERSATIONS_IN_A_RECOVERY)
     left = iter([25_000, 25_000, 0])
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: full)
-    scene.watchdog.sweep(lambda: next(left))
-    assert scene.telemetry.counts["Recovered"] == 2 * PAGE
+    scene.watchdog.run_pass(lambda: next(left))
+    assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY
 
 
 def test_a_pass_tells_one_value_of_all_shards(three: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +155,6 @@ def test_a_pass_tells_one_value_of_all_shards(three: Scene, monkeypatch: pytest.
     told = [Recovered(5, 1, now_ms - 70, None, False, []), Recovered(2, 0, now_ms - 900, None, False, []),
             Recovered(0, 3, now_ms + 50, None, False, [])]  # fmt: skip
     monkeypatch.setattr(three.store, "recover_expired", lambda shard, *, limit: told[shard])
-    three.sweep()
+    three.run_pass()
     counts = three.telemetry.counts
     assert (counts["Pending"], counts["InFlight"], counts["OldestOverdueMs"]) == (7, 4, 900)

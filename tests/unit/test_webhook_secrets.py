@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.webhook_secrets import EARLY_MS
-from message_buffer.aws.cached_secret import LIFE_MS
+from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.errors import SendFailed
+from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import HEADERS, SECRET, Json, Scene, gateway, signature
 
@@ -98,14 +98,14 @@ def test_a_changed_secret_is_known_after_a_while_and_read_only_then(scene: Scene
         scene.post("generic", message())
     assert scene.secrets.reads == 1
     scene.secrets.text = '{"generic": "another"}'
-    scene.secrets_now_ms = LIFE_MS + 1
+    scene.secrets_now_ms = SECRET_LIFE_MS + 1
     assert scene.post("generic", message())[0] == 401
     assert scene.secrets.reads == 2
 
 
 def test_an_old_secret_is_better_than_none(scene: Scene) -> None:
     scene.post("generic", message("m1"))
-    scene.secrets_now_ms = LIFE_MS + 1
+    scene.secrets_now_ms = SECRET_LIFE_MS + 1
     scene.secrets.failures = [SendFailed("read secret: Throttling")]
     assert scene.post("generic", message("m2"))[0] == 200
 
@@ -155,7 +155,7 @@ def test_a_bots_token_makes_its_updates_that_bots(scene: Scene) -> None:
 def test_a_platform_without_a_secret_is_closed_and_that_is_counted(scene: Scene, platform: str) -> None:
     for text in ("{}", json.dumps({platform: {"accounts": {"111": {}}}})):
         scene.secrets.text = text
-        scene.secrets_now_ms += LIFE_MS + 1
+        scene.secrets_now_ms += SECRET_LIFE_MS + 1
         body = {"Body": "x"} if platform == "twilio" else {}
         assert scene.post(platform, body, secret="")[0] == 401
     assert (scene.telemetry.counts["NoSecret"], scene.telemetry.counts["Unauthentic"]) == (2, 2)
@@ -171,7 +171,7 @@ def test_a_secret_that_was_replaced_is_known_within_seconds(scene: Scene) -> Non
     scene.post("telegram", telegram())
     scene.secrets.text = json.dumps({"telegram": {"accounts": {"shopbot": {"secret": "new"}}}})
     assert scene.post("telegram", telegram(), secret="new")[0] == 401, "it has only just been read"
-    scene.secrets_now_ms += EARLY_MS + 1
+    scene.secrets_now_ms += MIN_MS_BETWEEN_SECRET_READS + 1
     assert scene.post("telegram", telegram(), secret="new")[0] == 200
     assert scene.secrets.reads == 2
 
@@ -180,11 +180,11 @@ def test_a_flood_of_forgeries_reads_the_secrets_once_in_a_while(scene: Scene) ->
     for _ in range(1_000):
         scene.post("telegram", telegram(), secret="guess")
         scene.secrets_now_ms += 50
-    assert scene.secrets.reads <= 1 + 1_000 * 50 // EARLY_MS
+    assert scene.secrets.reads <= 1 + 1_000 * 50 // MIN_MS_BETWEEN_SECRET_READS
 
 
 def test_secrets_that_cannot_be_read_again_leave_a_refusal_a_refusal(scene: Scene) -> None:
     scene.post("telegram", telegram())
-    scene.secrets_now_ms += EARLY_MS + 1
+    scene.secrets_now_ms += MIN_MS_BETWEEN_SECRET_READS + 1
     scene.secrets.failures = [SendFailed("read secret: Throttling")]
     assert scene.post("telegram", telegram(), secret="guess")[0] == 401

@@ -1,4 +1,4 @@
-"""What a platform has to tell about itself, and the words they share."""
+"""The contract of a platform's module, and the functions that several platforms share."""
 
 import hmac
 import json
@@ -10,28 +10,28 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from lambdas.limits import MAX_DIGITS_OF_A_TIME_IN_SECONDS
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.limits import MAX_TIME_MS
+from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId
-from message_buffer.messages.message import MAX_TIME_MS, Message
+from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
 Headers = Mapping[str, str]
 Query = Mapping[str, str]
 Json = Mapping[str, Any]
 
-# Digits of the last second that a time may have.
-LONGEST_SECONDS = 11
-
 
 class InvalidWebhook(InvalidInput):
-    """What is wrong with a body, in a sentence for who sent it."""
+    """A body that cannot be read; the message is a sentence for the sender."""
 
 
 class Webhook(NamedTuple):
     method: str
     url: str
-    """Whole and public, as the platform called it: some sign it."""
+    """The whole public URL that the platform called, since some platforms sign it."""
     headers: Headers
     """Names in lower case."""
     query: Query
@@ -42,22 +42,22 @@ class Webhook(NamedTuple):
 
 
 class Signer(NamedTuple):
-    """Whom the secrets that signed a webhook may speak for."""
+    """The accounts that the secrets behind a signature are valid for."""
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """Of the platform-wide secret: everybody but these, who have secrets of their own."""
+    """For the platform-wide secret: the accounts that it is not valid for, because they have their own."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)
 
 
 class Credentials(NamedTuple):
-    """What a stage knows of a platform. Two secrets are valid while one replaces the other."""
+    """A stage's secrets for one platform. Two secrets are valid while one replaces the other."""
 
     secrets: tuple[str, ...] = ()
     accounts: Mapping[str, tuple[str, ...]] = {}
-    """Secrets that are good for this account alone."""
+    """Account -> the secrets that are valid for this account only."""
     verify_token: str | None = None
 
     @property
@@ -65,22 +65,23 @@ class Credentials(NamedTuple):
         return not self.secrets and not any(self.accounts.values())
 
     def signer(self, signed_with: Callable[[str], bool]) -> Signer | None:
-        # Every secret is tried, and none longer than another.
+        """Return the accounts of the secrets that match, or None if none does."""
+        # Try every secret, so that the time it takes says nothing about them.
         own = {account: [signed_with(secret) for secret in secrets] for account, secrets in self.accounts.items()}
-        everybodys = [signed_with(secret) for secret in self.secrets]
+        platform_wide = [signed_with(secret) for secret in self.secrets]
         accounts = frozenset(account for account, matches in own.items() if any(matches))
-        if not accounts and not any(everybodys):
+        if not accounts and not any(platform_wide):
             return None
-        return Signer(accounts, frozenset(self.accounts) if any(everybodys) else None)
+        return Signer(accounts, frozenset(self.accounts) if any(platform_wide) else None)
 
 
 def is_same(given: str | None, expected: str) -> bool:
-    """Compare in constant time; `given` may be anything that came in."""
+    """Compare in constant time. `given` comes from outside and may contain anything."""
     return given is not None and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def hmac_signer(webhook: Webhook, credentials: Credentials, *, header: str) -> Signer | None:
-    """Who made the `sha256=<hex HMAC-SHA256 of the body>` in this header?"""
+    """Return the signer of the `sha256=<hex HMAC-SHA256 of the body>` in this header, or None if no secret matches."""
     given = webhook.headers.get(header)
     if given is None:
         return None
@@ -98,53 +99,30 @@ class Incoming(NamedTuple):
     group: bool = False
     """Several authors write in this conversation."""
     agent: str | None = None
-    """Who serves it, if that is told with the message."""
+    """The agent that serves the conversation, if the message names it."""
 
 
-class Edited(NamedTuple):
-    conversation: ConversationId
-    message: Message
-    """As it is now, under the id that it always had."""
-    at_ms: int
-    group: bool = False
-    agent: str | None = None
-
-
-class Deleted(NamedTuple):
-    conversation: ConversationId
-    message_id: str
-    author: str | None
-    at_ms: int
-    group: bool = False
-
-
-class Reacted(NamedTuple):
-    conversation: ConversationId
-    message_id: str
-    author: str | None
-    emoji: str | None
-    """None takes a reaction back."""
-    at_ms: int
-
-
-Update = Incoming | Edited | Deleted | Reacted
+Update = Incoming | Change
 
 
 @dataclass
 class Intake:
-    """What a webhook holds; what is nothing for us (echoes, statuses, …) is counted by kind."""
+    """The contents of a webhook. Items that are no messages for us (echoes, statuses, …) are counted by kind."""
 
     updates: list[Update] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
-    """All that it holds anything for, be it ignored."""
+    """Every account that the body has an item for, even an ignored item."""
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
         self.accounts.add(update.conversation.account)
 
     def take(self, read: Callable[[], Update | str]) -> None:
-        """Add what is read, or count it under the kind that is answered. What cannot be read costs no neighbour."""
+        """Add the update that `read` returns, or count the item under the kind that it returns.
+
+        An item that cannot be read is counted as `unreadable`, so that the other items of the webhook are kept.
+        """
         try:
             update = read()
             if not isinstance(update, str):
@@ -160,24 +138,25 @@ class Intake:
 class Platform(Protocol):
     name: str
     leaves_out_what_is_wrong: bool = True
-    """A platform that sends a refused webhook again for days would send its good messages with it."""
+    """Leave out updates that are wrong. Otherwise a platform would send a whole webhook again for days."""
     tells_typing: bool = False
 
-    def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None: ...
+    def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
+        """Return whom the webhook's signature speaks for, or None if no secret made it."""
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        """Raises InvalidWebhook."""
+        """Return what the webhook contains. Raises InvalidWebhook."""
 
     def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
-        """The answer to a GET that asks whether we are who the platform's settings say; None refuses."""
+        """Return the answer to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 
     def read_typing(self, _webhook: Webhook) -> list[ConversationId]:
-        """In which conversations somebody is typing. Raises InvalidWebhook."""
+        """Return the conversations whose author is typing. Raises InvalidWebhook."""
         return []
 
     def acknowledge(self, result: Json) -> tuple[str, str]:
-        """(body, content type) of the 200."""
+        """Return body and content type of the 200."""
         return to_json(result), "application/json"
 
 
@@ -208,7 +187,7 @@ def word_of(value: Any) -> str | None:
 
 
 def id_of(value: Any) -> str:
-    """An id that a platform gives as a string or a number."""
+    """Return an id that the platform gives as a string or a number. Raises InvalidWebhook if it is missing."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str) or not value:
@@ -217,13 +196,17 @@ def id_of(value: Any) -> str:
 
 
 def address_of(value: Any) -> str:
-    """A person's number or address, in the one form that names a conversation."""
+    """Return a person's number or address in the one form that names a conversation. Raises InvalidWebhook."""
     return id_of(value).strip().removeprefix("+").lower()
 
 
 def ms_of_seconds(seconds: Any) -> int | None:
     text = str(seconds) if type(seconds) is int or isinstance(seconds, str) else ""
-    return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) <= LONGEST_SECONDS else None
+    return (
+        int(text) * 1_000
+        if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS_OF_A_TIME_IN_SECONDS
+        else None
+    )
 
 
 def time_ms(value: Any) -> int | None:

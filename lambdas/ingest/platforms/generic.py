@@ -1,14 +1,14 @@
-"""Our own platform: signed JSON, for chat channels that somebody builds.
+"""Our own platform: signed JSON, for chat channels that you build yourself.
 
 {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
  "agent"?, "groupId"?}, or a list of them. `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`
 
-Who signs with a secret of the account's own names no tenant.
+A sender that signs with a secret of one account must not name a tenant.
 
-With `"edited": true` it is what a message of that id has become: a voice note, say, whose attachment had
-`"pending": true` until there was a transcript.
+With `"edited": true`, the object is the new version of the message with that id: for example a voice note whose
+attachment had `"pending": true` until its transcript was ready.
 
-Who writes may also tell that somebody is typing: {"account", "conversation", "tenant"?}, or a list of them.
+The typing route takes {"account", "conversation", "tenant"?}, or a list of them.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
     Credentials,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
@@ -28,10 +27,10 @@ from lambdas.ingest.platforms.base import (
     hmac_signer,
     parse_json,
 )
+from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK
+from message_buffer.messages.changes import Edited
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
-
-MOST_MESSAGES = 1_000
 
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 
@@ -48,9 +47,11 @@ class Generic(Platform):
         intake = Intake()
         for given, where in _objects(webhook.body):
             update = _update(given, where, received_at_ms)
-            # Who has the secret of some accounts alone may be anybody's customer.
+            # The secret of an account may belong to a customer, who must not write into another tenant.
             if signer.all_but is None and update.conversation.tenant != DEFAULT_TENANT:
-                raise InvalidWebhook(f"{where}tenant may not be named here: the rules say whose an account is.")
+                raise InvalidWebhook(
+                    f"{where}tenant may not be named here: the rules say which tenant owns the account."
+                )
             intake.add(update)
         return intake
 
@@ -59,12 +60,14 @@ class Generic(Platform):
 
 
 def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
-    """Each with the words that say where in the body it stands."""
+    """Return the body's objects, each with the prefix that names its place in error messages."""
     parsed = parse_json(body)
     if isinstance(parsed, dict):
         return [(parsed, "")]
-    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MOST_MESSAGES:
-        raise InvalidWebhook(f"The body must be a JSON object or a list of 1 to {MOST_MESSAGES} of them.")
+    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MAX_MESSAGES_IN_A_GENERIC_WEBHOOK:
+        raise InvalidWebhook(
+            f"The body must be a JSON object or a list of 1 to {MAX_MESSAGES_IN_A_GENERIC_WEBHOOK} of them."
+        )
     for place, given in enumerate(parsed):
         if not isinstance(given, dict):
             raise InvalidWebhook(f"[{place}] must be a JSON object.")

@@ -1,6 +1,6 @@
 """Instagram: Messenger's events, with the professional account as the entry.
 
-Its echoes come among the messages, as do those that were unsent (`is_deleted`).
+Echoes and unsent messages (`is_deleted`) come among the messages.
 """
 
 from lambdas.ingest.platforms.messenger import Messenger

@@ -1,19 +1,16 @@
-"""Messenger: `entry[].messaging[]`, one event each; the account is the entry's page.
+"""Messenger: each item of `entry[].messaging[]` is one event, and the account is the entry's page.
 
-Instagram's messages have the same shape and come through a class of their own.
+Instagram's messages have the same shape; `instagram.py` names them.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
-    Deleted,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
     Json,
-    Reacted,
     Signer,
     Update,
     Webhook,
@@ -26,10 +23,11 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
+from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
-# What is told about messages of ours, and what people did without writing.
+# Receipts for our own messages, and user events that are not messages.
 _NO_MESSAGES = {
     "read": "read",
     "delivery": "delivery",
@@ -53,7 +51,7 @@ class Messenger(MetaPlatform):
             intake.accounts.add(account)
             for event in list_of(entry.get("messaging")):
                 intake.take(_Event(object_of(event), self.name, account, received_at_ms).read)
-            # Somebody else's turn: another app of the page has the thread.
+            # Another app of the page has control of these threads.
             intake.ignored["standby"] += len(list_of(entry.get("standby")))
             intake.ignored["unknown"] += len(list_of(entry.get("changes")))
         return intake
@@ -97,8 +95,8 @@ class _Event:
         return self._incoming(fields, interactive={"type": "quick_reply", **chosen} if chosen else None)
 
     def read_postback(self, content: Json) -> Update:
-        """A button that the author pressed: its title is what they said."""
-        # Older ones have no id of their own; nobody presses twice in a millisecond.
+        """Read a button that the author pressed. Its title is the text."""
+        # Older postbacks have no id. The time in milliseconds is one, since a person cannot press twice in that time.
         own_id = content.get("mid") or f"postback:{self._at_ms}"
         fields = {"id": own_id, "text": content.get("title", ""), "type": "interactive"}
         return self._incoming(fields, interactive={**content, "type": "postback"})
@@ -130,7 +128,7 @@ _READERS: Mapping[str, Callable[[_Event, Json], Update | str]] = {
 
 
 def _type(content: Json, attachments: list[dict[str, Any]]) -> str:
-    # A text stays one if it has a link in it, or answers a story.
+    # A text with a link preview, or in reply to a story, is still a text.
     beside = {"fallback", "story"} if word_of(content.get("text")) else set()
     kinds = [str(each["type"]) for each in attachments if each["type"] not in beside]
     return kinds[0] if kinds else "text"
@@ -140,7 +138,7 @@ def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": story.get("id")}))
-    # A sticker comes twice for now: as the image that it was, and as a sticker.
+    # Messenger sends a sticker twice for now, also as the image that it used to be.
     stickers = {each.get("id") for each in found if each["type"] == "sticker"}
     return [each for each in found if each["type"] != "image" or each.get("id") not in stickers]
 

@@ -1,4 +1,4 @@
-"""What WhatsApp, Messenger and Instagram have in common: Meta's signature, its challenge, its envelope."""
+"""Meta's signature, challenge and envelope, which WhatsApp, Messenger and Instagram have in common."""
 
 from collections.abc import Iterator
 

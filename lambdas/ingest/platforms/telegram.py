@@ -1,20 +1,18 @@
-"""Telegram's Bot API: one update a webhook, known by the secret token that setWebhook was given.
+"""Telegram's Bot API: one update a webhook, authenticated by the secret token that was given to setWebhook.
 
-An update does not name its bot: the account is whose token it came with, or `bot` for the platform-wide one.
-People write in chats: a group is one conversation, and so is each topic of a forum.
+An update does not name its bot. The account is the one whose token came with it, or `bot` for the platform-wide token.
+A group is one conversation, and so is each topic of a forum.
 """
 
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
     Credentials,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
     Json,
     Platform,
-    Reacted,
     Signer,
     Update,
     Webhook,
@@ -28,12 +26,13 @@ from lambdas.ingest.platforms.base import (
     strings_of,
     word_of,
 )
+from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
 THE_ONLY_BOT = "bot"
 
-# In this order: an animation also comes as a document, a venue also as a location.
+# The order matters: an animation also has the field `document`, as a venue also has the field `location`.
 _FILES = {
     "animation": "video",
     "audio": "audio",
@@ -62,7 +61,7 @@ class Telegram(Platform):
         if given is None:
             return None
         signer = credentials.signer(lambda secret: is_same(given, secret))
-        # Two bots with one token cannot be told apart.
+        # If two bots have the same token, nothing says which of them sent the update.
         return signer if signer and len(_bots(signer)) == 1 else None
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
@@ -113,7 +112,7 @@ class _Reading:
         return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
     def _pressed(self, query: Json) -> Update | str:
-        """A button below a message of the bot's: what it stands for is what the author said."""
+        """Read a button that the author pressed below a message of the bot. Its label is the text, or else its data."""
         below = object_of(query.get("message"))
         data = word_of(query.get("data"))
         if not below or data is None:
@@ -137,7 +136,7 @@ class _Reading:
         return Incoming(self._conversation(below), Message.model_validate(fields), _is_group(below))
 
     def _reacted(self, reaction: Json) -> Update:
-        """Telegram does not say in which topic the message stands: the conversation is the whole chat's."""
+        """Read a reaction. Telegram does not name the message's topic, so the conversation is the whole chat's."""
         latest = [object_of(each) for each in list_of(reaction.get("new_reaction"))]
         emojis = [word_of(each.get("emoji")) or word_of(each.get("custom_emoji_id")) for each in latest]
         return Reacted(
@@ -150,13 +149,13 @@ class _Reading:
 
     def _conversation(self, message: Json) -> ConversationId:
         chat = id_of(object_of(message.get("chat")).get("id"))
-        # Outside of forums a thread is a chain of replies, which is no conversation of its own.
+        # Outside of forums a thread is a chain of replies, and belongs to the chat's conversation.
         topic = f":{id_of(message.get('message_thread_id'))}" if message.get("is_topic_message") is True else ""
         return ConversationId(DEFAULT_TENANT, Telegram.name, self._account, chat + topic)
 
     def _common(self, message: Json) -> dict[str, Any]:
         replied = object_of(message.get("reply_to_message")).get("message_id")
-        # In a topic every message replies to the one that opened it.
+        # In a topic every message is marked as a reply to the message that opened it.
         is_reply = replied is not None and replied != message.get("message_thread_id")
         return {
             "author": _author(message),
@@ -164,7 +163,7 @@ class _Reading:
             "sentAt": ms_of_seconds(message.get("date")),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
-            # Of the parts of an album.
+            # The parts of an album have it in common.
             "groupId": word_of(message.get("media_group_id")),
         }
 
@@ -174,7 +173,7 @@ def _is_group(message: Json) -> bool:
 
 
 def _author(message: Json) -> str | None:
-    """Who writes anonymously writes in the name of a chat."""
+    """Return the author's id; for an anonymous author, that of the chat in whose name they write."""
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     return id_of(who["id"]) if "id" in who else None
 
@@ -215,7 +214,7 @@ def _file(kind: str, given: Json) -> dict[str, Any]:
         "mimeType": given.get("mime_type"),
         "name": given.get("file_name"),
         "sizeBytes": given.get("file_size"),
-        # A sticker says what it shows.
+        # The emoji describes what the sticker shows.
         "text": given.get("emoji") if kind == "sticker" else "",
     }
 

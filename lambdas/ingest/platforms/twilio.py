@@ -1,7 +1,7 @@
-"""Twilio: SMS, WhatsApp and what else its Messaging has, one message a form.
+"""Twilio: SMS, WhatsApp and the other channels of its Messaging API, one message a form.
 
-The account is the number that was written to; but for SMS its channel stands before it, so that one number's SMS and
-WhatsApp are two conversations: `15558675310`, `whatsapp:15558675310`.
+The account is the number that people write to. Except for SMS, its channel comes before it, so that SMS and WhatsApp to
+one number are two conversations: `15558675310`, `whatsapp:15558675310`.
 """
 
 import hmac
@@ -25,14 +25,12 @@ from lambdas.ingest.platforms.base import (
     drop_nones,
     is_same,
 )
+from lambdas.limits import MAX_DIGITS_OF_A_MEDIA_COUNT, MAX_FIELDS_IN_A_TWILIO_FORM, MAX_MEDIA_IN_A_TWILIO_FORM
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
 Form = list[tuple[str, str]]
 
-# Twilio sends a few dozen.
-MOST_FIELDS = 1_000
-MOST_MEDIA = 10
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
@@ -57,13 +55,13 @@ class Twilio(Platform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        # Messages are forms; what is signed by its hash is something else.
+        # Messages are forms; Twilio signs the hash of a body only for other kinds of webhooks.
         form = dict(_form(webhook.body)) if _is_form(webhook) else {}
         intake.take(lambda: _read(form, received_at_ms))
         return intake
 
     def acknowledge(self, _result: Json) -> tuple[str, str]:
-        # Anything else would be sent to the author, or logged as an error.
+        # Twilio would send any other text to the author, or log it as an error.
         return "<Response></Response>", "text/xml"
 
 
@@ -78,24 +76,27 @@ def _is_form(webhook: Webhook) -> bool:
 
 def _form(body: bytes) -> Form:
     try:
-        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS_IN_A_TWILIO_FORM)
     except ValueError as error:
         raise InvalidWebhook("The body is not a form.") from error
 
 
 def _signed_form(webhook: Webhook) -> Form | None:
-    """The fields that are signed with the URL; none if the URL holds the body's hash. None: the hash is wrong."""
+    """Return the form fields that the signature covers beside the URL, or None if the body is not covered at all.
+
+    The list is empty if the URL contains the hash of the body, and the hash is right.
+    """
     if _is_form(webhook):
         return _form(webhook.body)
     claimed = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
     if not claimed:
-        # What is no form and has no hash is not covered by any signature.
+        # Without a form and without a hash in the URL, no signature covers the body.
         return None
     return [] if is_same(claimed[0].lower(), sha256(webhook.body).hexdigest()) else None
 
 
 def _urls(url: str) -> tuple[str, str]:
-    """Without and with its port: Twilio itself is not consistent."""
+    """Return the URL without and with its port, because Twilio signs sometimes one and sometimes the other."""
     parts = urlsplit(url)
     host, port = parts.netloc, parts.port
     if port is not None:
@@ -105,7 +106,7 @@ def _urls(url: str) -> tuple[str, str]:
 
 
 def _signature(secret: str, url: str, form: Form) -> str:
-    # As Twilio's own libraries do it: sorted, and a field that comes twice with one value counts once.
+    # Twilio's own libraries sort the fields, and use a field only once if it comes twice with the same value.
     signed = url + "".join(name + value for name, value in sorted(set(form)))
     return b64encode(hmac.new(secret.encode(), signed.encode("utf-8", "surrogatepass"), sha1).digest()).decode()
 
@@ -160,7 +161,11 @@ def _choice(form: Mapping[str, str]) -> dict[str, Any]:
 
 def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
     given = form.get("NumMedia", "0")
-    count = min(int(given), MOST_MEDIA) if given.isascii() and given.isdigit() and len(given) < len("1000") else 0
+    count = (
+        min(int(given), MAX_MEDIA_IN_A_TWILIO_FORM)
+        if given.isascii() and given.isdigit() and len(given) <= MAX_DIGITS_OF_A_MEDIA_COUNT
+        else 0
+    )
     kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
     return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
 

@@ -1,21 +1,18 @@
 """WhatsApp Cloud API.
 
-A webhook carries up to 1,000 updates, of several users and accounts, messages and statuses mixed, in no order.
-Its envelope must be right; a single item that we cannot read is left out and counted, since a refused webhook is
-sent again for seven days, and with it its good neighbours.
+A webhook has up to 1,000 updates of several users and accounts, messages and statuses mixed, in no order. Its envelope
+must be right. A single item that we cannot read is left out and counted: if we refused the webhook, WhatsApp would send
+it again for seven days, with all its good items.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
-    Deleted,
-    Edited,
     Incoming,
     Intake,
     InvalidWebhook,
     Json,
-    Reacted,
     Signer,
     Update,
     Webhook,
@@ -29,6 +26,7 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
+from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
@@ -55,7 +53,7 @@ class _Item:
     def __init__(self, item: Json, account: str, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
-        # Who hides their number behind a user name is known by an id of that business alone.
+        # If the author hides their number behind a user name, WhatsApp gives an id that only this business knows.
         self._author = word_of(item.get("from")) or word_of(item.get("from_user_id"))
         group = word_of(item.get("group_id"))
         self._group = group is not None
@@ -69,7 +67,7 @@ class _Item:
         sent_at_ms = ms_of_seconds(self._item.get("timestamp")) or self._received_at_ms
         match kind:
             case "reaction":
-                # Taking a reaction back comes without an emoji.
+                # A reaction that is taken back has no emoji.
                 emoji = word_of(content.get("emoji"))
                 return Reacted(self._conversation, id_of(content.get("message_id")), self._author, emoji, sent_at_ms)
             case "revoke":
@@ -104,13 +102,13 @@ class _Item:
             "receivedAt": self._received_at_ms,
             "platform": WhatsApp.name,
         }
-        # Contacts are a list where the other types have an object.
+        # The content of `contacts` is a list; that of the other types is an object.
         content = {"items": content} if isinstance(content, list) else object_of(content)
         return Message.model_validate(fields | drop_nones(times) | read(content))
 
 
 def _values(body: bytes) -> Iterator[Json]:
-    """The `value` of every change of every entry."""
+    """Yield the `value` of every change of every entry. Raises InvalidWebhook."""
     for place, entry in enumerate(entries_of(body)):
         changes = entry.get("changes")
         if not isinstance(changes, list):
@@ -158,7 +156,7 @@ def _contacts(content: Json) -> dict[str, Any]:
 
 
 def _reply(content: Json) -> dict[str, Any]:
-    """A choice that the author made: its title is what they said, its id is what the bot knows it by."""
+    """Read a choice that the author made: its title is the text, and `interactive` has the id that the bot gave it."""
     chosen = object_of(content.get("button_reply")) or object_of(content.get("list_reply"))
     return {"text": chosen.get("title", ""), "interactive": dict(content)}
 
@@ -168,7 +166,7 @@ def _button(content: Json) -> dict[str, Any]:
 
 
 def _order(content: Json) -> dict[str, Any]:
-    """A basket: what the author wrote beside it is the text, what is in it the agent looks up."""
+    """Read a basket: the author's note is the text, and the agent finds the products in `order`."""
     return {"text": content.get("text", ""), "order": dict(content)}
 
 

@@ -1,47 +1,44 @@
-"""The DynamoDB lane's table: one request a method, done or refused on the server, whoever else is at it.
+"""The DynamoDB lane's table. The server does or refuses each request as a whole, whatever others do meanwhile.
 
     conversation   item          attributes
     <id>           !             the conversation's window: see `Window`
-    <id>           m#<name>      a held message: arrived_at, body
-    <id>           m#<name>      what is left of one: batch_id (its batch, or one of ELSEWHERE), expires_at
-    <id>           b#<batch id>  a batch that the Valkey lane has taken: names, expires_at
+    <id>           m#<name>      a stored message: arrived_at, body
+    <id>           m#<name>      a tombstone: batch_id (its batch, or one of ELSEWHERE), expires_at
+    <id>           b#<batch id>  the journal, a batch that the Valkey lane has taken: names, expires_at
 
-A message's name is its id. What has `expires_at` may be forgotten then; nothing that holds a message has it.
-The index `open` holds the windows that are open, in slices, by when they are due.
+A message's name is its id. An item with `expires_at` may be forgotten after that time; no item with a message has it.
+The index `open` contains the windows that are open, in slices, by their due time.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2s
-from typing import Any, NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 from message_buffer.aws import clients as aws
+from message_buffer.aws.dynamodb import Item, Table, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
+from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SECONDS
 
 WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
 OPEN_INDEX = "open"
-# An index key takes a thousand writes a second, and every window is opened and closed.
-SLICES = 8
 FIRST_ATTEMPT = 1
-# Instead of the id of a batch of this lane.
+# Values of a tombstone's `batch_id` that name no batch of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
-# A thousand names have room in one item.
-MAX_NAME_BYTES = 256
 BATCH_WRITES, BATCH_READS = 25, 100
-# What the service leaves undone of a batch is tried again after these.
-PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 
-Item = dict[str, dict[str, Any]]
 T = TypeVar("T")
 
-_PLACEHOLDER = re.compile(r"#(\w+)")
+
+Put = Literal["new", "stored before", "left before"]
+"""The answer of `put_message`. A message that has left was emitted, dropped, or left to the Valkey lane."""
 
 
 class Frozen(NamedTuple):
-    """A batch that has its name: neither that nor its messages change."""
+    """A frozen batch: neither its id nor its messages change."""
 
     batch_id: str
     names: tuple[str, ...]
@@ -53,16 +50,16 @@ class Frozen(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A conversation's state in this lane, and the lock of whoever empties it."""
+    """A conversation's state in this lane, and the lock of the DynamoDB processor that empties it."""
 
     is_open: bool = False
-    """Messages wait, or a batch is on its way."""
+    """Messages wait, or a batch is being emitted."""
     generation: int = 0
     """Grows with each delivery."""
     changes: int = 0
-    """Grows when a held message is edited or removed, or the Valkey lane has taken a batch: read again."""
+    """Grows when a stored message is edited or removed, or the Valkey lane takes a batch; then read again."""
     waiting: int = 0
-    """So many messages wait."""
+    """The number of stored messages."""
     window_ms: int = 0
     due_at_ms: int = 0
     reason: str = ""
@@ -80,7 +77,7 @@ class StoredMessage(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All there is of a conversation."""
+    """All items of a conversation."""
 
     window: Window
     stored: list[StoredMessage]
@@ -90,106 +87,100 @@ class Contents(NamedTuple):
     journaled: frozenset[str]
     """Names of messages that the Valkey lane has taken."""
 
+    @property
+    def waiting(self) -> list[StoredMessage]:
+        """Return the messages that are in no batch of either lane, in order of arrival."""
+        frozen = set(self.window.frozen.names) if self.window.frozen else set()
+        return [each for each in self.stored if each.name not in frozen and each.name not in self.journaled]
+
 
 def name_of(message_id: str) -> str:
     encoded = message_id.encode()
     return message_id if len(encoded) <= MAX_NAME_BYTES else f"blake2s:{blake2s(encoded).hexdigest()}"
 
 
-class MessageTable:
-    def __init__(self, table: str, *, patience: aws.Patience = aws.PATIENT) -> None:
-        self._table = table
-        self._patience = patience
-
+class MessageTable(Table):
     # -- messages ----------------------------------------------------------------------------------------------
 
-    def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> str | None:
-        """None: it is held now. Otherwise it was here before: '' and still held, or where it went."""
-        item = {**_key(conversation, MESSAGE + name), "arrived_at": _n(arrived_at_ms), "body": {"B": body}}
-        before = self._put_new(item, "store message")
-        return None if before is None else _text(before, "batch_id")
+    def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
+        """Store a message, unless it was here before."""
+        item: Values = {**_key(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, "body": body}
+        put = self._put("store message", item, only_if="attribute_not_exists(#item)")
+        if put.done:
+            return "new"
+        return "stored before" if "body" in put.item else "left before"
 
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """The Valkey lane emits it. False: this one has, or it was dropped."""
-        return self._updated(
-            conversation,
-            MESSAGE + name,
+        """Replace a message by a tombstone, because the Valkey lane emits it. Return False if it has left otherwise."""
+        return self._update(
             "leave message",
-            do="SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
+            _key(conversation, MESSAGE + name),
+            "SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
+            {"main": VALKEY_LANE, "expires": _seconds(expires_at_ms)},
             only_if="attribute_exists(#body) OR #batch_id = :main",
-            values={"main": _s(VALKEY_LANE), "expires": _seconds(expires_at_ms)},
-        )
+        ).done
 
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
-        """False: it is not held, or already in a batch."""
-        change = _expressions({"body": {"B": body}}, UpdateExpression="SET #body = :body")
-        return self._change_stored(conversation, name, change, "edit stored message")
+        """Return False if the message is not stored, or already in a batch."""
+        return self._change_stored(
+            "edit stored message", conversation, name, do="SET #body = :body", values={"body": body}
+        )
 
     def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """False: it is not held, or already in a batch."""
-        change = _expressions(
-            {"gone": _s(DROPPED), "expires": _seconds(expires_at_ms)},
-            UpdateExpression="SET #batch_id = :gone, #expires_at = :expires REMOVE #body, #arrived_at",
+        """Return False if the message is not stored, or already in a batch."""
+        return self._change_stored(
+            "drop stored message",
+            conversation,
+            name,
+            do="SET #batch_id = :dropped, #expires_at = :expires REMOVE #body, #arrived_at",
+            values={"dropped": DROPPED, "expires": _seconds(expires_at_ms)},
         )
-        return self._change_stored(conversation, name, change, "drop stored message")
 
-    def _change_stored(self, conversation: str, name: str, change: dict[str, Any], doing: str) -> bool:
-        """Together with its window, so that whoever is about to freeze what it read sees that something changed."""
-        held = _expressions(ConditionExpression="attribute_exists(#body)")
-        message = {**_key_of(conversation, MESSAGE + name), **_joined(change, held)}
-        window = {
-            **_key_of(conversation, WINDOW),
-            **_expressions(
-                {"one": _n(1), "name": _s(name)},
-                UpdateExpression="ADD #changes :one",
-                ConditionExpression="NOT contains(#frozen.#names, :name)",
-            ),
-        }
-        requests = [{"Update": {"TableName": self._table, **each}} for each in (message, window)]
-        with aws.errors_as_ours(doing):
-            try:
-                self._client.transact_write_items(TransactItems=requests)
-            except self._client.exceptions.TransactionCanceledException as refused:
-                codes = {reason.get("Code") for reason in refused.response.get("CancellationReasons", [])}
-                if "ConditionalCheckFailed" not in codes:
-                    raise  # somebody else was at it, or the service is busy: the caller may try again
-                return False
-        return True
+    def _change_stored(self, doing: str, conversation: str, name: str, *, do: str, values: Values) -> bool:
+        """Change a message together with its window, so that a processor that has read both does not freeze them."""
+        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if="attribute_exists(#body)")
+        window = self._change(
+            _key(conversation, WINDOW),
+            "ADD #changes :one",
+            {"one": 1, "name": name},
+            only_if="NOT contains(#frozen.#names, :name)",
+        )
+        return self._transact(doing, [message, window])
 
     def leave_tombstones(self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int) -> None:
-        """Of emitted messages is left in which batch they were, for as long as they may come again."""
-        left = {"batch_id": _s(batch_id), "expires_at": _seconds(expires_at_ms)}
-        items = [{**_key(conversation, MESSAGE + name), **left} for name in names]
+        """Replace messages by tombstones, which stay for as long as their platform may deliver the messages again."""
+        left: Values = {"batch_id": batch_id, "expires_at": _seconds(expires_at_ms)}
+        items = [encode({**_key(conversation, MESSAGE + name), **left}) for name in names]
         for some in _chunks(items, BATCH_WRITES):
             self._all_of([{"PutRequest": {"Item": item}} for item in some], self._write)
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
         with aws.errors_as_ours("leave tombstones"):
-            answer = self._client.batch_write_item(RequestItems={self._table: requests})
-        undone: list[Any] = answer.get("UnprocessedItems", {}).get(self._table, [])
+            answer = self._client.batch_write_item(RequestItems={self.name: requests})
+        undone: list[Any] = answer.get("UnprocessedItems", {}).get(self.name, [])
         return undone
 
-    def find(self, conversation: str, names: Sequence[str]) -> dict[str, str]:
-        """Of these messages those that ever were here: name -> '' and is held, or where it went."""
-        found: dict[str, str] = {}
+    def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
+        """Return those of these messages that were ever here: name -> where it went, None while it is stored."""
+        found: dict[str, str | None] = {}
 
         def get(keys: Sequence[Any]) -> list[Any]:
-            request = {self._table: {"Keys": keys, "ConsistentRead": True}}
+            request = {self.name: {"Keys": keys, "ConsistentRead": True}}
             with aws.errors_as_ours("find messages"):
                 answer = self._client.batch_get_item(RequestItems=request)
-            for item in answer["Responses"].get(self._table, []):
-                found[item["item"]["S"].removeprefix(MESSAGE)] = _text(item, "batch_id")
-            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self._table, {}).get("Keys", [])
+            for item in answer["Responses"].get(self.name, []):
+                found[text(item, "item").removeprefix(MESSAGE)] = text(item, "batch_id") or None
+            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             return undone
 
         for some in _chunks(names, BATCH_READS):
-            self._all_of([_key(conversation, MESSAGE + name) for name in some], get)
+            self._all_of([encode(_key(conversation, MESSAGE + name)) for name in some], get)
         return found
 
     @staticmethod
     def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """What the service leaves undone is asked for again."""
-        for pause in (*PAUSES_SECONDS, None):
+        """Repeat the requests that the service left undone. Raise SendFailed if some are left in the end."""
+        for pause in (*UNDONE_PAUSES_SECONDS, None):
             requests = call(requests)
             if not requests:
                 return
@@ -201,115 +192,100 @@ class MessageTable:
 
     def read(self, conversation: str) -> Contents:
         window, stored, tombstones, journaled = Window(), [], {}, set()
-        query = {
-            "ConsistentRead": True,
-            **_expressions({"id": _s(conversation)}, KeyConditionExpression="#conversation = :id"),
-        }
-        for item in self._query("read conversation", query):
-            kind = item["item"]["S"]
+        query = expressions({"id": conversation}, KeyConditionExpression="#conversation = :id")
+        for item in self._pages("read conversation", "query", {"ConsistentRead": True, **query}):
+            kind = text(item, "item")
             name = kind.removeprefix(MESSAGE)
             if kind == WINDOW:
                 window = _window(item)
             elif kind.startswith(JOURNAL):
-                journaled |= _names(item)
+                journaled |= set(texts(item, "names"))
             elif "body" in item:
-                stored.append(StoredMessage(name, _number(item, "arrived_at"), item["body"]["B"]))
+                stored.append(StoredMessage(name, number(item, "arrived_at"), item["body"]["B"]))
             else:
-                tombstones[name] = _text(item, "batch_id")
+                tombstones[name] = text(item, "batch_id")
         stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
         return Contents(window, stored, tombstones, frozenset(journaled))
 
     def window(self, conversation: str) -> Window:
-        return _window(self._get(conversation, WINDOW, "read window"))
+        return _window(self._get("read window", _key(conversation, WINDOW)))
 
     def open_window(self, conversation: str, *, due_at_ms: int, reason: str, window_ms: int, messages: int) -> Window:
-        """So many messages were put. Answers the window as it was before: if it was not open, the caller opened it."""
-        values = {
-            "one": _n(1),
-            "none": _n(0),
-            "messages": _n(messages),
-            "slice": _s(_slice_of(conversation)),
-            "due": _n(due_at_ms),
-            "window": _n(window_ms),
-            "why": _s(reason),
-        }
-        change = _expressions(
-            values,
-            UpdateExpression="ADD #generation :one, #waiting :messages"
+        """Count the messages that were just stored, and open the window if it is closed.
+
+        Return the window as it was before: if that was not open, the caller has opened it.
+        """
+        updated = self._update(
+            "open window",
+            _key(conversation, WINDOW),
+            "ADD #generation :one, #waiting :messages"
             " SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :due),"
-            " #reason = if_not_exists(#reason, :why), #changes = if_not_exists(#changes, :none), #window_ms = :window"
+            " #reason = if_not_exists(#reason, :reason), #changes = if_not_exists(#changes, :none),"
+            " #window_ms = :window"
             " REMOVE #expires_at",
+            {
+                "one": 1,
+                "none": 0,
+                "messages": messages,
+                "slice": _slice_of(conversation),
+                "due": due_at_ms,
+                "window": window_ms,
+                "reason": reason,
+            },
+            answer="ALL_OLD",
         )
-        with aws.errors_as_ours("open window"):
-            answer = self._client.update_item(
-                TableName=self._table, **_key_of(conversation, WINDOW), **change, ReturnValues="ALL_OLD"
-            )
-        return _window(answer.get("Attributes", {}))
+        return _window(updated.item)
 
     def close_unanswered(self, conversation: str, *, generation: int) -> bool:
-        """Nobody is told of what it holds. False: somebody relies on that already."""
-        return self._updated(
-            conversation,
-            WINDOW,
-            "close window",
-            do="REMOVE #open, #due_at, #reason",
-            only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
-            values={"generation": _n(generation)},
-        )
+        """Close a window whose trigger could not be sent. Return False if another request has joined it since."""
+        only_if = "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
+        key, do = _key(conversation, WINDOW), "REMOVE #open, #due_at, #reason"
+        return self._update("close window", key, do, {"generation": generation}, only_if=only_if).done
 
     def hasten(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
-        """False: it is not open, or due by then anyway."""
+        """Return False if the window is not open, or due by then anyway."""
         return self._reschedule(conversation, due_at_ms, reason, only_if="#due_at > :due")
 
     def delay(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
-        """False: nothing waits, or it does so for longer. A batch that has its name is not delayed."""
+        """Return False if nothing waits, or waits for longer, or is a frozen batch already."""
         return self._reschedule(
             conversation, due_at_ms, reason, only_if="#due_at < :due AND attribute_not_exists(#frozen)"
         )
 
     def _reschedule(self, conversation: str, due_at_ms: int, reason: str, *, only_if: str) -> bool:
-        return self._updated(
-            conversation,
-            WINDOW,
-            "reschedule window",
-            do="SET #due_at = :due, #reason = :why",
-            only_if=f"attribute_exists(#open) AND {only_if}",
-            values={"due": _n(due_at_ms), "why": _s(reason)},
-        )
+        key, do = _key(conversation, WINDOW), "SET #due_at = :due, #reason = :reason"
+        values: Values = {"due": due_at_ms, "reason": reason}
+        only_if = f"attribute_exists(#open) AND {only_if}"
+        return self._update("reschedule window", key, do, values, only_if=only_if).done
 
     def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
-        """False: it is on hold for longer."""
-        longer = "(attribute_not_exists(#held_until) OR #held_until < :until)"
-        until, expires = {"until": _n(until_ms)}, {"expires": _seconds(expires_at_ms)}
+        """Return False if the conversation is on hold for longer."""
+        key, longer = _key(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
+        until, expires = {"until": until_ms}, {"expires": _seconds(expires_at_ms)}
 
-        def held(do: str, only_if: str, values: Item) -> bool:
-            condition = f"{only_if} AND {longer}"
-            return self._updated(conversation, WINDOW, "hold window", do=do, only_if=condition, values=values)
+        def hold_closed() -> bool:
+            # The row of a closed window is about to expire, or does not exist yet; that of an open one never expires.
+            do, only_if = "SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)"
+            return self._update("hold window", key, do, until | expires, only_if=f"{only_if} AND {longer}").done
+
+        def hold_open() -> bool:
+            do, only_if = "SET #held_until = :until", "attribute_exists(#open)"
+            return self._update("hold window", key, do, until, only_if=f"{only_if} AND {longer}").done
 
         # A window may open or close between the two, but hardly twice.
-        return any(
-            # The row of a closed one is about to expire, or only now comes to be; that of an open one never expires.
-            held("SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)", until | expires)
-            or held("SET #held_until = :until", "attribute_exists(#open)", until)
-            for _ in range(2)
-        )
+        return any(hold_closed() or hold_open() for _ in range(2))
 
     def end_hold(self, conversation: str, *, now_ms: int) -> bool:
-        return self._updated(
-            conversation,
-            WINDOW,
-            "resume window",
-            do="REMOVE #held_until",
-            only_if="#held_until > :now",
-            values={"now": _n(now_ms)},
-        )
+        """Return False if the conversation is not on hold."""
+        key, do = _key(conversation, WINDOW), "REMOVE #held_until"
+        return self._update("resume window", key, do, {"now": now_ms}, only_if="#held_until > :now").done
 
-    # -- the lock of a window, and what only its owner may do --------------------------------------------------
+    # -- the lock of a window, and the steps of its owner ------------------------------------------------------
 
     def acquire(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """The window; if its `owner` is the caller, it is due and has nobody else who empties it.
+        """Lock a window that is due. Return the window, whose `owner` is the caller if it was locked.
 
-        While a conversation is on hold nothing becomes a batch, but what is one already leaves.
+        While a conversation is on hold no batch is frozen, but a frozen batch is emitted.
         """
         return self._lock(
             conversation,
@@ -322,273 +298,158 @@ class MessageTable:
         )
 
     def acquire_to_cancel(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """The same for a window that need not be due, or open; what was sent before is of an older generation now."""
+        """Lock a window that need not be due or open, and begin a new generation. Return it as `acquire` does."""
         return self._lock(
             conversation, owner, change="ADD #generation :one", only_if="", now_ms=now_ms, until_ms=until_ms
         )
 
     def _lock(self, conversation: str, owner: str, *, change: str, only_if: str, now_ms: int, until_ms: int) -> Window:
-        request = _expressions(
-            {"me": _s(owner), "until": _n(until_ms), "now": _n(now_ms), "one": _n(1)},
-            UpdateExpression=f"SET #owner = :me, #owner_until = :until {change}",
-            ConditionExpression=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
+        updated = self._update(
+            "lock window",
+            _key(conversation, WINDOW),
+            f"SET #owner = :me, #owner_until = :until {change}",
+            {"me": owner, "until": until_ms, "now": now_ms, "one": 1},
+            only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
+            answer="ALL_NEW",
         )
-        with aws.errors_as_ours("lock window"):
-            try:
-                answer = self._client.update_item(
-                    TableName=self._table,
-                    **_key_of(conversation, WINDOW),
-                    **request,
-                    ReturnValues="ALL_NEW",
-                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
-                )
-            except self._client.exceptions.ConditionalCheckFailedException as refused:
-                return _window(refused.response.get("Item", {}))
-        return _window(answer["Attributes"])
+        return _window(updated.item)
 
     def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
-        return self._owned(
-            conversation, owner, "keep lock", do="SET #owner_until = :until", values={"until": _n(until_ms)}
-        )
+        """Prolong the lock. Return False if it is lost, as do all steps below."""
+        return self._owned("keep lock", conversation, owner, do="SET #owner_until = :until", values={"until": until_ms})
 
     def release(self, conversation: str, owner: str) -> bool:
-        return self._owned(conversation, owner, "release lock", do="REMOVE #owner, #owner_until")
+        return self._owned("release lock", conversation, owner, do="REMOVE #owner, #owner_until")
 
     def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
-        """Released, and due again then."""
+        """Release the lock, and make the window due again at that time."""
         return self._owned(
+            "retry window",
             conversation,
             owner,
-            "retry window",
             do="SET #due_at = :due REMOVE #owner, #owner_until",
-            values={"due": _n(due_at_ms)},
+            values={"due": due_at_ms},
         )
 
     def freeze(self, conversation: str, owner: str, frozen: Frozen, *, changes: int) -> bool:
-        """False: the lock is lost, or a held message was edited or removed since they were read."""
+        """Freeze a batch. Return False if a stored message was edited or removed since the caller read it."""
         return self._owned(
+            "freeze batch",
             conversation,
             owner,
-            "freeze batch",
-            # Attempts before there was a batch are none of its own.
+            # Attempts before the batch was frozen are not attempts of the batch.
             do="SET #frozen = :frozen, #attempt = :first ADD #waiting :less",
-            only_if=" AND attribute_not_exists(#frozen) AND #changes = :changes",
             values={
                 "frozen": _frozen_item(frozen),
-                "changes": _n(changes),
-                "less": _n(-len(frozen.names)),
-                "first": _n(FIRST_ATTEMPT),
+                "changes": changes,
+                "less": -len(frozen.names),
+                "first": FIRST_ATTEMPT,
             },
+            only_if=" AND attribute_not_exists(#frozen) AND #changes = :changes",
         )
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
-        """Nothing came since. False: something did, or the lock is lost."""
+        """Close the window. Return False if a message has come since the given generation."""
         return self._owned(
+            "close window",
             conversation,
             owner,
-            "close window",
             do="SET #waiting = :none, #expires_at = :expires"
             " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt",
+            values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=" AND #generation = :generation",
-            values={"generation": _n(generation), "none": _n(0), "expires": _seconds(expires_at_ms)},
         )
 
     def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
+        """Release the lock, and begin the next window."""
         return self._owned(
+            "reopen window",
             conversation,
             owner,
-            "reopen window",
-            do="SET #due_at = :due, #reason = :why, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt",
-            values={"due": _n(due_at_ms), "why": _s(reason), "slice": _s(_slice_of(conversation))},
+            do="SET #due_at = :due, #reason = :reason, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt",
+            values={"due": due_at_ms, "reason": reason, "slice": _slice_of(conversation)},
         )
 
     def _owned(
-        self, conversation: str, owner: str, doing: str, *, do: str, only_if: str = "", values: Item | None = None
+        self, doing: str, conversation: str, owner: str, *, do: str, values: Values | None = None, only_if: str = ""
     ) -> bool:
-        """False: the lock is somebody else's, or the condition fails."""
-        mine = {"me": _s(owner), **(values or {})}
-        return self._updated(conversation, WINDOW, doing, do=do, only_if=f"#owner = :me{only_if}", values=mine)
+        key, mine = _key(conversation, WINDOW), {"me": owner, **(values or {})}
+        return self._update(doing, key, do, mine, only_if=f"#owner = :me{only_if}").done
 
     # -- all windows -------------------------------------------------------------------------------------------
 
     def open_windows(self, *, due_before_ms: int, limit: int) -> list[tuple[str, int]]:
-        """(conversation, when it is due), the most overdue of each slice first. The index lags a little behind."""
+        """Return (conversation, due time) of the most overdue open windows, at most `limit`.
+
+        The index lags a little behind the table.
+        """
         found: list[tuple[str, int]] = []
-        for number in range(SLICES):
-            query = {
-                "IndexName": OPEN_INDEX,
-                "Limit": limit,
-                **_expressions(
-                    {"slice": _s(str(number)), "due": _n(due_before_ms)},
-                    KeyConditionExpression="#open = :slice AND #due_at < :due",
-                ),
-            }
-            for item in self._query("list windows", query):
-                found.append((item["conversation"]["S"], _number(item, "due_at")))
-                if len(found) >= limit:
-                    break
+        for number_of_slice in range(INDEX_SLICES):
+            query = expressions(
+                {"slice": str(number_of_slice), "due": due_before_ms},
+                KeyConditionExpression="#open = :slice AND #due_at < :due",
+            )
+            items = self._pages("list windows", "query", {"IndexName": OPEN_INDEX, "Limit": limit, **query})
+            found += [(text(item, "conversation"), number(item, "due_at")) for item in islice(items, limit)]
         return sorted(found, key=lambda each: each[1])[:limit]
 
     # -- between the lanes -------------------------------------------------------------------------------------
 
     def journal(self, conversation: str, batch_id: str, names: Sequence[str], *, expires_at_ms: int) -> None:
-        """The Valkey lane has taken this batch."""
-        item = {
-            **_key(conversation, JOURNAL + batch_id),
-            "names": {"L": [_s(name) for name in names]},
-            "expires_at": _seconds(expires_at_ms),
-        }
-        with aws.errors_as_ours("journal batch"):
-            self._client.put_item(TableName=self._table, Item=item)
+        """Record that the Valkey lane has taken this batch."""
+        key = _key(conversation, JOURNAL + batch_id)
+        self._put("journal batch", {**key, "names": names, "expires_at": _seconds(expires_at_ms)})
 
     def fence(self, conversation: str) -> Window:
-        """Who has read the conversation before freezes nothing of it. Answers the window as it is now."""
-        change = _expressions({"one": _n(1)}, UpdateExpression="ADD #changes :one")
-        with aws.errors_as_ours("fence window"):
-            answer = self._client.update_item(
-                TableName=self._table, **_key_of(conversation, WINDOW), **change, ReturnValues="ALL_NEW"
-            )
-        return _window(answer["Attributes"])
-
-    # -- how a request is made ---------------------------------------------------------------------------------
-
-    def _get(self, conversation: str, item: str, doing: str) -> Item:
-        with aws.errors_as_ours(doing):
-            answer = self._client.get_item(TableName=self._table, **_key_of(conversation, item), ConsistentRead=True)
-        found: Item = answer.get("Item", {})
-        return found
-
-    def _put_new(self, item: Item, doing: str) -> Item | None:
-        """The one that was there before, and still is."""
-        condition = _expressions(ConditionExpression="attribute_not_exists(#item)")
-        with aws.errors_as_ours(doing):
-            try:
-                self._client.put_item(
-                    TableName=self._table, Item=item, **condition, ReturnValuesOnConditionCheckFailure="ALL_OLD"
-                )
-            except self._client.exceptions.ConditionalCheckFailedException as refused:
-                before: Item = refused.response.get("Item", {})
-                return before
-        return None
-
-    def _updated(
-        self, conversation: str, item: str, doing: str, *, do: str, only_if: str = "", values: Item | None = None
-    ) -> bool:
-        """False: the condition fails."""
-        expressions = {"UpdateExpression": do} | ({"ConditionExpression": only_if} if only_if else {})
-        request = {**_key_of(conversation, item), **_expressions(values, **expressions)}
-        with aws.errors_as_ours(doing):
-            try:
-                self._client.update_item(TableName=self._table, **request)
-            except self._client.exceptions.ConditionalCheckFailedException:
-                return False
-        return True
-
-    def _query(self, doing: str, request: dict[str, Any]) -> Iterator[Item]:
-        with aws.errors_as_ours(doing):
-            while True:
-                page = self._client.query(TableName=self._table, **request)
-                yield from page["Items"]
-                if "LastEvaluatedKey" not in page:
-                    return
-                request = {**request, "ExclusiveStartKey": page["LastEvaluatedKey"]}
-
-    @property
-    def _client(self) -> Any:
-        return aws.client("dynamodb", patience=self._patience)
+        """Return the window. A processor that has read the conversation before can no longer freeze what it read."""
+        key = _key(conversation, WINDOW)
+        return _window(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
 
 
-def _key(conversation: str, item: str) -> Item:
-    return {"conversation": _s(conversation), "item": _s(item)}
-
-
-def _key_of(conversation: str, item: str) -> dict[str, Any]:
-    return {"Key": _key(conversation, item)}
-
-
-def _expressions(values: dict[str, dict[str, Any]] | None = None, **expressions: str) -> dict[str, Any]:
-    """What an expression refers to: `#name` is that attribute, whatever words the service reserves; `:name` a value."""
-    names = {f"#{name}": name for text in expressions.values() for name in _PLACEHOLDER.findall(text)}
-    request: dict[str, Any] = {**expressions, "ExpressionAttributeNames": names}
-    if values:
-        request["ExpressionAttributeValues"] = {f":{name}": value for name, value in values.items()}
-    return request
-
-
-def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    names = one["ExpressionAttributeNames"] | other["ExpressionAttributeNames"]
-    return {**one, **other, "ExpressionAttributeNames": names}
+def _key(conversation: str, item: str) -> dict[str, str]:
+    return {"conversation": conversation, "item": item}
 
 
 def _slice_of(conversation: str) -> str:
-    return str(crc32(conversation.encode()) % SLICES)
+    return str(crc32(conversation.encode()) % INDEX_SLICES)
 
 
 def _window(item: Item) -> Window:
     return Window(
         is_open="open" in item,
-        generation=_number(item, "generation"),
-        changes=_number(item, "changes"),
-        waiting=_number(item, "waiting"),
-        window_ms=_number(item, "window_ms"),
-        due_at_ms=_number(item, "due_at"),
-        reason=_text(item, "reason"),
-        held_until_ms=_number(item, "held_until"),
-        owner=_text(item, "owner"),
-        owner_until_ms=_number(item, "owner_until"),
-        attempt=_number(item, "attempt"),
+        generation=number(item, "generation"),
+        changes=number(item, "changes"),
+        waiting=number(item, "waiting"),
+        window_ms=number(item, "window_ms"),
+        due_at_ms=number(item, "due_at"),
+        reason=text(item, "reason"),
+        held_until_ms=number(item, "held_until"),
+        owner=text(item, "owner"),
+        owner_until_ms=number(item, "owner_until"),
+        attempt=number(item, "attempt"),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
     )
 
 
-def _frozen_item(frozen: Frozen) -> dict[str, Any]:
-    return {
-        "M": {
-            "batch_id": _s(frozen.batch_id),
-            "names": {"L": [_s(name) for name in frozen.names]},
-            "generation": _n(frozen.generation),
-            "first_at": _n(frozen.first_at_ms),
-            "last_at": _n(frozen.last_at_ms),
-            "due_at": _n(frozen.due_at_ms),
-            "reason": _s(frozen.reason),
-        }
-    }
+def _frozen_item(frozen: Frozen) -> Values:
+    return {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
 
 
 def _frozen(item: Item) -> Frozen:
     return Frozen(
-        batch_id=_text(item, "batch_id"),
-        names=tuple(each["S"] for each in item["names"]["L"]),
-        generation=_number(item, "generation"),
-        first_at_ms=_number(item, "first_at"),
-        last_at_ms=_number(item, "last_at"),
-        due_at_ms=_number(item, "due_at"),
-        reason=_text(item, "reason"),
+        batch_id=text(item, "batch_id"),
+        names=tuple(texts(item, "names")),
+        generation=number(item, "generation"),
+        first_at_ms=number(item, "first_at"),
+        last_at_ms=number(item, "last_at"),
+        due_at_ms=number(item, "due_at"),
+        reason=text(item, "reason"),
     )
 
 
-def _names(item: Item) -> set[str]:
-    return {each["S"] for each in item.get("names", {}).get("L", [])}
-
-
-def _s(text: str) -> dict[str, Any]:
-    return {"S": text}
-
-
-def _n(number: int) -> dict[str, Any]:
-    return {"N": str(number)}
-
-
-def _seconds(at_ms: int) -> dict[str, Any]:
-    return _n(at_ms // 1_000)
-
-
-def _text(item: Item, name: str) -> str:
-    return str(item.get(name, {}).get("S", ""))
-
-
-def _number(item: Item, name: str) -> int:
-    return int(item.get(name, {}).get("N", 0))
+def _seconds(at_ms: int) -> int:
+    """Return a time as the table's expiry wants it."""
+    return at_ms // 1_000
 
 
 def _chunks(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:

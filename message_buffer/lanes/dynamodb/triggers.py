@@ -1,21 +1,24 @@
-"""The queue of triggers: each names a conversation whose window is over when it arrives."""
+"""The queue of triggers. Each trigger names a conversation, and arrives when the conversation's window is over."""
 
 import json
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput
-
-# The service's limits. What is due later comes back to the queue until it is.
-LONGEST_DELAY_MS = 900_000
-LONGEST_REST_MS = 11 * 3_600_000
+from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 
 
 class Trigger(NamedTuple):
-    """One that was received; its receipt is good for putting it back."""
+    """A trigger that was received. Its receipt hides it in the queue for longer."""
 
     conversation: str
     receipt: str
+
+
+class Triggers(Protocol):
+    def send(self, conversation: str, *, delay_ms: int) -> None: ...
+
+    def rest(self, trigger: Trigger, *, for_ms: int) -> None: ...
 
 
 class TriggerQueue:
@@ -24,31 +27,32 @@ class TriggerQueue:
         self._patience = patience
 
     def send(self, conversation: str, *, delay_ms: int) -> None:
-        """It arrives not before, or at the service's limit."""
+        """Send a trigger that arrives after the delay, or after the longest delay that the queue allows."""
         with aws.errors_as_ours("send trigger"):
             aws.client("sqs", patience=self._patience).send_message(
                 QueueUrl=self._url,
                 MessageBody=json.dumps({"conversation_id": conversation}),
-                DelaySeconds=_seconds_up(min(delay_ms, LONGEST_DELAY_MS)),
+                DelaySeconds=_seconds_up(min(delay_ms, MAX_TRIGGER_DELAY_MS)),
             )
 
     def rest(self, trigger: Trigger, *, for_ms: int) -> None:
-        """Nobody else sees it for so long from now."""
+        """Hide a received trigger from now on for that time; then the queue delivers it again."""
         with aws.errors_as_ours("put trigger back"):
             aws.client("sqs", patience=self._patience).change_message_visibility(
                 QueueUrl=self._url,
                 ReceiptHandle=trigger.receipt,
-                VisibilityTimeout=_seconds_up(min(for_ms, LONGEST_REST_MS)),
+                VisibilityTimeout=_seconds_up(min(for_ms, MAX_TRIGGER_HIDDEN_MS)),
             )
 
 
 def read_trigger(body: str, receipt: str) -> Trigger:
+    """Raise InvalidInput if the body is not that of a trigger."""
     try:
         conversation = json.loads(body)["conversation_id"]
     except (ValueError, KeyError, TypeError):
         conversation = None
     if not isinstance(conversation, str) or not conversation:
-        raise InvalidInput("this is no trigger: it names no conversation")
+        raise InvalidInput("a trigger names a conversation, and this one does not")
     return Trigger(conversation, receipt)
 
 

@@ -1,4 +1,4 @@
-"""One connection to Valkey, kept across calls, and the one place where its errors become ours."""
+"""One connection to Valkey, kept across calls. Only this module turns Valkey's errors into those of the store."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, cast
@@ -37,14 +37,15 @@ from message_buffer.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from message_buffer.lanes.valkey.scripts import Script
+from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 
-# Passing states of a server or a cluster; a second try may find it well. A lost answer is one of them:
-# every script may be repeated, so nobody needs to know whether the first try arrived.
+# Temporary states of a server or a cluster, in which a second try may succeed. A lost answer is one of them: every
+# script may be repeated, so it does not matter whether the first try arrived.
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
     ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
@@ -52,20 +53,19 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# ElastiCache hangs up 12 hours after an IAM sign-in; to sign in anew an hour before costs nothing.
-SIGN_IN_LIFE_MS = 11 * 3_600_000
-
-Argument = str | bytes | int | float
-# Told of each error that no caller will see.
+# Counts an error that no caller will see.
 Swallowed = Callable[[Exception], None]
 
 
-# Codes of such states that have no class of their own.
+# Error codes of temporary states for which redis-py has no class.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
+
+# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
+TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 
 
 class Client(Protocol):
-    """What the store needs of redis-py's clients."""
+    """The part of redis-py's clients that the store uses."""
 
     def execute_command(self, *args: Argument) -> Any: ...
 
@@ -73,15 +73,15 @@ class Client(Protocol):
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
-    """A client. A standalone one has not connected yet; a cluster one has asked for the topology."""
-    # Neither the URL nor the parser's words are shown: they may hold a password.
+    """Return a client. A standalone client has not connected yet; a cluster client has asked for the topology."""
+    # The error shows neither the URL nor the parser's message, because they may hold a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
         url = urlsplit(settings.url)
         host, port = url.hostname, url.port or 6379
     except ValueError:
         raise refusal from None
-    if host is None or url.scheme not in ("valkey", "valkeys"):
+    if host is None or url.scheme not in TLS_BY_SCHEME:
         raise refusal
     options: dict[str, Any] = {
         "host": host,
@@ -89,16 +89,16 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         "socket_connect_timeout": settings.connect_timeout_ms / 1000,
         "socket_timeout": settings.answer_timeout_ms / 1000,
         "protocol": 2,
-        # Tries are counted in one place: Connection.run.
+        # Only Connection.run repeats a call.
         "retry": Retry(NoBackoff(), 0),
-        # It would tell the server the library's name: two more round trips for each connection.
+        # Without this, redis-py sends its name to the server: two more round trips for each connection.
         "driver_info": None,
     }
     if credential_provider:
         options["credential_provider"] = credential_provider
     elif url.username or url.password:
         options |= {"username": unquote(url.username or "default"), "password": unquote(url.password or "")}
-    if url.scheme == "valkeys":
+    if TLS_BY_SCHEME[url.scheme]:
         options |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
         if settings.ca_file:
             options["ssl_ca_certs"] = settings.ca_file
@@ -111,15 +111,15 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts: one round trip each, the server's script cache healed, transient faults tried again.
+    """Runs scripts, each in one round trip. Sends scripts that the server forgot, and repeats a call after a fault.
 
-    Threads may share it, but then wait for each other while a cluster's topology is asked for again.
+    Threads may share a connection, but they wait for each other while it reads a cluster's topology again.
     """
 
     def __init__(
         self,
         open_client: Callable[[], Client],
-        attempts: int = 2,
+        attempts: int = VALKEY_ATTEMPTS,
         *,
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,
@@ -129,10 +129,10 @@ class Connection:
         self._client: Client | None = None
         self._opened_at_ms = 0
         self._attempts = attempts
-        # Somebody waits who has another way: a try that took longer was one too many.
+        # A caller that can use another lane does not want a second try after a slow first one.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
-        # Wall time: a frozen function's own clock may stand still while its sign-in grows old.
+        # Wall time: while Lambda suspends a function its monotonic clock may stop, but its sign-in grows old.
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
@@ -161,18 +161,18 @@ class Connection:
             try:
                 reply = self._evaluate(client, script, keys, args)
             except MovedError:
-                # The slot has another owner. A cluster's own client asks around, and remembers.
+                # The slot has another owner. The cluster's client finds the owner, and remembers it.
                 reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
             if isinstance(error, ReadOnlyError):
-                self.close()  # connected to what was the primary: the next try asks for the address again
+                self.close()  # connected to a former primary: the next try resolves the address again
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
         return reply
 
     def _renewed_client(self) -> Client:
-        """None of its connections has signed in before it was opened: a new client renews them all."""
+        """Return a client that is younger than SIGN_IN_LIFE_MS. A new one signs in whenever it connects."""
         now_ms = self._clock()
         if not 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
             self.close()
@@ -185,7 +185,7 @@ class Connection:
         try:
             return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
         except NoScriptError:
-            # The server forgot its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL teaches it again.
+            # The server has forgotten its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL also stores the script.
             return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
 
     def close(self) -> None:
@@ -195,33 +195,34 @@ class Connection:
 
 
 def _owner_of(key: bytes, client: Client) -> Client:
-    """The node's own client where that is known: a cluster's client takes 1.6 times as long over each command."""
+    """Return the client of the key's node: a cluster's client takes 1.6 times as long over each command."""
     if not isinstance(client, RedisCluster):
         return client
     return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))
 
 
 def is_sign_in_refused(error: BaseException | None) -> bool:
-    """Also where a cluster's client says no more than that it reached no node."""
+    """Return whether a refused sign-in caused the error, perhaps behind a cluster client's "no node reached"."""
     while error and not isinstance(error, AuthenticationError):
         error = error.__cause__
     return error is not None
 
 
 def as_store_error(error: Exception, doing: str) -> StoreError:
+    """Return the error of the store for an error of redis-py or the server; `doing` names the call that failed."""
     if is_sign_in_refused(error):
         return StoreSignInRefused(
             f"{doing}: Valkey refused the sign-in; check that the function's role may elasticache:Connect to this "
             "cache and this user, that the user is in the cache's user group, and that both names are right and in "
             "lower case; or, where the URL has them, that its user and password are right"
         )
-    # A server that does not know a command quotes what it was sent, which may be a message or a token.
+    # A server that does not know a command quotes the arguments, which may hold a message or a token.
     text = str(error).partition(", with args beginning with")[0]
     if isinstance(error, OutOfMemoryError) or "OOM " in text:
         return StoreOutOfMemory(
             f"{doing}: Valkey is at its storage limit; raise the cache's maximum or let it drain ({text})"
         )
-    # The service's wording at its request limit is not documented; both known forms hold this word.
+    # The service does not document its message at the request limit; both known forms contain this word.
     if "throttl" in text.lower():
         return StoreThrottled(f"{doing}: Valkey is at its request limit; raise the cache's ECPU maximum ({text})")
     if isinstance(error, _TRANSIENT) or text.split(" ", 1)[0] in _TRANSIENT_CODES:

@@ -1,7 +1,7 @@
-"""Key names: which shard a conversation lives on, and what its keys are called.
+"""The shard of a conversation, and the names of its keys.
 
-Every key of a shard carries the shard's hash tag, so that a script's keys share one cluster slot. A tag ends at
-the first `}` of the key, therefore a conversation id may hold braces itself.
+Every key of a shard begins with the shard's hash tag, so all keys of a script are in one cluster slot. A tag ends at
+the first `}` of the key, so a conversation id may contain braces.
 """
 
 from functools import cache
@@ -9,41 +9,52 @@ from hashlib import blake2s
 from zlib import crc32
 
 from message_buffer.errors import InvalidId
-
-MAX_CONVERSATION_BYTES = 1024
+from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 
 def shard_of(conversation: str, shards: int) -> int:
-    return crc32(encode_conversation(conversation)) % shards
+    """Return the number of the conversation's shard; raise InvalidId if the id is none."""
+    return shard_of_encoded(encode_conversation(conversation), shards)
+
+
+def shard_of_encoded(conversation: bytes, shards: int) -> int:
+    """Return the number of the shard of a conversation that is encoded already."""
+    return crc32(conversation) % shards
 
 
 def encode_conversation(conversation: str) -> bytes:
+    """Return the id in UTF-8; raise InvalidId if it is no valid Unicode, empty or too long."""
     try:
         encoded = conversation.encode()
     except UnicodeEncodeError as error:
         raise InvalidId("a conversation id must be valid Unicode: it holds a lone surrogate") from error
-    if not 0 < len(encoded) <= MAX_CONVERSATION_BYTES:
-        raise InvalidId(f"a conversation id has 1 to {MAX_CONVERSATION_BYTES} bytes; this one has {len(encoded)}")
+    if not 0 < len(encoded) <= MAX_CONVERSATION_ID_BYTES:
+        raise InvalidId(f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes; this one has {len(encoded)}")
     return encoded
 
 
 def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -> list[bytes]:
-    """The keys of a script, from the kinds its header names (`pending`, `conv:<id>`, …), in the header's order."""
-    return [
-        prefix + conversation if per_conversation else prefix for prefix, per_conversation in _prefixes(kinds, shard)
-    ]
+    """Return the keys of a script in the header's order; `kinds` are the header's: `pending`, `conv:<id>`, …"""
+    prefixes, of_conversation = _prefixes(kinds, shard)
+    keys = prefixes.copy()
+    for at in of_conversation:
+        keys[at] += conversation
+    return keys
 
 
 @cache
-def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[tuple[bytes, bool], ...]:
+def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[list[bytes], list[int]]:
+    """Return the keys without the conversation's id, and the positions of those that end with it."""
     tag = f"{{b{shard}}}:"
-    return tuple(((tag + kind.removesuffix("<id>")).encode(), kind.endswith("<id>")) for kind in kinds)
+    prefixes = [(tag + kind.removesuffix("<id>")).encode() for kind in kinds]
+    return prefixes, [at for at, kind in enumerate(kinds) if kind.endswith("<id>")]
 
 
 def wake_key(shard: int) -> bytes:
+    """Return the key of the list that a sleeping processor pops from."""
     return script_keys(("wake",), shard)[0]
 
 
 def batch_prefix(conversation: str) -> str:
-    """Makes batch ids of one conversation differ from every other's; the scripts add arrival and generation."""
+    """Return the first part of a conversation's batch ids, unique to it; the scripts add arrival and generation."""
     return blake2s(encode_conversation(conversation), digest_size=12).hexdigest()

@@ -1,13 +1,10 @@
-"""Starts a shard's processor, for whoever was told to by the store."""
+"""Starts a shard's processor for a caller whose store call reserved the start."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
-
-# Where the DynamoDB lane stands alone: nothing there asks for a start.
-NO_PROCESSOR = "none"
 
 
 class StartsFunctions(Protocol):
@@ -21,7 +18,10 @@ class ProcessorStarter:
         self._telemetry = telemetry
 
     def start(self, shard: int) -> None:
-        """A failure is told, not raised: messages are safe, and the watchdog starts what is missing."""
+        """Start the shard's processor. Log a failure, but raise nothing: the messages are safe.
+
+        The watchdog starts a processor that is missing.
+        """
         try:
             self._functions.start(self._processor_function, {"shard": shard})
         except SendFailed as error:

@@ -1,38 +1,44 @@
-"""Where Valkey is, who signs in, and the engine's own numbers; apart from the client, which a function without Valkey
-does not import."""
+"""Valkey's address, its sign-in, and the store's own numbers.
+
+They are apart from the client, because a function without Valkey does not import the client.
+"""
 
 from typing import NamedTuple
 
-A_DAY_MS = 86_400_000
+from message_buffer import limits
+
+# A number that only some functions are told. The store refuses a call that needs it elsewhere.
+NOT_TOLD = 0
 
 
 class ConnectionSettings(NamedTuple):
-    """Where Valkey is, and how long one try may wait for it."""
+    """Valkey's address, and the time-outs of one try."""
 
     url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
-    connect_timeout_ms: int = 400
-    answer_timeout_ms: int = 800
+    connect_timeout_ms: int = limits.VALKEY_CONNECT_MS
+    answer_timeout_ms: int = limits.VALKEY_ANSWER_MS
     ca_file: str | None = None
 
 
 class StoreSettings(NamedTuple):
-    shards: int = 1
-    lease_ms: int = 15_000  # a processor that is silent for so long is dead
-    start_ms: int = 10_000  # a reserved start that did not lead to a lease after so long failed
-    # Work due later than this needs no processor yet: the watchdog passes several times before it.
-    horizon_ms: int = 90_000
-    look_ms: int = 500  # the processor looks at least this often
-    claim_ms: int = 30_000  # from claim to take
-    executor_ms: int = 60_000  # from take to complete; above the conversation processor's own time-out
-    seen_ms: int = A_DAY_MS  # message ids and statistics of an idle conversation
-    max_batch: int = 1000  # messages in one batch; the rest makes the next one
-    max_batch_bytes: int = 4_194_304  # of its payloads: what a conversation processor's memory takes several times over
-    max_search: int = 1000  # messages looked through for an edit or a delete
-    max_emitted: int = 100  # batches a conversation remembers, to say where an edited message went
+    """The engine's numbers. A function's environment tells the ones of the stage that the function needs."""
+
+    shards: int
+    start_ms: int  # a reserved start that has led to no lease after this has failed
+    lease_ms: int = NOT_TOLD  # a processor that has not renewed its lease for this long is dead
+    claim_ms: int = NOT_TOLD  # from claim to take
+    token_ms: int = NOT_TOLD  # from take to complete; longer than the conversation processor may run
+    horizon_ms: int = limits.START_HORIZON_MS
+    look_ms: int = limits.PROCESSOR_LOOK_MS
+    seen_ms: int = limits.REMEMBERED_MS
+    max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
+    max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
+    max_search: int = limits.MAX_MESSAGES_SEARCHED
+    max_emitted: int = limits.MAX_BATCHES_REMEMBERED
 
 
 class IamAccess(NamedTuple):
-    """Who signs in to the cache, where it takes IAM tokens."""
+    """The user that signs in to a cache that accepts IAM tokens."""
 
     user: str
     cache_name: str
@@ -43,3 +49,5 @@ class ValkeySettings(NamedTuple):
     connection: ConnectionSettings
     iam: IamAccess | None
     store: StoreSettings
+    processor_function: str
+    """The function to start where a script reserved a processor's start."""

@@ -1,4 +1,4 @@
-"""From settings to an open store."""
+"""Opens a store from settings, and signs in with IAM tokens."""
 
 from collections.abc import Callable
 
@@ -10,27 +10,24 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
 from message_buffer.lanes.valkey.settings import IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.store import Store
-
-# A token is good for 15 minutes, and only for signing in.
-TOKEN_REUSE_MS = 600_000
-
+from message_buffer.limits import SIGN_IN_TOKEN_REUSE_MS
 
 SignToken = Callable[[IamAccess], str]
 
 
 class IamTokens(CredentialProvider):
-    """Signs in with an IAM token; a new one is made when the last gets old."""
+    """Signs in with an IAM token; makes a new one when the last is older than TOKEN_LIFE_MS."""
 
     def __init__(self, iam: IamAccess, sign: SignToken, *, clock: Clock = system_clock) -> None:
         self._iam = iam
         self._sign = sign
-        # Wall time: a frozen function's own clock may stand still while its token grows old.
+        # Wall time: while Lambda suspends a function its monotonic clock may stop, but its token grows old.
         self._clock = clock
         self._token = ""
         self._made_at_ms = 0
 
     def get_credentials(self) -> tuple[str, str]:
-        if not self._token or not 0 <= self._clock() - self._made_at_ms <= TOKEN_REUSE_MS:
+        if not self._token or not 0 <= self._clock() - self._made_at_ms <= SIGN_IN_TOKEN_REUSE_MS:
             self._renew()
         return self._iam.user, self._token
 
@@ -39,12 +36,13 @@ class IamTokens(CredentialProvider):
         try:
             self._token = self._sign(self._iam)
         except SendFailed as error:
-            # Only at an error of its own does the client library hang up. It would keep a line that never signed in.
+            # redis-py closes a connection only after an error of its own. After any other it would keep a connection
+            # that never signed in.
             raise LostConnection(str(error)) from error
         self._made_at_ms = made_at_ms
 
     def forget(self) -> None:
-        """The token was refused: the next sign-in takes a new one."""
+        """Forget a token that was refused; the next sign-in makes a new one."""
         self._token = ""
 
 
@@ -67,12 +65,13 @@ class Opener:
         return connect(self._settings, self._tokens)
 
     def swallowed(self, error: Exception) -> None:
-        """Whoever uses a client tells of each error that no caller will see."""
+        """Count an error that no caller will see; forget the token if the error refused it."""
         if self._tokens and is_sign_in_refused(error):
             self._tokens.forget()
         self._count_swallowed()
 
 
 def open_store(valkey: ValkeySettings, opener: Opener, *, retry_within_ms: int | None = None) -> Store:
+    """Return a store that opens its client with its first call."""
     connection = Connection(opener.open, retry_within_ms=retry_within_ms, swallowed=opener.swallowed)
     return Store(connection, valkey.store)

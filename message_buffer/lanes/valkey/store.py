@@ -1,7 +1,7 @@
 """The store: one typed method per script in lua/, under the script's name.
 
-Every script may be repeated with the same arguments, so a call whose answer was lost is simply made again, with the
-time and the call id of the first try.
+Every script may be repeated with the same arguments. If an answer is lost, the connection makes the same call again,
+with the time and the call id of the first try.
 """
 
 import re
@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
+from message_buffer.errors import InvalidId, InvalidInput, InvalidSettings, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.valkey.connection import Argument, Connection
-from message_buffer.lanes.valkey.keys import batch_prefix, encode_conversation, script_keys, shard_of
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.settings import A_DAY_MS, StoreSettings
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.keys import (
+    batch_prefix,
+    encode_conversation,
+    script_keys,
+    shard_of,
+    shard_of_encoded,
+)
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
+from message_buffer.lanes.valkey.settings import NOT_TOLD, StoreSettings
+from message_buffer.limits import DAY_MS
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
@@ -28,7 +35,7 @@ class Store:
     def __init__(
         self,
         connection: Connection,
-        settings: StoreSettings | None = None,
+        settings: StoreSettings,
         *,
         clock: Clock = system_clock,
         scripts: Path = LUA_DIRECTORY,
@@ -39,8 +46,9 @@ class Store:
         self._clock = clock
         self._scripts = scripts
         self._shebang = shebang
+        self._loaded: dict[str, Script] = {}
         self._new_call_id = new_call_id
-        self.settings = settings or StoreSettings()
+        self.settings = settings
 
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
@@ -50,143 +58,169 @@ class Store:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        word, due_at_ms, count, start = self._run(
-            "buffer_message", conversation, self._clock(), conversation, encode_message_id(message_id), payload,
-            *timing.for_scripts, *self._start(),
-        )  # fmt: skip
-        if word == b"BUFFERED":
-            return o.Buffered(due_at_ms, count, bool(start))
-        return o.Duplicate(_or_none(due_at_ms), count, bool(start))
+        # The hot path: named one by one, because to merge dictionaries takes longer than the rest of the call.
+        reply = self._run(
+            "buffer_message",
+            conversation=conversation,
+            now_ms=self._clock(),
+            message_id=encode_message_id(message_id),
+            payload=payload,
+            silence_ms=timing.silence_ms,
+            typing_ms=timing.typing_ms,
+            max_wait_ms=timing.max_wait_ms,
+            max_messages=timing.max_messages,
+            min_messages=timing.min_messages,
+            flush_reason=timing.flush_reason,
+            adaptive=timing.adaptive,
+            start_id=self._new_call_id(),
+            start_ms=self.settings.start_ms,
+            horizon_ms=self.settings.horizon_ms,
+        )
+        if reply.word == b"BUFFERED":
+            return o.Buffered(reply.due_at_ms, reply.count, bool(reply.start))
+        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, bool(reply.start))
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
         reply = self._run(
-            "take_batch", conversation, self._clock(), conversation, token, s.executor_ms,
-            batch_prefix(conversation), s.max_batch, s.max_batch_bytes,
+            "take_batch", conversation=conversation, now_ms=self._clock(), token=token,
+            token_ms=_told("token_ms", s.token_ms), batch_prefix=batch_prefix(conversation),
+            limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
-        match reply[0]:
+        match reply.word:
             case b"TAKEN":
-                _, batch_id, attempt, generation, first_at, last_at, due_at, why, left_out, *payloads = reply
                 return o.Taken(
-                    batch_id.decode(), attempt, generation, first_at, last_at, due_at, why.decode(), payloads,
-                    left_out=None if left_out is None else _positions(left_out),
+                    reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
+                    reply.due_at_ms, reply.reason.decode(), reply.payloads,
+                    left_out=None if reply.left_out is None else _positions(reply.left_out),
                 )  # fmt: skip
             case b"BUSY":
-                return o.Busy(reply[1])
+                return o.Busy(reply.until_ms)
             case _:
                 return o.Stale()
 
-    def settle_batch(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Settled | o.Stale:
-        words = " ".join(map(str, sorted(left_out)))
-        reply = self._run("settle_batch", conversation, token, words)
-        return o.Stale() if reply[0] == b"STALE" else o.Settled()
+    def exclude_messages(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Excluded | o.Stale:
+        positions = " ".join(map(str, sorted(left_out)))
+        reply = self._run("exclude_messages", conversation=conversation, token=token, left_out=positions)
+        return o.Stale() if reply.word == b"STALE" else o.Excluded()
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
+        s = self.settings
         reply = self._run(
-            "complete_batch", conversation, self._clock(), conversation, token, self.settings.seen_ms,
-            self.settings.max_emitted, *self._start(),
+            "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
+            max_emitted=s.max_emitted, **self._start(),
         )  # fmt: skip
-        if reply[0] == b"STALE":
+        if reply.word == b"STALE":
             return o.Stale()
-        return o.Completed(_or_none(reply[1]), reply[2], bool(reply[3]))
+        return o.Completed(_or_none(reply.due_at_ms), reply.count, bool(reply.start))
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
-        reply = self._run("retry_batch", conversation, self._clock(), conversation, token, retry_at_ms, *self._start())
-        return o.Stale() if reply[0] == b"STALE" else o.Retried(reply[1], bool(reply[2]))
+        reply = self._run(
+            "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
+            **self._start(),
+        )  # fmt: skip
+        return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, bool(reply.start))
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        reply = self._run("flush_buffer", conversation, self._clock(), conversation, *self._start())
-        return o.Empty() if reply[0] == b"EMPTY" else o.Flushed(reply[1], reply[2], bool(reply[3]))
+        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **self._start())
+        return o.Empty() if reply.word == b"EMPTY" else o.Flushed(reply.due_at_ms, reply.count, bool(reply.start))
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """`cancel_id`: of the message that asked for it, so that its redelivery does not cancel again."""
+        """Drop what the conversation holds. With the id of the message that asked for it, once for that message."""
         reply = self._run(
-            "cancel_buffer", conversation, self._clock(), conversation,
-            encode_message_id(cancel_id or self._new_call_id()), self.settings.seen_ms,
+            "cancel_buffer", conversation=conversation, now_ms=self._clock(),
+            cancel_id=encode_message_id(cancel_id or self._new_call_id()), seen_ms=self.settings.seen_ms,
         )  # fmt: skip
-        if reply[0] == b"REPEATED":
-            return o.AlreadyCancelled(reply[1])
-        return o.Cancelled(reply[1], reply[2], reply[3], bool(reply[4]))
+        if reply.word == b"REPEATED":
+            return o.AlreadyCancelled(reply.generation)
+        return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        _whole("hold_ms", hold_ms, 1, A_DAY_MS)
+        _whole("hold_ms", hold_ms, 1, DAY_MS)
         now_ms = self._clock()
-        _, held_until_ms, start = self._run(
-            "hold_buffer", conversation, now_ms, conversation, now_ms + hold_ms, *self._start()
+        reply = self._run(
+            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **self._start()
         )
-        return o.OnHold(held_until_ms, bool(start))
+        return o.OnHold(reply.held_until_ms, bool(reply.start))
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotHeld:
-        word, due_at_ms, start = self._run("resume_buffer", conversation, self._clock(), conversation, *self._start())
-        outcome = o.Resumed if word == b"RESUMED" else o.NotHeld
-        return outcome(_or_none(due_at_ms), bool(start))
+    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
+        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **self._start())
+        outcome = o.Resumed if reply.word == b"RESUMED" else o.NotOnHold
+        return outcome(_or_none(reply.due_at_ms), bool(reply.start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
-        _whole("extend_ms", extend_ms, 1, A_DAY_MS)
-        _whole("max_wait_ms", max_wait_ms, 1, A_DAY_MS)
-        reply = self._run("extend_wait", conversation, self._clock(), conversation, extend_ms, max_wait_ms)
-        match reply[0]:
+        _whole("extend_ms", extend_ms, 1, DAY_MS)
+        _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
+        reply = self._run(
+            "extend_wait", conversation=conversation, now_ms=self._clock(), extend_ms=extend_ms, max_wait_ms=max_wait_ms
+        )
+        match reply.word:
             case b"EXTENDED":
-                return o.Extended(reply[1])
+                return o.Extended(reply.due_at_ms)
             case b"UNMOVED":
-                return o.Unmoved(reply[1])
+                return o.Unmoved(reply.due_at_ms)
             case _:
                 return o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        """For the buffers that were open when their rules changed; what comes later is buffered by the new ones."""
+        """Move an open buffer's timer to where changed rules have it; later messages bring the new rules anyway."""
         reply = self._run(
-            "retime_buffer", conversation, self._clock(), conversation, *timing.for_scripts, *self._start()
+            "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **self._start()
         )
-        match reply[0]:
+        match reply.word:
             case b"RETIMED":
-                return o.Retimed(reply[1], reply[2], bool(reply[3]))
+                return o.Retimed(reply.due_at_ms, reply.count, bool(reply.start))
             case b"UNMOVED":
-                return o.Unmoved(reply[1])
+                return o.Unmoved(reply.due_at_ms)
             case _:
                 return o.Empty()
 
     def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
-        reply = self._run(
-            "edit_message", conversation, encode_message_id(message_id), id_line(message_id), payload,
-            self.settings.max_search, self.settings.max_emitted,
-        )  # fmt: skip
-        return o.Edited(reply[1], reply[2]) if reply[0] == b"EDITED" else _not_waiting(reply)
+        reply = self._run("edit_message", conversation=conversation, payload=payload, **self._search(message_id))
+        return o.Edited(reply.position, reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         reply = self._run(
-            "delete_message", conversation, conversation, encode_message_id(message_id), id_line(message_id),
-            self.settings.max_search, self.settings.seen_ms, self.settings.max_emitted,
-        )  # fmt: skip
-        return o.Deleted(reply[1]) if reply[0] == b"DELETED" else _not_waiting(reply)
+            "delete_message", conversation=conversation, seen_ms=self.settings.seen_ms, **self._search(message_id)
+        )
+        return o.Deleted(reply.remaining) if reply.word == b"DELETED" else _not_waiting(reply)
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
-        reply = self._run(
-            "find_message", conversation, encode_message_id(message_id), id_line(message_id),
-            self.settings.max_search, self.settings.max_emitted,
-        )  # fmt: skip
-        return o.Waiting(reply[1]) if reply[0] == b"WAITING" else _not_waiting(reply)
+        reply = self._run("find_message", conversation=conversation, **self._search(message_id))
+        return o.Waiting(reply.position) if reply.word == b"WAITING" else _not_waiting(reply)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
-        word, scheduled, due, why, count, first, last, generation, held, batch_id, attempt, frozen, *payloads = (
-            self._run("peek_conversation", conversation, conversation, limit)
-        )
+        reply = self._run("peek_conversation", conversation=conversation, limit=limit)
         return o.Conversation(
-            word.decode(), _or_none(scheduled), _or_none(due), why.decode() or None, count, _or_none(first),
-            _or_none(last), generation, _or_none(held), batch_id.decode() or None, attempt, frozen, payloads,
-        )  # fmt: skip
+            state=reply.word.decode(),
+            scheduled_at_ms=_or_none(reply.scheduled_at_ms),
+            due_at_ms=_or_none(reply.due_at_ms),
+            flush_reason=reply.reason.decode() or None,
+            count=reply.count,
+            first_at_ms=_or_none(reply.first_at_ms),
+            last_at_ms=_or_none(reply.last_at_ms),
+            generation=reply.generation,
+            held_until_ms=_or_none(reply.held_until_ms),
+            batch_id=reply.batch_id.decode() or None,
+            attempt=reply.attempt,
+            frozen=reply.frozen,
+            payloads=reply.payloads,
+        )
 
     # -- what processors and the watchdog do to a shard --------------------------------------------------------
 
-    def acquire_lease(self, shard: int, lease_id: str) -> o.Acquired | o.Held:
-        word, expires_at_ms = self._run_shard("acquire_lease", shard, self._clock(), lease_id, self.settings.lease_ms)
-        return o.Acquired(expires_at_ms) if word == b"ACQUIRED" else o.Held(expires_at_ms)
+    def acquire_lease(self, shard: int, lease_id: str) -> o.Acquired | o.LeaseTaken:
+        reply = self._run_shard(
+            "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms
+        )
+        outcome = o.Acquired if reply.word == b"ACQUIRED" else o.LeaseTaken
+        return outcome(reply.expires_at_ms)
 
     def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
-        reply = self._run_shard("renew_lease", shard, self._clock(), lease_id, self.settings.lease_ms)
-        return o.Renewed(reply[1]) if reply[0] == b"RENEWED" else o.Lost()
+        reply = self._run_shard("renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms)
+        return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.Lost()
 
     def leave_if_idle(self, shard: int, lease_id: str) -> o.Released | o.WorkIsNear | o.Lost:
         return self._release_lease(shard, lease_id, "idle")
@@ -195,32 +229,38 @@ class Store:
         return self._release_lease(shard, lease_id, "handover")
 
     def _release_lease(self, shard: int, lease_id: str, reason: str) -> o.Released | o.WorkIsNear | o.Lost:
-        reply = self._run_shard("release_lease", shard, self._clock(), lease_id, reason, *self._start())
-        match reply[0]:
+        reply = self._run_shard(
+            "release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **self._start()
+        )
+        match reply.word:
             case b"RELEASED":
-                return o.Released(_or_none(reply[1]), bool(reply[2]))
+                return o.Released(_or_none(reply.next_due_at_ms), bool(reply.start))
             case b"PENDING":
-                return o.WorkIsNear(reply[1])
+                return o.WorkIsNear(reply.next_due_at_ms)
             case _:
                 return o.Lost()
 
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
         s = self.settings
         reply = self._run_shard(
-            "claim_due", shard, self._clock(), lease_id, limit, s.claim_ms, s.look_ms, self._new_call_id()
-        )
-        if reply[0] == b"LOST":
+            "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit,
+            claim_ms=_told("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
+        )  # fmt: skip
+        if reply.word == b"LOST":
             return o.Lost()
-        pairs = zip(reply[2::2], reply[3::2], strict=True)  # a repeat answers the times as strings
-        return o.Claimed(_or_none(reply[1]), [o.Due(name.decode(), int(due_at_ms)) for name, due_at_ms in pairs])
+        # A repeat answers the times as strings.
+        due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
+        return o.Claimed(_or_none(reply.next_due_at_ms), due)
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int
     ) -> o.Returned | o.Busy | o.Stale | o.Lost:
-        reply = self._run("return_claim", conversation, self._clock(), conversation, lease_id, due_at_ms)
-        match reply[0]:
+        reply = self._run(
+            "return_claim", conversation=conversation, now_ms=self._clock(), lease_id=lease_id, due_at_ms=due_at_ms
+        )
+        match reply.word:
             case b"RETURNED":
-                return o.Returned(reply[1])
+                return o.Returned(reply.due_at_ms)
             case b"BUSY":
                 return o.Busy(None)
             case b"STALE":
@@ -229,53 +269,101 @@ class Store:
                 return o.Lost()
 
     def recover_expired(self, shard: int, *, limit: int = 500) -> o.Recovered:
-        _, pending, inflight, oldest_due_at_ms, heartbeat_at_ms, start, *conversations = self._run_shard(
-            "recover_expired", shard, self._clock(), limit, *self._start()
-        )
+        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **self._start())
         return o.Recovered(
-            pending, inflight, _or_none(oldest_due_at_ms), _or_none(heartbeat_at_ms), bool(start),
-            [name.decode() for name in conversations],
-        )  # fmt: skip
+            pending=reply.pending,
+            inflight=reply.inflight,
+            oldest_due_at_ms=_or_none(reply.oldest_due_at_ms),
+            heartbeat_at_ms=_or_none(reply.heartbeat_at_ms),
+            start_processor=bool(reply.start),
+            conversations=[conversation.decode() for conversation in reply.conversations],
+        )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
-        """A buffer that is open from the first page to the last is on one of them, whatever happens to it meanwhile.
+        """Return a page. A buffer that is open from the first page to the last is on one of them, even if it moves.
 
-        A conversation with nothing but a frozen batch is, too, unless it moves between the calls.
+        A conversation with only a frozen batch is on one of them unless it moves between the calls.
         """
         if not _CURSOR.fullmatch(cursor):
             raise InvalidInput(f"a cursor is what the page before gave, not {cursor!r}")
         _whole("limit", limit, 1, 1000)
-        _, next_cursor, *rows = self._run_shard("list_conversations", shard, cursor, limit)
-        listed = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
-        return o.Page(
-            next_cursor.decode() or None, [o.Listed(name.decode(), state.decode(), at) for name, state, at in listed]
-        )
+        reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
+        listed = [o.Listed(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows]
+        return o.Page(reply.next_cursor.decode() or None, listed)
 
     # -- how a call is made ------------------------------------------------------------------------------------
 
-    def _start(self) -> tuple[str, int, int]:
-        return self._new_call_id(), self.settings.start_ms, self.settings.horizon_ms
+    def _start(self) -> dict[str, Any]:
+        """Return the arguments of a script that may reserve a processor's start."""
+        return {
+            "start_id": self._new_call_id(),
+            "start_ms": self.settings.start_ms,
+            "horizon_ms": self.settings.horizon_ms,
+        }
 
-    def _run(self, name: str, conversation: str, *args: Argument) -> list[Any]:
-        return self._call(name, shard_of(conversation, self.settings.shards), encode_conversation(conversation), args)
+    def _search(self, message_id: str) -> dict[str, Any]:
+        """Return the arguments of a script that looks for a message."""
+        return {
+            "message_id": encode_message_id(message_id),
+            "id_line": id_line(message_id),
+            "limit": self.settings.max_search,
+            "max_emitted": self.settings.max_emitted,
+        }
 
-    def _run_shard(self, name: str, shard: int, *args: Argument) -> list[Any]:
-        return self._call(name, shard, b"", args)
+    @property
+    def _lease_ms(self) -> int:
+        return _told("lease_ms", self.settings.lease_ms)
 
-    def _call(self, name: str, shard: int, conversation: bytes, args: tuple[Argument, ...]) -> list[Any]:
-        script = load_script(name, self._scripts, self._shebang)
-        if len(args) != len(script.args):
-            raise ScriptInvariantBroken(f"{name} takes {len(script.args)} arguments, not {len(args)}")
-        return self._connection.run(script, script_keys(script.keys, shard, conversation), args)
+    def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
+        """Run a script on a conversation; return the answer as a tuple with the names in the script's header."""
+        script = self._loaded.get(name) or self._load(name)
+        encoded = encode_conversation(conversation)
+        if script.takes_conversation:
+            arguments["conversation"] = conversation
+        keys = script_keys(script.keys, shard_of_encoded(encoded, self.settings.shards), encoded)
+        return self._call(script, keys, arguments)
+
+    def _run_shard(self, name: str, shard: int, **arguments: Argument) -> Any:
+        """Run a script on a shard; return the answer as a tuple with the names in the script's header."""
+        script = self._loaded.get(name) or self._load(name)
+        return self._call(script, script_keys(script.keys, shard), arguments)
+
+    def _load(self, name: str) -> Script:
+        script = self._loaded[name] = load_script(name, self._scripts, self._shebang)
+        return script
+
+    def _call(self, script: Script, keys: list[bytes], arguments: dict[str, Argument]) -> Any:
+        try:
+            args = script.pick(arguments)
+        except KeyError:
+            args = ()
+        if len(args) != len(arguments):
+            misfits = ", ".join(sorted(arguments.keys() ^ set(script.args)))
+            raise ScriptInvariantBroken(f"{script.name} takes {', '.join(script.args)}; unknown or missing: {misfits}")
+        values = self._connection.run(script, keys, args)
+        try:
+            return script.read[values[0]](values)
+        except (TypeError, ValueError) as error:
+            raise ScriptInvariantBroken(f"{script.name} answered a form that its header does not name") from error
+
+
+def _told(name: str, value: int) -> int:
+    if value == NOT_TOLD:
+        raise InvalidSettings(f"{name} is not among this function's settings, so it must not make this call")
+    return value
 
 
 def _whole(name: str, value: int, low: int, high: int) -> None:
-    """The scripts keep times in 13 digits: a fraction, or a digit more, would spoil what stands behind it."""
+    """Raise InvalidInput unless the value is a whole number in these bounds.
+
+    The scripts keep times in 13 digits: a fraction or one more digit would shift the places behind it.
+    """
     if type(value) is not int or not low <= value <= high:
         raise InvalidInput(f"{name} is a whole number from {low} to {high}, not {value}")
 
 
 def encode_message_id(message_id: str) -> bytes:
+    """Return the id in UTF-8; raise InvalidId if it is no valid Unicode."""
     try:
         return message_id.encode()
     except UnicodeEncodeError as error:
@@ -290,7 +378,7 @@ def _or_none(value: int) -> int | None:
     return None if value == -1 else value
 
 
-def _not_waiting(reply: list[Any]) -> o.Frozen | o.Absent:
-    if reply[0] == b"FROZEN":
-        return o.Frozen(reply[1].decode())
-    return o.Absent(bool(reply[1]), reply[2].decode() or None)
+def _not_waiting(reply: Any) -> o.Frozen | o.Absent:
+    if reply.word == b"FROZEN":
+        return o.Frozen(reply.batch_id.decode())
+    return o.Absent(bool(reply.known), reply.batch_id.decode() or None)

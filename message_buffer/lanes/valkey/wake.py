@@ -1,8 +1,8 @@
-"""The processor's sleep: until a time, or until a script wakes it.
+"""The processor's sleep, which ends at a time or when a script wakes the processor.
 
-One blocking pop is always outstanding, on a connection of its own, and what is waited for is its answer. Its own
-time-out is not the timer, since the server looks at time-outs only ten times a second; it only ends a pop whose
-reader has vanished without closing the connection, and would swallow one wake.
+One blocking pop is always outstanding, on a connection of its own; the processor waits for its answer. The pop's own
+time-out is not the timer, because the server checks time-outs only ten times a second. That time-out ends a pop whose
+reader has vanished without closing the connection: such a pop would swallow one wake.
 """
 
 import time
@@ -15,12 +15,11 @@ from redis.cluster import RedisCluster
 from message_buffer.errors import StoreError
 from message_buffer.lanes.valkey.connection import FAILURES, Client, Swallowed
 from message_buffer.lanes.valkey.keys import wake_key
-
-POP_SECONDS = 20
+from message_buffer.limits import POP_SECONDS
 
 
 class _Line(Protocol):
-    """What we need of a connection of redis-py."""
+    """The part of redis-py's connections that we use."""
 
     def send_command(self, *args: Any) -> None: ...
 
@@ -32,7 +31,7 @@ class _Line(Protocol):
 
 
 class Wake:
-    """One processor's, for one run: a quarter of an hour at most, so that its sign-in never gets old."""
+    """One processor's sleep, for one run of a quarter of an hour at most, so its sign-in never expires."""
 
     def __init__(
         self,
@@ -53,13 +52,13 @@ class Wake:
         self._popping = False
 
     def wait(self, seconds: float) -> bool:
-        """Woken before so many seconds were over? Never raises: without a line it only sleeps."""
+        """Return whether a script woke the processor within `seconds`. Sleep without a line rather than raise."""
         deadline = self._monotonic() + seconds
         try:
             while self._pop().can_read(self._left(deadline)):
                 answer = self._pop().read_response()
                 self._popping = False
-                # No answer is the pop's own time-out: the next one is sent, and the wait goes on.
+                # None is the pop's own time-out: send the next pop, and wait on.
                 if answer is not None:
                     return True
         except (*FAILURES, OSError, StoreError) as error:
@@ -72,7 +71,7 @@ class Wake:
         return max(deadline - self._monotonic(), 0)
 
     def _pop(self) -> _Line:
-        """The line, with a pop outstanding on it."""
+        """Return the line, with a pop outstanding on it."""
         if self._line is None:
             self._client = self._open_client()
             self._line = _line_to(self._client, self._key)
@@ -82,7 +81,7 @@ class Wake:
         return self._line
 
     def close(self) -> None:
-        """Hang up, so that the server forgets the pop: left behind, it would take the next processor's wake."""
+        """Close the line, so that the server forgets the pop: it would take the next processor's wake."""
         if self._line is not None:
             self._line.disconnect()
         if self._client is not None:
@@ -92,7 +91,7 @@ class Wake:
 
 
 def _line_to(client: Client, key: bytes) -> _Line:
-    """A connection to the node that holds this key."""
+    """Return a connection to the node that holds this key."""
     if isinstance(client, RedisCluster):
         node = client.get_redis_connection(client.get_node_from_key(key))
     else:

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from message_buffer.lanes.outcomes import Absent, Claimed
-from message_buffer.lanes.valkey.settings import StoreSettings
 from message_buffer.rules.layers import Rules
+from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine
 from tests.support.model import ConversationModel
 
-SETTINGS = StoreSettings(
+SETTINGS = STAGE_SETTINGS._replace(
     lease_ms=15_000,
     start_ms=10_000,
     horizon_ms=90_000,
     claim_ms=30_000,
-    executor_ms=60_000,
+    token_ms=60_000,
     max_batch=4,
     max_emitted=2,
 )

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.outcomes import Busy, Completed, Retried, Settled, Stale, Taken
+from message_buffer.lanes.outcomes import Busy, Completed, Excluded, Retried, Stale, Taken
 from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
 
 
@@ -33,7 +33,7 @@ class ConversationProcessors(Base):
         assert model.frozen is not None
         batch = model.frozen
         batch.attempt += 1
-        batch.token, batch.token_until = token, now + SETTINGS.executor_ms
+        batch.token, batch.token_until = token, now + SETTINGS.token_ms
         model.scheduled_at = batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
@@ -59,16 +59,16 @@ class ConversationProcessors(Base):
 
     @precondition(lambda self: self.runs)
     @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
-    def settle(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
+    def exclude(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
         run = self.runs[which % len(self.runs)]
         batch = self.model[run.conversation].frozen
-        outcome = self.call(skew, twice, "settle_batch", run.conversation, run.token, left_out=left_out)
+        outcome = self.call(skew, twice, "exclude_messages", run.conversation, run.token, left_out=left_out)
         if batch is None or batch.token != run.token:
             assert outcome == Stale()
             return
         if batch.left_out is None:
             batch.left_out = left_out
-        assert outcome == Settled()
+        assert outcome == Excluded()
 
     @precondition(lambda self: any(run.done for run in self.runs))
     @rule(which=pick, skew=skews, twice=seldom)

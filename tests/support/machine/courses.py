@@ -17,7 +17,7 @@ class Courses(Processors, Watchdog, Operators):
         if not self.runs:
             return
         run = self.runs[which % len(self.runs)]
-        self.engine.clock.advance(SETTINGS.executor_ms + 1)
+        self.engine.clock.advance(SETTINGS.token_ms + 1)
         self.watchdog(0, False)
         self._take_all(processor)
         if then == "completes":

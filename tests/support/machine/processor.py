@@ -7,7 +7,7 @@ from message_buffer.lanes.outcomes import (
     Acquired,
     Busy,
     Claimed,
-    Held,
+    LeaseTaken,
     Lost,
     Released,
     Renewed,
@@ -27,7 +27,7 @@ class Processors(ConversationProcessors):
     def acquire(self, processor: str, skew: int, twice: bool) -> None:
         outcome, now = self.call(skew, twice, "acquire_lease", 0, processor), self.now(skew)
         if self.lease and self.lease[0] != processor and self.lease[1] > now:
-            assert outcome == Held(self.lease[1])
+            assert outcome == LeaseTaken(self.lease[1])
         else:
             assert outcome == Acquired(now + SETTINGS.lease_ms)
             self.lease = (processor, now + SETTINGS.lease_ms)

@@ -1,4 +1,4 @@
-"""What people see: aligned tables, times of their own zone."""
+"""Formats results for people: aligned tables, and times in their own time zone."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ NOTHING = "-"
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Align the rows. `at` and names ending in `At` or `Until` are times, those ending in `Ms` are lengths of time."""
+    """Return the rows as a table with aligned columns; `at` and names ending in `At` or `Until` are shown as times."""
     lines = [list(columns), *([_cell(column, row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     return "\n".join(
@@ -29,10 +29,10 @@ def _cell(name: str, value: Any) -> str:
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    # Rules end in Ms too, and are shown as they are set.
+    # Rules end in Ms, too, but are shown as the operator set them.
     if name == "overdueMs":
         return f"{value / 1_000:.1f} s"
-    # One line each, whatever somebody typed; and no control characters to the terminal.
+    # People's words must neither break the line nor send control characters to the terminal.
     return "".join(character if character.isprintable() else " " for character in str(value))
 
 

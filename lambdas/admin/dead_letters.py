@@ -1,26 +1,21 @@
-"""The dead letters: looked at without taking them away, and sent again under their old batch ids."""
+"""Shows dead letters without removing them, and sends their batches again under their old ids."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.requests import ListLetters, OfLetter, ShowLetter
+from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
+from lambdas.limits import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, REDRIVE_ANSWER_SECONDS
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
+from message_buffer.messages.wire_form import Json
 
-Json = dict[str, Any]
 TimeLeft = Callable[[], int]
 
-# What a person wants to know of a letter; not what people wrote.
+# The fields of a letter that an operator needs; none contains what people wrote.
 HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
-# Of one operator: hidden from a second one for so long if this function dies meanwhile.
-HIDDEN_SECONDS = 90
-# The conversation processor's time-out is 20 seconds at first, and its cold start comes before that.
-ANSWER_SECONDS = 30.0
-# Looking ends while a call can still be answered, and what was hidden be given back.
-LOOKING_MS = 38_000
 
 
 class Queue(Protocol):
@@ -37,14 +32,14 @@ class Calls(Protocol):
     def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
 
 
-class Letters:
+class DeadLetters:
     def __init__(self, queue: Queue, functions: Calls, conversation_processor: str, time_left: TimeLeft) -> None:
         self._queue = queue
         self._functions = functions
         self._conversation_processor = conversation_processor
         self._time_left = time_left
 
-    def list(self, request: ListLetters) -> Json:
+    def list(self, request: ListDeadLetters) -> Json:
         with self._peek() as letters:
             heads = []
             for letter in letters:
@@ -53,24 +48,27 @@ class Letters:
                     break
         return {"letters": heads, "inQueue": self._queue.count()}
 
-    def show(self, request: ShowLetter) -> Json:
+    def show(self, request: ShowDeadLetter) -> Json:
         with self._peek() as letters:
             found = _find(letters, request.batch_id)
         payloads = {name: value for name, value in _parsed(found).items() if name.startswith("payloads")}
         return _head(found) | (payloads if request.payloads else {})
 
-    def redrive(self, request: OfLetter) -> Json:
-        """The letter goes only once its batch is on the bus: what goes wrong leaves it there."""
+    def redrive(self, request: OfDeadLetter) -> Json:
+        """Send the batch again, then remove its letter. The letter stays if anything fails before.
+
+        Raises NotFound, or Refused if the batch was not sent.
+        """
         with self._peek() as letters:
             letter = _find(letters, request.batch_id)
             parsed = _parsed(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
                 raise Refused("The dead letter of this batch holds no messages: it cannot be sent again, and stays.")
             answer = self._functions.call(
-                self._conversation_processor, {"redrive": parsed}, answer_seconds=ANSWER_SECONDS
+                self._conversation_processor, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
-                raise Refused(f"The batch could not be sent again, and stays where it is: {_problem(answer)}.")
+                raise Refused(f"The batch was not sent again, and its letter stays in the queue: {_problem(answer)}.")
             self._queue.delete(letter)
             letters.hidden.remove(letter)
         return {"redriven": request.batch_id}
@@ -81,13 +79,13 @@ class Letters:
         try:
             yield look
         finally:
-            # What is not given back comes back by itself, a little later: no reason to fail.
+            # The queue shows them again by itself a little later, so a failure here does not matter.
             with suppress(errors.SendFailed):
                 self._queue.give_back(look.hidden)
 
 
 class _Look:
-    """Letters as they come, each hidden from others until it is given back."""
+    """Yields letters as the queue gives them. Each is hidden from others until it is given back."""
 
     def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
         self._queue = queue
@@ -95,8 +93,8 @@ class _Look:
         self.hidden: list[Letter] = []
 
     def __iter__(self) -> Iterator[Letter]:
-        while self._time_left() > LOOKING_MS:
-            received = self._queue.receive(hidden_seconds=HIDDEN_SECONDS)
+        while self._time_left() > MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS:
+            received = self._queue.receive(hidden_seconds=DEAD_LETTER_HIDDEN_SECONDS)
             if not received:
                 return
             self.hidden += received
@@ -107,7 +105,10 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     for letter in letters:
         if _parsed(letter).get("batchId") == batch_id:
             return letter
-    raise NotFound(f"No dead letter of the batch {batch_id} is to be seen; another operator may be looking at it.")
+    raise NotFound(
+        f"No dead letter of the batch {batch_id} was found. Another operator may be looking at it; try again in"
+        f" {DEAD_LETTER_HIDDEN_SECONDS} s."
+    )
 
 
 def _head(letter: Letter) -> Json:
@@ -128,5 +129,5 @@ def _parsed(letter: Letter) -> Json:
 
 def _problem(answer: Json) -> str:
     kind = str(answer.get("errorType", "no answer"))
-    # Our own errors are worded for an operator; others may quote a message.
+    # Our own errors are written for operators; those of others may quote a customer's message.
     return f"{kind}: {answer.get('errorMessage')}" if hasattr(errors, kind) else kind

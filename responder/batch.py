@@ -1,4 +1,4 @@
-"""A delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it, checked and completed."""
+"""A batch, read from a delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it."""
 
 import json
 from typing import Any, NamedTuple, Protocol
@@ -6,14 +6,13 @@ from typing import Any, NamedTuple, Protocol
 from message_buffer.errors import InvalidId
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from responder.errors import MalformedEvent
-
-LANES = ("debounce", "window")
+from responder.limits import MAX_BATCH_BYTES
 
 DETAIL_TYPE = "messages.batch.ready"
 EVENT_VERSION = 1
+LANES = ("debounce", "window")
+# The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"
-# Many times what models take, and what the function's memory still holds.
-MOST_BYTES = 8_388_608
 
 
 class Objects(Protocol):
@@ -27,57 +26,61 @@ class Batch(NamedTuple):
     conversation: ConversationId
     generation: int
     lane: str
-    """Each counts generations for itself."""
+    """Each lane counts its own generations."""
     text: str
-    """What the assistant is told: the texts, and of what has none its kind."""
+    """The question for the assistant: the messages' texts, and the type of a message that has no text."""
     last_message_id: str
 
 
 def read_batch(body: str, objects: Objects) -> Batch:
-    """Raises MalformedEvent; SendFailed if what the event refers to cannot be fetched."""
+    """Return the batch of a delivery's body, with messages fetched from S3 if the event refers to them.
+
+    Raises MalformedEvent if the body is no such event, and SendFailed if S3 does not answer.
+    """
     try:
         event = json.loads(body)
         detail = event["detail"]
         if event["detail-type"] != DETAIL_TYPE or detail["version"] != EVENT_VERSION:
-            raise MalformedEvent("another type or version of event")
-        messages = detail["messages"] or _fetched(detail["messagesRef"], objects)
+            raise MalformedEvent("the event has another type or version")
+        messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
         return Batch(
             batch_id=_require_type(str, detail["batchId"]),
             conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
             generation=_require_type(int, detail["generation"]),
-            lane=_lane(detail.get("lane", "debounce")),
-            text="\n".join(_told(message) for message in messages),
+            # Archives may hold events of a version before lanes, which have no such field.
+            lane=_require_lane(detail.get("lane", "debounce")),
+            text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
             raise
-        # Only its kind: its words may quote what somebody wrote.
+        # The error's own words may quote a customer, so only its type is named.
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
 
 
-def _told(message: Any) -> str:
+def _text_for_assistant(message: Any) -> str:
     text, kind = _require_type(str, message["text"]), _require_type(str, message["type"])
-    # Models refuse a blank text, and with it every question that is asked after it.
+    # Models refuse a blank text, and with it every later question that has it in the history.
     return text if any(sign.isprintable() and not sign.isspace() for sign in text) else f"[{kind}]"
 
 
-def _fetched(reference: Any, objects: Objects) -> Any:
+def _fetch_messages(reference: Any, objects: Objects) -> Any:
     if reference["bucket"] != objects.bucket or not _require_type(str, reference["key"]).startswith(BATCHES):
-        raise MalformedEvent("the event refers to a place that holds no batches")
-    if _require_type(int, reference["bytes"]) > MOST_BYTES:
-        raise MalformedEvent(f"the batch has more than {MOST_BYTES} bytes: no assistant could be told of it")
+        raise MalformedEvent("the event refers to a place where no batches are kept")
+    if _require_type(int, reference["bytes"]) > MAX_BATCH_BYTES:
+        raise MalformedEvent(f"the batch has more than {MAX_BATCH_BYTES} bytes, which no assistant takes")
     return json.loads(objects.get(reference["key"]))["messages"]
 
 
-def _lane(value: Any) -> str:
-    """Archives may hold events of a version before lanes, which have none."""
+def _require_lane(value: Any) -> str:
     if value not in LANES:
         raise MalformedEvent("there is no such lane")
     return str(value)
 
 
 def _require_type(kind: type, value: Any) -> Any:
+    """Return the value, or raise MalformedEvent unless it has exactly this type: True is no int."""
     if type(value) is not kind:
         raise MalformedEvent(f"a field is no {kind.__name__}")
     return value

@@ -1,6 +1,10 @@
-"""What a stage may decide, read from the `stages` of cdk.json and validated before anything is built.
+"""The settings of a stage: everything that operators may change, read from `stages` in cdk.json.
 
-The names in cdk.json are the field names below. A wrong one ends the run with a sentence listing the right.
+This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below; a
+setting that a stage leaves out has the default that is written here. `load_stage` validates a stage before anything is
+built. Its error messages name the valid settings.
+
+Numbers that only developers change are in `infra/timeouts.py`.
 """
 
 from __future__ import annotations
@@ -12,41 +16,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from infra.timeouts import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
+from message_buffer.errors import InvalidRules
+from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
+
 LOCAL = "local"
-# Two of its AWS calls at their slowest, and a call to Valkey.
-MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
-ZONES = 2
-# The emulator serves an API under a known path only if the API asks for an id of its own.
+# The emulator serves an API at a fixed path only if the API requests an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
-# ElastiCache's names have 40 characters and no double hyphen; ours begin with "message-buffer-".
+# ElastiCache allows no double hyphen in a name.
 STAGE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-STAGE_NAME_LENGTH = 20
-# Two thirds of a lease outlast a look and a call to the store that fails: renewing it can be tried again.
-LEAST_LEASE_MS = 3_000
-# The functions check the values; a name that they do not know would only come to light in the first message.
-RULES = frozenset(
-    {
-        "preset",
-        "silenceMs",
-        "typingInferenceMs",
-        "maxWaitMs",
-        "maxMessages",
-        "minMessages",
-        "priority",
-        "vipSilenceMs",
-        "adaptive",
-        "adaptiveFloorMs",
-        "adaptiveCeilingMs",
-        "adaptiveK",
-        "mediaSilenceMs",
-        "transcriptWaitMs",
-        "windowMs",
-        "stopWords",
-        "flushWords",
-        "controlLanguages",
-    }
-)
 OVERRIDES = "platformOverrides"
+# In a stage, rules have only their wire names, the ones that operators write everywhere else.
+RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -60,7 +41,7 @@ Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 
 
 class ConfigError(ValueError):
-    """A stage that cannot be built; the message says what is valid."""
+    """The settings of a stage are not valid; the message says which ones would be."""
 
 
 class Settings(BaseModel):
@@ -68,81 +49,123 @@ class Settings(BaseModel):
 
 
 class Memory(Settings):
-    """Memory of each function, which is also its share of a CPU."""
+    """`memory`: the memory of each function in MB. Lambda gives a function CPU time in proportion to its memory."""
 
     ingest: MemoryMb = 512
+    """Receives the webhooks."""
     processor: MemoryMb = 256
+    """Claims due conversations; one runs for each shard while messages wait."""
     conversation_processor: MemoryMb = 256
+    """Emits one batch at a time in the Valkey lane."""
     watchdog: MemoryMb = 256
+    """Repairs what a crash left behind."""
     dynamodb_processor: MemoryMb = 256
+    """Empties windows in the DynamoDB lane."""
     admin: MemoryMb = 256
+    """Executes the commands of operators."""
     responder: MemoryMb = 256
+    """Answers batches, in a stage that has a responder."""
 
 
 class Concurrency(Settings):
-    """How many instances a function is kept and held to; none given: it takes of what the account has left."""
+    """`concurrency`: how many instances of a function may run at once.
+
+    Lambda reserves this number for the function and never runs more. A function without a number shares what the
+    account has left.
+    """
 
     ingest: Instances | None = None
+    """At least `warmth.provisioned_instances`, if these are in use."""
     processor: Instances | None = None
+    """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
+    """Limits how many batches leave at the same time."""
     watchdog: Instances | None = None
+    """The watchdog runs twice a minute."""
     dynamodb_processor: Instances | None = None
+    """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None
+    """Limits how many commands of operators, and requests of the responder, run at the same time."""
     responder: Instances | None = None
+    """Limits how many batches are answered at the same time."""
 
 
 class Warmth(Settings):
-    """What ingest pays against cold starts: nothing, a snapshot, or instances that are always there."""
+    """`warmth`: what the stage pays for to shorten or avoid the cold starts of ingest."""
 
     ingest: Literal["none", "snap_start", "provisioned"] = "none"
+    """`none`: nothing. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
+    run."""
     provisioned_instances: Instances = 2
+    """How many instances always run with `provisioned`."""
 
 
 class Domain(Settings):
-    """A name of one's own for the API; its certificate is in the stage's region."""
+    """`api.domain`: a domain name of your own for the API."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")]
+    """The host name, such as `hooks.example.com`. Point its DNS record at the output `ApiDnsTarget`."""
     certificate_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:acm:")]
+    """The ARN of the name's certificate in ACM, in the region of the stage."""
 
 
 class Api(Settings):
-    # An HTTP API costs less than a third of a REST API; only the latter can stand behind WAF.
+    """`api`: the API that receives the webhooks."""
+
     kind: Literal["http", "rest"] = "http"
+    """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
+    """The API answers 429 above this rate."""
     burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
+    """How many requests the API admits at once before it applies the rate."""
     domain: Domain | None = None
+    """Without a domain, the API has the address that API Gateway gives it."""
 
 
 class Bus(Settings):
+    """`bus`: the event bus that the batches are published on."""
+
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
-    # Accounts that may put rules of their own on the bus.
+    """How long the bus keeps events for a replay; 0 keeps none."""
     consumer_accounts: tuple[AccountId, ...] = ()
+    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event."""
 
 
 class Alarms(Settings):
-    # Subscribed to the stage's topic; each address confirms once.
+    """`alarms`: who is notified."""
+
     emails: tuple[Email, ...] = ()
+    """Addresses that receive every alarm. Each address must confirm its subscription once."""
 
 
 class Limits(Settings):
+    """`limits`: bounds on the emission of a batch."""
+
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
-    # With pauses that grow to a minute, a quarter of an hour: an outage of the bus is not a poisoned batch.
+    """A larger batch goes to the bucket, and the event contains a reference to it."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
+    """After this many failed attempts a batch becomes a dead letter. The pauses between attempts grow to a minute, so
+    20 attempts take a quarter of an hour: an outage of the bus should not make dead letters."""
 
 
 class Timings(Settings):
-    """How long each of the moving parts may take before another one steps in."""
+    """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Milliseconds = 30_000
-    # It is also the function's time-out, which Lambda counts in seconds.
+    """How long a conversation stays claimed. After that the watchdog gives it to another conversation processor."""
     conversation_processor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
-    # For so long a shard waits when its processor died.
-    lease_ms: Annotated[int, Field(ge=LEAST_LEASE_MS, le=60_000)] = 15_000
-    # After that the watchdog, twice a minute, starts a processor anyway.
+    """How long one run of the conversation processor may take. Whole seconds, because it is the function's time-out."""
+    lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 15_000
+    """How long a shard waits for its processor after the processor has crashed."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 10_000
+    """How long a start of a processor may take. After that the watchdog, which looks twice a minute, repeats the
+    start."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
+    """How long a processor without work goes on running."""
     processor_handover_ms: Milliseconds = 30_000
+    """How long before the end of its life a processor begins to hand over to its successor."""
     processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
+    """How long a processor may run: the function's time-out."""
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> Timings:
@@ -161,95 +184,141 @@ class Timings(Settings):
             )
         if self.processor_idle_ms >= working_ms:
             raise ValueError(
-                "processor_idle_ms must be less than processor_life_seconds without processor_handover_ms, or no"
-                " processor ever leaves for lack of work"
+                "processor_idle_ms must be less than processor_life_seconds minus processor_handover_ms: otherwise no"
+                " processor ever ends because it has no work"
             )
         return self
 
 
 class Network(Settings):
+    """`network`: how the functions of the Valkey lane reach AWS from their private subnets."""
+
     egress: Literal["nat", "endpoints"] = "nat"
+    """`nat`: through NAT gateways. `endpoints`: through interface endpoints, with no route to the internet."""
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
-    # Needed only with an account: CDK would look them up there, without one it leaves them to CloudFormation.
+    """With one gateway, the loss of its availability zone stops both zones."""
     availability_zones: tuple[str, ...] = ()
+    """Two zones of the stage's region. Required if the stage names an `account`: CDK would otherwise look them up in
+    that account. A stage without an account may leave the choice to CloudFormation."""
     flow_logs: bool = False
+    """Log the connections in the network. AWS bills flow logs by volume."""
 
 
 class Cache(Settings):
-    # Maxima only: a minimum is billed whether it is used or not.
+    """`cache`: the ElastiCache Serverless cache. There are only maxima, because AWS bills a minimum even if unused."""
+
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
+    """At this size the cache refuses new messages until it has drained."""
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
+    """Above this rate ElastiCache throttles requests. ECPUs are its unit of work."""
     snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
+    """How long daily snapshots are kept; 0 makes none."""
 
 
 class Responder(Settings):
-    """The reference consumer, and what it does with each batch; a stage has none unless it says so."""
+    """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
     assistant: Literal["echo", "bedrock", "openai"] = "echo"
-    # As the AI calls it; tenants may name another one.
+    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's."""
     model: str = ""
+    """The model's name as the AI knows it; required unless the assistant is `echo`. A tenant may name another model."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
+    """The system prompt."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
+    """The base URL of the API of an `openai` assistant. It must be https outside of the local stage."""
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
+    """How long the assistant may take for a reply."""
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
+    """The longest reply."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
-    # What becomes of a reply whose reader has written again.
+    """How much of the conversation's history the assistant is sent."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
+    """The fate of a reply if the customer has written again meanwhile; docs/responder.md explains the policies."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
-    # `fake` puts replies on the bus, whatever the platform.
+    """How long a reply may wait for the customer's next batch."""
     channel: Literal["platform", "fake"] = "platform"
-    # None given: all that there are.
+    """`platform` sends a reply to the platform that the messages came from. `fake` publishes it on the bus instead."""
     allowed_channels: tuple[str, ...] = ()
+    """The platforms on which the responder may answer; none given means all."""
     typing_indicator: bool = False
+    """Show the customer that a reply is being written."""
     unknown_conversation: Literal["create", "drop"] = "create"
+    """The treatment of a batch from a conversation that the responder has no record of."""
     inactive_project: Literal["drop", "hold"] = "drop"
+    """The treatment of a batch of a project that is switched off."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
+    """The treatment of a batch from a platform that is not in `allowed_channels`."""
     handed_to_human: Literal["hold", "drop"] = "hold"
-    # How long the buffer is held, but for a hand-off, which has its own end.
+    """The treatment of a batch from a conversation that a person has taken over."""
     hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
-    # A delivery that had to wait for another one has been counted, too.
+    """How long `hold` holds the buffer. A conversation that a person has taken over is held until the hand-off ends."""
     max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    # For so long a batch that comes again is known; at least as long as events are archived.
+    """After this many attempts a batch becomes a reply dead letter. A delivery that only waited for an earlier
+    delivery counts as an attempt."""
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
+    """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Responder:
         if self.assistant != "echo" and not self.model:
-            raise ValueError(f"model is needed: which one {self.assistant} is to answer with")
+            raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
 
 
 class StageConfig(Settings):
+    """A stage: one object in `stages` of cdk.json."""
+
     name: str
+    """The stage's key in `stages`; not a field of the object."""
     account: AccountId | None = None
+    """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage."""
     region: str = "us-east-1"
+    """The AWS region of the stage."""
     removal_policy: Literal["destroy", "retain"] = "destroy"
-    # The stacks that hold something refuse to be deleted.
+    """Whether resources that hold data are deleted with the stage or remain."""
     termination_protection: bool = False
-    # X-Ray samples the functions' invocations.
+    """Refuse to delete the stacks and tables that hold data."""
     tracing: bool = False
-    # `dynamodb` holds messages in DynamoDB for a fixed time: it needs neither a network nor a cache.
+    """Trace the functions with X-Ray, which samples their invocations."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
-    # Beside `valkey`, the DynamoDB lane takes messages while Valkey cannot be reached.
+    """`valkey` waits for true silence. `dynamodb` waits for a fixed time, and needs neither a network nor a cache."""
     fallback: bool = True
+    """With `lane: valkey`: let the DynamoDB lane take the messages while Valkey cannot be reached."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
+    """Into how many shards, each with a processor, the conversations are divided. Change it only when no message
+    waits."""
     log_level: LogLevel = "INFO"
+    """The least severe log lines that the functions write."""
     log_retention: LogRetention = "two_weeks"
+    """How long CloudWatch keeps the logs."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
+    """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()
+    """The memory of each function."""
     concurrency: Concurrency = Concurrency()
+    """The reserved instances of each function."""
     warmth: Warmth = Warmth()
+    """Measures against cold starts of ingest."""
     api: Api = Api()
+    """The API that receives the webhooks."""
     bus: Bus = Bus()
+    """The event bus."""
     alarms: Alarms = Alarms()
+    """The recipients of alarms."""
     limits: Limits = Limits()
+    """Bounds on the emission of a batch."""
     timings: Timings = Timings()
+    """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
+    """The rules that are deployed with the stage, such as `{"silenceMs": 1500}`; docs/rules.md lists them."""
     network: Network = Network()
+    """The network of the Valkey lane."""
     cache: Cache = Cache()
+    """The cache of the Valkey lane."""
     responder: Responder | None = None
-    # The local stage has no cache of its own: whoever starts Valkey says where it listens.
+    """The optional responder."""
     valkey_url: str | None = None
+    """The URL of Valkey; only for the local stage, which has no cache of its own. `make up` sets it."""
 
     @property
     def is_local(self) -> bool:
@@ -265,39 +334,39 @@ class StageConfig(Settings):
 
     @property
     def roles(self) -> set[str]:
-        """The functions that this stage has."""
-        main = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
-        window = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
-        return {"ingest", "admin"} | main | window | ({"responder"} if self.responder else set())
+        """Return the roles of the functions that this stage has."""
+        valkey = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
+        dynamodb = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
+        return {"ingest", "admin"} | valkey | dynamodb | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
     @classmethod
-    def _known(cls, rules: dict[str, Any]) -> dict[str, Any]:
-        overrides = rules.get(OVERRIDES, {})
-        if not isinstance(overrides, dict) or not all(isinstance(layer, dict) for layer in overrides.values()):
-            raise ValueError(f"{OVERRIDES} should be an object with an object of rules for each platform")
-        unknown = [name for name in rules if name not in RULES | {OVERRIDES}]
-        unknown += [
-            f"{OVERRIDES}.{platform}.{name}"
-            for platform, layer in overrides.items()
-            for name in layer
-            if name not in RULES
-        ]
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {', '.join(sorted(RULES | {OVERRIDES}))}")
+    def _valid_rules(cls, rules: dict[str, Any]) -> dict[str, Any]:
+        names = {name: name for name in rules if name != OVERRIDES}
+        overrides = rules.get(OVERRIDES)
+        for platform, layer in overrides.items() if isinstance(overrides, dict) else ():
+            if isinstance(layer, dict):
+                names |= {f"{OVERRIDES}.{platform}.{name}": name for name in layer}
+        if unknown := [where for where, name in names.items() if name not in RULE_NAMES]:
+            valid = ", ".join(sorted(RULE_NAMES | {OVERRIDES}))
+            raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {valid}")
+        try:
+            RuleLayer.model_validate({**rules, "name": "stage"})
+        except InvalidRules as error:
+            raise ValueError(str(error).replace("\n", "; ")) from error
         return rules
 
     @model_validator(mode="after")
     def _complete(self) -> StageConfig:
-        if not STAGE_NAME.fullmatch(self.name) or len(self.name) > STAGE_NAME_LENGTH:
+        if not STAGE_NAME.fullmatch(self.name) or len(self.name) > MAX_STAGE_NAME_LENGTH:
             raise ValueError(
-                f"a stage's name has at most {STAGE_NAME_LENGTH} lower-case letters, digits and single hyphens,"
+                f"a stage's name has at most {MAX_STAGE_NAME_LENGTH} lower-case letters, digits and single hyphens,"
                 " and begins with a letter"
             )
         if self.valkey_url and not self.has_valkey_lane:
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
-            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` gives it")
+            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if not self.is_local and self.timings.conversation_processor_timeout_ms < MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS:
@@ -307,7 +376,7 @@ class StageConfig(Settings):
             )
         has_network = self.has_valkey_lane and not self.is_local
         if self.account and has_network and len(self.network.availability_zones) != ZONES:
-            raise ValueError("a stage with an account names two network.availability_zones")
+            raise ValueError(f"a stage with an account must name {ZONES} network.availability_zones")
         return self
 
     @model_validator(mode="after")
@@ -315,9 +384,13 @@ class StageConfig(Settings):
         if self.responder is None:
             return self
         if not self.is_local and not self.responder.assistant_url.startswith("https:"):
-            raise ValueError("responder.assistant_url must begin with https: the key goes there, and what people wrote")
+            raise ValueError(
+                "responder.assistant_url must begin with https: the API key and customers' messages are sent there"
+            )
         if self.responder.outbox_days <= self.bus.archive_days:
-            raise ValueError("responder.outbox_days must exceed bus.archive_days: replayed batches are known by it")
+            raise ValueError(
+                "responder.outbox_days must exceed bus.archive_days: otherwise replayed batches are answered again"
+            )
         return self
 
     @model_validator(mode="after")
@@ -327,7 +400,9 @@ class StageConfig(Settings):
             raise ValueError(f"network.availability_zones must be different zones of {self.region}")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
-            raise ValueError(f"api.domain.certificate_arn must be of a certificate in {self.region}, as the API is")
+            raise ValueError(
+                f"api.domain.certificate_arn must name a certificate in {self.region}, the region of the API"
+            )
         return self
 
     @model_validator(mode="after")
@@ -337,7 +412,7 @@ class StageConfig(Settings):
             raise ValueError(f"concurrency.processor must be at least {needed}, twice the shards: successors overlap")
         provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
         if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:
-            raise ValueError("warmth.provisioned_instances must not exceed concurrency.ingest, which they are part of")
+            raise ValueError("warmth.provisioned_instances must not exceed concurrency.ingest, which includes them")
         return self
 
 
@@ -348,9 +423,9 @@ def load_stage(
     valkey_url: str | None = None,
     overrides: str | None = None,
 ) -> StageConfig:
-    """The configuration of one stage, or ConfigError saying what is wrong with it and what would be right.
+    """Return the settings of one stage, or raise ConfigError, which says what is wrong and what would be right.
 
-    `overrides` is a JSON object laid over the stage's values, for the tests of the local stage.
+    `overrides` is a JSON object that is merged over the stage's values.
     """
     stages = stages or {}
     valid = ", ".join(sorted(stages)) or "none: cdk.json has no stages"
@@ -403,7 +478,7 @@ def _fields_beside(path: list[str]) -> list[str]:
     model: type[BaseModel] = StageConfig
     for part in path[:-1]:
         annotation = model.model_fields[part].annotation
-        # A part that a stage may do without is `Part | None`.
+        # An optional group of settings is annotated `Group | None`.
         (annotation, *_) = get_args(annotation) or (annotation,)
         assert isinstance(annotation, type)
         assert issubclass(annotation, BaseModel)

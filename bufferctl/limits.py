@@ -1,0 +1,26 @@
+"""The numbers of the command line that only developers change."""
+
+# -- what the functions refuse above -------------------------------------------------------------------
+
+MAX_HOLD_HOURS = 24
+MAX_LISTED_LETTERS = 500
+MAX_LISTED_AT_ONCE = 500
+
+# -- calls ---------------------------------------------------------------------------------------------
+
+# The admin function has a time-out of a minute, and may have to start before.
+MAX_ADMIN_ANSWER_SECONDS = 70
+MAX_WEBHOOK_ANSWER_SECONDS = 20
+# Tests and benchmarks share one client of the emulator between many threads.
+MAX_EMULATOR_CONNECTIONS = 50
+
+# -- listening to the bus ------------------------------------------------------------------------------
+
+LONG_POLL_SECONDS = 1
+SHORT_POLL_SECONDS = 0.1
+# The most that one call to SQS returns.
+MAX_EVENTS_IN_A_POLL = 10
+
+# -- defaults of options -------------------------------------------------------------------------------
+
+DEFAULT_LISTED_LETTERS = 50

@@ -1,0 +1,76 @@
+"""The bill of the DynamoDB lane: alone, and as a fallback in a month in which Valkey never fails."""
+
+from math import ceil
+
+from cost.facts import GB, MILLION, SECONDS, used
+from cost.lines import Line, billed_seconds, log_lines
+from cost.traffic import Traffic
+from infra.stage_settings import StageConfig
+from infra.timeouts import SWEEP_SECONDS
+
+PART = "DynamoDB lane"
+SWEEPS = SECONDS / SWEEP_SECONDS
+# The sizes by which DynamoDB bills.
+WRITE_BYTES, READ_BYTES = 1_024, 4_096
+
+
+def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
+    """Return the lane's bill if all messages use it."""
+    gb = config.memory.dynamodb_processor / 1_024
+    logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes")) / GB
+    return [
+        Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
+             "messages x (put and mark as emitted, by KB; note it in its window)"),
+        Line(PART, "DynamoDB: windows, written", "dynamodb_write", _window_writes(traffic) / MILLION,
+             "batches x (lock; freeze and close, by KB; into the index and out of it)"),
+        Line(PART, "DynamoDB: windows, read", "dynamodb_read", traffic.batches * _reads(traffic) / MILLION,
+             "batches x one consistent query, by 4 KB"),
+        Line(PART, "SQS: triggers", "sqs_requests", 3 * traffic.batches / MILLION, "batches x (send, receive, delete)"),
+        Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", traffic.batches / MILLION, "batches"),
+        Line(PART, "Lambda: DynamoDB processor, duration", "lambda_arm",
+             traffic.batches * gb * billed_seconds("dynamodb_processor_ms"), "batches x billed time"),
+        *log_lines(config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches x lines"),
+        *_at_rest(config),
+    ]  # fmt: skip
+
+
+def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
+    """Return the bill of a month without an outage: the sweep, and the records about batches of the other lane."""
+    names = used("window_row_bytes") + traffic.fragments_per_batch * used("message_name_bytes")
+    return [
+        Line(PART, "DynamoDB: journal, written", "dynamodb_write",
+             traffic.batches * ceil(names / WRITE_BYTES) / MILLION, "batches of the Valkey lane x one item, by KB"),
+        Line(PART, "DynamoDB: fallback, read", "dynamodb_read", traffic.batches / MILLION,
+             "batches of the Valkey lane x one look for an outage"),
+        *_at_rest(config),
+    ]  # fmt: skip
+
+
+def _message_writes(traffic: Traffic) -> float:
+    item = used("stored_message_bytes") + traffic.payload_bytes
+    return traffic.messages * (2 * ceil(item / WRITE_BYTES) + 1)
+
+
+def _window_writes(traffic: Traffic) -> float:
+    frozen = used("window_row_bytes") + traffic.fragments_per_batch * used("message_name_bytes")
+    lock, into_index, out_of_index = 1, 1, 1
+    return traffic.batches * (lock + 2 * ceil(frozen / WRITE_BYTES) + into_index + out_of_index)
+
+
+def _reads(traffic: Traffic) -> int:
+    held = traffic.fragments_per_batch * (used("stored_message_bytes") + traffic.payload_bytes)
+    return ceil((used("window_row_bytes") + held + used("tombstones_bytes")) / READ_BYTES)
+
+
+def _at_rest(config: StageConfig) -> list[Line]:
+    """Return the lines that are billed even without messages."""
+    gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
+    logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB
+    return [
+        Line(PART, "DynamoDB: sweep, reads", "dynamodb_read", SWEEPS * used("index_slices") / 2 / MILLION,
+             "sweeps x half a read for each slice of the index"),
+        Line(PART, "SQS: trigger queue, polls", "sqs_requests", used("queue_polls") / MILLION, "polls"),
+        Line(PART, "Lambda: sweep, requests", "lambda_requests", SWEEPS / MILLION, "sweeps, one a minute"),
+        Line(PART, "Lambda: sweep, duration", "lambda_arm", gb_seconds, "sweeps x billed time"),
+        *log_lines(config, logged, part=PART, component="Logs: sweep", formula="sweeps x lines"),
+    ]  # fmt: skip

@@ -1,0 +1,234 @@
+"""The environment variables of every function: who gets them, when, and what they contain.
+
+The functions are named by their roles; *callers of Valkey* are ingest, admin, processor, conversation_processor and
+watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
+(`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or in stages with the DynamoDB
+lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
+templates, function by function.
+
+| variable | functions | in stages with | contains |
+|---|---|---|---|
+| STAGE | all | | the stage's name |
+| POWERTOOLS_SERVICE_NAME | all | | the function's role, which its logs and metrics carry |
+| POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
+| POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
+| LANE | ingest, admin | | `valkey`, or `dynamodb` in a stage without Valkey |
+| REDIS_URL | callers of Valkey | Valkey | `redis://` or `valkey://` (`rediss://`, `valkeys://`: TLS), then an address |
+| VALKEY_IAM_USER | callers of Valkey | Valkey in AWS | the user to sign in as |
+| VALKEY_CACHE_NAME | callers of Valkey | Valkey in AWS | the cache for which the sign-in token is made |
+| SHARDS | callers of Valkey | Valkey | the number of shards |
+| START_MS | callers of Valkey | Valkey | how long a start of a processor may take |
+| PROCESSOR_FUNCTION_NAME | ingest, admin, conversation_processor, watchdog | Valkey | the processor, to start it |
+| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
+| LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
+| CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
+| PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
+| PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
+| CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
+| MESSAGE_TABLE | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's table |
+| TRIGGER_QUEUE_URL | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
+| RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
+| RULES_TABLE | ingest, admin | | the table of the rules that operators change |
+| WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
+| REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
+| EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
+| MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
+| OVERSIZE_BUCKET | conversation_processor, dynamodb_processor, responder | | the bucket for batches above that size |
+| MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
+| DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
+| DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that it cannot answer |
+| RESPONDER | responder | | JSON: the settings `Responder` of `infra/stage_settings.py`, and two times |
+| CONVERSATIONS_TABLE | responder | | its table |
+| QUEUE_URL | responder | | the queue that it consumes |
+| RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
+| ADMIN_FUNCTION | responder | | the function that it asks about a buffer |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aws_cdk import aws_dynamodb as dynamodb
+from aws_cdk import aws_events as events
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_secretsmanager as secretsmanager
+from aws_cdk import aws_sqs as sqs
+
+from infra.stage_settings import Responder, StageConfig
+from infra.timeouts import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
+
+if TYPE_CHECKING:
+    # Storage is made of constructs, which import this module.
+    from infra.storage import EventDestinations, WindowStorage
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ValkeyAccess:
+    """How a function reaches Valkey. Without an IAM user the URL contains user and password, if there are any."""
+
+    url: str
+    iam_user: str | None = None
+    cache_name: str | None = None
+
+    def environment(self) -> Environment:
+        """Return the variables with which a function reaches Valkey."""
+        named = {
+            "REDIS_URL": self.url,
+            "VALKEY_IAM_USER": self.iam_user,
+            "VALKEY_CACHE_NAME": self.cache_name,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> Environment:
+    """Return the variables that every function gets, and those that every function with Valkey gets."""
+    of_valkey = {
+        "SHARDS": str(config.shards),
+        "START_MS": str(config.timings.start_ms),
+        **valkey.environment(),
+    } if valkey else {}  # fmt: skip
+    return {
+        "STAGE": config.name,
+        "POWERTOOLS_SERVICE_NAME": role,
+        "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
+        "POWERTOOLS_LOG_LEVEL": config.log_level,
+        **of_valkey,
+    }
+
+
+def responder(
+    *,
+    config: Responder,
+    table: dynamodb.ITable,
+    queue: sqs.IQueue,
+    dead_letters: sqs.IQueue,
+    secret: secretsmanager.ISecret,
+    admin: lambda_.IFunction,
+    bus: events.IEventBus,
+    oversize: s3.IBucket,
+) -> Environment:
+    lock_seconds = responder_seconds(config) + LOCK_MARGIN_SECONDS
+    times = {"lock_ms": lock_seconds * 1_000, "hidden_seconds": HIDDEN_SECONDS}
+    options = {**config.model_dump(mode="json"), **times}
+    return {
+        "CONVERSATIONS_TABLE": table.table_name,
+        "QUEUE_URL": queue.queue_url,
+        "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
+        "RESPONDER_SECRET_ID": secret.secret_arn,
+        "ADMIN_FUNCTION": admin.function_name,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "OVERSIZE_BUCKET": oversize.bucket_name,
+        "RESPONDER": json.dumps(options, separators=(",", ":"), sort_keys=True),
+    }
+
+
+def responder_seconds(config: Responder) -> int:
+    """Return the time-out of the responder's function."""
+    return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
+
+
+def ingest(
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction | None,
+    windows: WindowStorage | None,
+    webhook_secrets: secretsmanager.ISecret,
+    rules_table: dynamodb.ITable,
+    bus: events.IEventBus,
+) -> Environment:
+    return {
+        "LANE": config.lane,
+        "EVENT_BUS_NAME": bus.event_bus_name,
+        "RULES": _rules(config),
+        "RULES_TABLE": rules_table.table_name,
+        "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        **_starting(processor),
+        **_windows(windows),
+    }
+
+
+def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction) -> Environment:
+    return {
+        "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
+        "LEASE_MS": str(config.timings.lease_ms),
+        "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
+        "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
+        "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
+    }
+
+
+def conversation_processor(
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction,
+    windows: WindowStorage | None,
+    destinations: EventDestinations,
+) -> Environment:
+    return {
+        "CONVERSATION_PROCESSOR_TIMEOUT_MS": str(config.timings.conversation_processor_timeout_ms),
+        **_emitting(config, destinations),
+        **_starting(processor),
+        **_windows(windows),
+    }
+
+
+def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinations: EventDestinations) -> Environment:
+    return {**_emitting(config, destinations), **_windows(windows)}
+
+
+def watchdog(*, processor: lambda_.IFunction) -> Environment:
+    return _starting(processor)
+
+
+def admin(
+    *,
+    config: StageConfig,
+    processor: lambda_.IFunction | None,
+    windows: WindowStorage | None,
+    redrive: lambda_.IFunction,
+    destinations: EventDestinations,
+    rules_table: dynamodb.ITable,
+) -> Environment:
+    return {
+        "LANE": config.lane,
+        "REDRIVE_FUNCTION": redrive.function_name,
+        "EVENT_BUS_NAME": destinations.bus.event_bus_name,
+        "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
+        "RULES": _rules(config),
+        "RULES_TABLE": rules_table.table_name,
+        **_starting(processor),
+        **_windows(windows),
+    }
+
+
+def _emitting(config: StageConfig, destinations: EventDestinations) -> Environment:
+    return {
+        "EVENT_BUS_NAME": destinations.bus.event_bus_name,
+        "MAX_EVENT_BYTES": str(config.limits.max_event_bytes),
+        "OVERSIZE_BUCKET": destinations.oversize.bucket_name,
+        "MAX_ATTEMPTS": str(config.limits.max_attempts),
+        "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
+    }
+
+
+def _starting(processor: lambda_.IFunction | None) -> Environment:
+    return {"PROCESSOR_FUNCTION_NAME": processor.function_name} if processor else {}
+
+
+def _windows(windows: WindowStorage | None) -> Environment:
+    if windows is None:
+        return {}
+    return {
+        "MESSAGE_TABLE": windows.table.table_name,
+        "TRIGGER_QUEUE_URL": windows.triggers.queue_url,
+    }
+
+
+def _rules(config: StageConfig) -> str:
+    return json.dumps(config.rules, separators=(",", ":"), sort_keys=True)

@@ -1,0 +1,63 @@
+"""Grants every function what it may do. No permission is granted anywhere else.
+
+The `grant_…` methods of a resource's construct name the actions; this module says which function gets which of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infra.buffer import BufferStack
+    from infra.cache import CacheStack
+    from infra.responder import ResponderStack
+
+
+def grant_to_entrances(stack: BufferStack) -> None:
+    """Grant ingest and admin access to secrets, rules, bus, dead letters and the lanes."""
+    stack.webhook_secrets.grant_get_value(stack.ingest)
+    stack.rules_table.grant_read_rules(stack.ingest)
+    stack.bus.grant_publish(stack.ingest)
+
+    stack.emitter.grant_invoke_function(stack.admin)
+    stack.bus.grant_publish(stack.admin)
+    stack.dead_letters.grant_redrive(stack.admin)
+    stack.rules_table.grant_change_rules(stack.admin)
+
+    if valkey := stack.valkey_lane:
+        valkey.grant_start_processor(stack.ingest)
+        valkey.grant_start_processor(stack.admin)
+    if dynamodb := stack.dynamodb_lane:
+        dynamodb.grant_store_messages(stack.ingest)
+        dynamodb.grant_end_windows(stack.admin)
+
+
+def grant_to_lanes(stack: BufferStack) -> None:
+    """Grant the functions of each lane what they need of each other, of the destinations and of the other lane."""
+    if valkey := stack.valkey_lane:
+        for function in (valkey.processor, valkey.conversation_processor, valkey.watchdog):
+            valkey.grant_start_processor(function)
+        valkey.conversation_processor.grant_invoke_function(valkey.processor)
+        stack.destinations.grant_emit(valkey.conversation_processor)
+    if dynamodb := stack.dynamodb_lane:
+        stack.destinations.grant_emit(dynamodb.processor)
+        dynamodb.grant_end_windows(dynamodb.processor)
+        if valkey:
+            dynamodb.grant_write_journal(valkey.conversation_processor)
+
+
+def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
+    """Grant all functions of the buffer the sign-in to the cache."""
+    for function in buffer.functions.values():
+        cache.grant_connect(function)
+
+
+def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
+    """Grant the responder access to its own storage, and to the buffer as another consumer would have it."""
+    stack.table.grant_read_write(stack.function)
+    stack.secrets.grant_get_value(stack.function)
+    stack.dead_letters.grant_send(stack.function)
+    buffer.admin.grant_invoke_function(stack.function)
+    buffer.bus.grant_publish(stack.function)
+    buffer.oversize.grant_read_batches(stack.function)
+    stack.grant_model()

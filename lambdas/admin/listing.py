@@ -1,0 +1,107 @@
+"""Lists the conversations that wait or are on their way: shard by shard, then the open windows of the DynamoDB lane."""
+
+import re
+from typing import NamedTuple
+
+from lambdas.admin.requests import ListConversations
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_PAGES_IN_A_LISTING, MAX_WINDOWS_IN_A_LISTING
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.messages.conversation_id import escape_part
+from message_buffer.messages.wire_form import Json
+
+# The cursor of the windows; that of a shard's page is `<shard>/<the store's cursor>`.
+WINDOWS = "windows"
+_SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
+
+
+class _Page(NamedTuple):
+    names: list[str]
+    next_cursor: str | None
+    more: bool = False
+    """Windows were left out, and no cursor leads to them."""
+
+
+def list_conversations(
+    request: ListConversations, valkey_lane: ValkeyLane | None, dynamodb_lane: DynamoDbLane | None
+) -> Json:
+    """Return `conversations` with their state, the cursor of the `next` answer or None, and whether there are `more`.
+
+    The answer may exceed `limit` by the rest of a shard's page, or stay below it if many pages had few matches.
+    Raises InvalidInput if the stage does not have the shard, or if no answer gave the cursor.
+    """
+    found: dict[tuple[str, str], Json] = {}
+    cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
+    for _ in range(MAX_PAGES_IN_A_LISTING):
+        lane: ValkeyLane | DynamoDbLane
+        if cursor == WINDOWS and dynamodb_lane:
+            lane, kind = dynamodb_lane, "dynamodb"
+            page = _windows(dynamodb_lane, request, room=request.limit - len(found))
+        elif valkey_lane:
+            lane, kind = valkey_lane, "valkey"
+            page = _page_of_shard(valkey_lane, cursor, request, then=WINDOWS if dynamodb_lane else None)
+        else:
+            raise InvalidInput(f"cursor: no answer gave {cursor!r}; leave it out to begin again")
+        next_cursor, more = page.next_cursor, page.more
+        for name in page.names:
+            if row := _row(lane, kind, name):
+                found[kind, name] = row
+        if next_cursor is None or len(found) >= request.limit:
+            break
+        cursor = next_cursor
+    return {"conversations": list(found.values()), "next": next_cursor, "more": more or next_cursor is not None}
+
+
+def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) -> str:
+    if request.shard is None:
+        return f"0/{FIRST_PAGE}" if valkey_lane else WINDOWS
+    if valkey_lane is None:
+        raise InvalidInput("shard: this stage has no shards, since it has no Valkey lane; leave it out")
+    return f"{request.shard}/{FIRST_PAGE}"
+
+
+def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None) -> _Page:
+    given = _SHARD_CURSOR.fullmatch(cursor)
+    if not given:
+        raise InvalidInput(f"cursor: no answer gave {cursor!r}; leave it out to begin again")
+    shard, shards = int(given[1]), valkey_lane.store.settings.shards
+    if shard >= shards:
+        raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
+    page = valkey_lane.store.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
+    names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
+    if page.next_cursor:
+        return _Page(names, f"{shard}/{page.next_cursor}")
+    if request.shard is not None:
+        return _Page(names, None)
+    return _Page(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
+
+
+def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _Page:
+    opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
+    names = [each.conversation for each in opened if _matches(each.conversation, request)]
+    return _Page(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
+
+
+def _matches(name: str, request: ListConversations) -> bool:
+    parts = name.split("/")
+    wanted = (request.tenant, request.platform)
+    return all(each is None or part == escape_part(each) for part, each in zip(parts, wanted, strict=False))
+
+
+def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
+    """Return what the conversation waits for, or None if its batch has left since the page was read."""
+    seen = lane.peek_conversation(name)
+    if seen.state == "IDLE":
+        return None
+    return {
+        "conversation": name,
+        "lane": kind,
+        "shard": lane.store.shard_of(name) if isinstance(lane, ValkeyLane) else None,
+        "state": seen.state.lower(),
+        "count": seen.count,
+        "frozen": seen.frozen,
+        "reason": seen.flush_reason,
+        "dueAt": seen.due_at_ms,
+    }

@@ -1,0 +1,53 @@
+"""Checks who signed a webhook, and passes the challenge by which a platform checks us.
+
+A worker caches the secrets. If they do not match, it reads them once more: they may just have been replaced.
+"""
+
+from collections.abc import Iterable
+
+from lambdas.ingest.platforms.base import Platform, Signer, Webhook
+from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.errors import MessageBufferError
+from message_buffer.telemetry import Telemetry
+
+
+class Unauthentic(MessageBufferError):
+    """No secret that we know signed this webhook, or only secrets of other accounts did."""
+
+
+class Authentication:
+    def __init__(self, secrets: WebhookSecrets, telemetry: Telemetry) -> None:
+        self._secrets = secrets
+        self._telemetry = telemetry
+
+    def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
+        """Return the text that the platform wants to read, or None if its verify token is not ours.
+
+        Raises SendFailed if the secrets were never read.
+        """
+        echo = platform.challenge(webhook.query, self._secrets.of(platform.name))
+        if echo is None:
+            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.name))
+        self._telemetry.info("challenge", platform=platform.name, passed=echo is not None)
+        return echo
+
+    def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
+        """Return the accounts that the webhook may speak for.
+
+        Raises Unauthentic, or SendFailed if the secrets were never read.
+        """
+        credentials = self._secrets.of(platform.name)
+        signer = platform.authenticate(webhook, credentials)
+        if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
+            credentials, signer = renewed, platform.authenticate(webhook, renewed)
+        if signer is None and credentials.are_missing:
+            self._telemetry.count("NoSecret")
+        if signer is None:
+            raise Unauthentic
+        return signer
+
+
+def require_authority(signer: Signer, accounts: Iterable[str]) -> None:
+    """Raise Unauthentic unless the signer may speak for all of these accounts."""
+    if not all(signer.speaks_for(account) for account in accounts):
+        raise Unauthentic

@@ -1,0 +1,50 @@
+"""Edits and deletes messages that still wait, and publishes the changes of all others, and every reaction."""
+
+from collections.abc import Iterable
+
+from lambdas.ingest.preparation import PreparedChange
+from lambdas.ingest.report import Done
+from message_buffer.events.amended import DETAIL_TYPE, amended_event
+from message_buffer.events.event_bus import Publishes
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.lane import Lane
+from message_buffer.messages.changes import Deleted, Edited, Reacted
+
+
+class Changes:
+    def __init__(self, lane: Lane, bus: Publishes) -> None:
+        self._lane = lane
+        self._bus = bus
+
+    def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
+        """Make or publish the changes and count them in `done`. Raises StoreError or SendFailed."""
+        events = []
+        for change in changes:
+            event = self._apply(change)
+            if event is None:
+                done.changed += 1
+            else:
+                events.append(event)
+        self._bus.publish_all(DETAIL_TYPE, events)
+        done.amended += len(events)
+
+    def _apply(self, prepared: PreparedChange) -> str | None:
+        """Return the event to publish, or None if the message was changed in its buffer."""
+        conversation = str(prepared.change.conversation)
+        found: o.Waiting | o.Frozen | o.Absent
+        match prepared.change:
+            case Edited(_, message):
+                edited = self._lane.edit_message(
+                    conversation, message.id, payload=prepared.payload, timing=prepared.timing
+                )
+                if isinstance(edited, o.Edited):
+                    return None
+                found = edited
+            case Deleted(_, message_id):
+                deleted = self._lane.delete_message(conversation, message_id)
+                if isinstance(deleted, o.Deleted):
+                    return None
+                found = deleted
+            case Reacted(_, message_id):
+                found = self._lane.find_message(conversation, message_id)
+        return amended_event(prepared.change, batch_id=found.batch_id, lane=found.lane)

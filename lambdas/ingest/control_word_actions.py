@@ -1,0 +1,46 @@
+"""Carries out control words: a stop word empties the buffer, a flush word makes it due now. Neither is buffered."""
+
+from lambdas.ingest.preparation import PreparedMessage
+from lambdas.ingest.report import Done
+from message_buffer.clock import Clock
+from message_buffer.events.cancelled import DETAIL_TYPE as CANCELLED
+from message_buffer.events.cancelled import cancelled_event
+from message_buffer.events.event_bus import Publishes
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.lane import Lane
+
+
+class ControlWordActions:
+    def __init__(self, lane: Lane, bus: Publishes, clock: Clock) -> None:
+        self._lane = lane
+        self._bus = bus
+        self._clock = clock
+
+    def stop(self, message: PreparedMessage, done: Done) -> None:
+        """Drop what waits and publish the cancel. Raises StoreError or SendFailed.
+
+        A stop word that is delivered again publishes the cancel again, because the first publish may have failed.
+        """
+        name = str(message.conversation)
+        outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
+        event = cancelled_event(
+            message.conversation, outcome, reason="stop_word", at_ms=self._clock(), message_id=message.id
+        )
+        self._bus.publish(CANCELLED, event)
+        done.stopped += 1
+        done.conversations[name] = {"dueAt": None, "count": 0}
+
+    def flush(self, message: PreparedMessage, done: Done) -> None:
+        """Make the buffer due now. Raises StoreError.
+
+        A buffer on hold keeps waiting: a person has taken over, and the author's word does not end that.
+        """
+        timing = message.timing._replace(flush_reason="flush")
+        outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)
+        retimed = outcome if isinstance(outcome, o.Retimed) else None
+        if retimed:
+            done.note_wait(message.conversation, retimed)
+        if retimed and retimed.due_at_ms <= self._clock():
+            done.flushed += 1
+        else:
+            done.ignored["flush"] += 1

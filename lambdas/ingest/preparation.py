@@ -1,0 +1,102 @@
+"""Gives each update its owner, its rules and its wire form, before the first of them is stored.
+
+An update that is wrong can so still have the whole body refused.
+"""
+
+from typing import Literal, NamedTuple
+
+from lambdas.ingest.ownership import update_belongs
+from lambdas.ingest.platforms.base import Incoming, Intake, Update
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.messages.changes import Change, Edited
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.message import Message, encode
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.rule_book import RuleBook
+from message_buffer.rules.timing import Timing
+
+# Attachments that come without a caption.
+WITHOUT_CAPTION = {"contact", "location", "sticker"}
+# Types of messages that come from a button or from a row of a list.
+PRESSED = {"button", "interactive"}
+
+
+class PreparedMessage(NamedTuple):
+    """A message as its buffer stores it, or a control word, which acts on the buffer instead."""
+
+    conversation: ConversationId
+    id: str
+    payload: bytes
+    timing: Timing
+    control_word: Literal["stop", "flush"] | None
+
+
+class PreparedChange(NamedTuple):
+    """An edit, a deletion or a reaction, about a message that came earlier."""
+
+    change: Change
+    payload: bytes = b""
+    """The new wire form, if the message was edited."""
+    timing: Timing | None = None
+    """The wait of the edited message, if its buffer may have waited for this edit."""
+
+
+class Prepared(NamedTuple):
+    messages: list[PreparedMessage]
+    changes: list[PreparedChange]
+
+
+def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
+    """Return the intake's messages and changes, ready to be stored.
+
+    With `leave_out`, an update that cannot be stored is counted as `unreadable` in the intake; otherwise it raises
+    InvalidInput. Raises SendFailed if the rules were never read.
+    """
+    prepared = Prepared([], [])
+    for update in intake.updates:
+        try:
+            _prepare_one(update, book, prepared)
+        except InvalidInput:
+            if not leave_out:
+                raise
+            intake.ignored["unreadable"] += 1
+    return prepared
+
+
+def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
+    owner = book.owner_of(update.conversation.platform, update.conversation.account)
+    conversation, agent = update_belongs(update, owner)
+    encode_conversation(str(conversation))
+    match update:
+        case Incoming(_, message):
+            rules = book.for_conversation(conversation, agent).rules
+            word = rules.control_words.control_word_in(message.text) if _is_typed(message) else None
+            prepared.messages.append(
+                PreparedMessage(conversation, message.id, encode(message), timing_of(message, rules), word)
+            )
+        case Edited(_, message):
+            rules = book.for_conversation(conversation, agent).rules
+            # The edit may bring the caption or transcript that the buffer waited for, so it need not wait any longer.
+            timing = timing_of(message, rules) if message.attachments else None
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), encode(message), timing))
+        case _:
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation)))
+
+
+def _is_typed(message: Message) -> bool:
+    """Return whether the author typed this as a message of its own.
+
+    A caption belongs to its file. A button's title was chosen by the bot, which waits for it as an answer.
+    """
+    return not message.attachments and message.type not in PRESSED
+
+
+def timing_of(message: Message, rules: Rules) -> Timing:
+    """Return how long the rules let a buffer wait after this message."""
+    files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
+    return rules.timing_of(
+        is_media=bool(files) and not message.text,
+        is_pending=any(each.pending for each in message.attachments),
+        in_album=message.group_id is not None,
+    )

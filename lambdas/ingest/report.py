@@ -1,0 +1,53 @@
+"""Reports a webhook that was taken: the conversations of the answer, the metrics, and one line in the log."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from message_buffer.lanes import outcomes as o
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.telemetry import Telemetry
+
+
+@dataclass
+class Done:
+    """The counts of a webhook's messages and changes, and the answer's entry for each conversation."""
+
+    ignored: Counter[str]
+    """Items that were no messages for us, by kind."""
+    conversations: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    accepted: int = 0
+    duplicates: int = 0
+    stopped: int = 0
+    flushed: int = 0
+    changed: int = 0
+    """Messages that were edited or deleted in their buffer."""
+    amended: int = 0
+    """Changes that were published, because the message has left or because it was a reaction."""
+
+    def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
+        """Keep the due time and the count that the answer names for this conversation."""
+        self.conversations[str(conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
+
+
+def report(telemetry: Telemetry, platform: str, done: Done) -> None:
+    """Count and log what became of a webhook. A count of zero is left out, since each metric costs money."""
+    telemetry.count("Messages", done.accepted)
+    if done.duplicates:
+        telemetry.count("Duplicates", done.duplicates)
+    if ignored := done.ignored.total():
+        telemetry.count("Ignored", ignored)
+    for kind, count in done.ignored.items():
+        if count:
+            telemetry.count_by("IgnoredKinds", count, reason=kind)
+    if done.changed or done.amended:
+        telemetry.count("Changed", done.changed)
+        telemetry.count("Amended", done.amended)
+    if done.stopped or done.flushed:
+        telemetry.count("Stopped", done.stopped)
+        telemetry.count("Flushed", done.flushed)
+    telemetry.info(
+        "buffered",
+        platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
+        amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
+        conversations=list(done.conversations),
+    )  # fmt: skip

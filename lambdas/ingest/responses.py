@@ -1,0 +1,59 @@
+"""A request of a route and its response, independent of the gateway's formats, and the refusals."""
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from lambdas.ingest.platforms.base import Webhook, to_json
+from lambdas.limits import MAX_WEBHOOK_BYTES, RETRY_AFTER_SECONDS
+
+
+class Request(NamedTuple):
+    """One call of a route: the platform is part of its path."""
+
+    platform: str
+    webhook: Webhook
+    route: Literal["webhook", "typing"] = "webhook"
+
+
+class Response(NamedTuple):
+    """The answer to the platform, in JSON unless the platform expects something else."""
+
+    status: int
+    body: str
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = {}
+
+
+def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a refusal whose body is `{"error": problem}`."""
+    return Response(status, to_json({"error": problem}), headers=headers or {})
+
+
+def refuse_platform() -> Response:
+    """Return the 404 for a platform, or a route of it, that does not exist."""
+    return refuse(404, "There is no such platform.")
+
+
+def refuse_signature() -> Response:
+    """Return the 401 for a webhook that no secret we know has signed."""
+    return refuse(401, "The signature is missing or wrong.")
+
+
+def refuse_challenge() -> Response:
+    """Return the 403 for a challenge whose verify token is not ours."""
+    return refuse(403, "The challenge is not passed.")
+
+
+def refuse_method(allowed: str) -> Response:
+    """Return the 405 for a method that the route does not take."""
+    return refuse(405, "Use POST.", {"Allow": allowed})
+
+
+def refuse_size() -> Response:
+    """Return the 413 for a body that is too large."""
+    return refuse(413, f"A webhook has at most {MAX_WEBHOOK_BYTES} bytes.")
+
+
+def refuse_for_now() -> Response:
+    """Return the 503 after which a platform sends the webhook again."""
+    return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})

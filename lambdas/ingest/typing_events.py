@@ -1,0 +1,26 @@
+"""Lets buffers wait a little longer while their author is typing, within the bound of the rules."""
+
+from collections.abc import Iterable
+
+from lambdas.ingest.ownership import belongs
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.lane import Lane
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.rules.rule_book import RuleBook
+
+
+def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -> dict[str, dict[str, int | None]]:
+    """Return for each conversation when its buffer is due now, or null if nothing waits in it.
+
+    Raises StoreError, or SendFailed if the rules were never read.
+    """
+    conversations: dict[str, dict[str, int | None]] = {}
+    for named in dict.fromkeys(typing):
+        conversation, agent = belongs(named, book.owner_of(named.platform, named.account))
+        timing = book.for_conversation(conversation, agent).rules.timing
+        # The script refuses an extension of 0, which is what the rules of a VIP may say.
+        extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
+        name = str(conversation)
+        outcome = lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
+        conversations[name] = {"dueAt": None if isinstance(outcome, o.Empty) else outcome.due_at_ms}
+    return conversations

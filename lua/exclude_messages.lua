@@ -1,0 +1,20 @@
+-- exclude_messages: record which of the batch's messages another lane emits, so that each attempt excludes the same.
+--
+-- KEYS[1]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
+-- ARGV[1]  token                  str   the token that took the batch
+-- ARGV[2]  left_out               str   positions in the batch, from 0, with spaces between them
+-- Returns  {"EXCLUDED"} | {"STALE"}
+-- Repeat   EXCLUDED again, until another conversation processor has taken the batch
+-- Keeps    the positions that were recorded first; the batch's id and messages
+
+local taken_key = KEYS[1]
+local token, left_out = ARGV[1], ARGV[2]
+
+local taken = redis.call('HMGET', taken_key, 'token', 'left_out')
+if taken[1] ~= token then return {'STALE'} end
+if taken[2] then return {'EXCLUDED'} end
+
+-- A removing command first: when memory is full the server refuses a script whose first write could grow.
+redis.call('HDEL', taken_key, 'left_out')
+redis.call('HSET', taken_key, 'left_out', left_out)
+return {'EXCLUDED'}

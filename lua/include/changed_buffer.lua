@@ -1,0 +1,11 @@
+-- changed_buffer: change a line of the hash `open`, which has fixed places (README.md).
+--
+-- Defines  with_due_at(buffer, due_at, reason): the line with this due time, for this reason
+-- Defines  with_mode(buffer, mode): the line with this mode
+-- Defines  with_base(buffer, base): the line with this base, of ten digits
+
+local function with_due_at(buffer, due_at, reason)
+  return string.sub(buffer, 1, 26) .. due_at .. string.sub(buffer, 40, 50) .. reason
+end
+local function with_mode(buffer, mode) return string.sub(buffer, 1, 39) .. mode .. string.sub(buffer, 41) end
+local function with_base(buffer, base) return string.sub(buffer, 1, 40) .. base .. string.sub(buffer, 51) end

@@ -1,0 +1,22 @@
+-- find: look for a message in a list of payloads, and answer for one that is in none.
+--
+-- Reads    id_line, limit, message_id, max_emitted, seen_key, emitted_key
+-- Defines  find(list_key): its position and its payload, or nothing; absent(): the answer ABSENT
+
+local function find(list_key)
+  local payloads = redis.call('LRANGE', list_key, -limit, -1)
+  local before = math.max(0, redis.call('LLEN', list_key) - limit)
+  for i = #payloads, 1, -1 do
+    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
+  end
+end
+
+local function absent()
+  local arrived_at = redis.call('ZSCORE', seen_key, message_id)
+  if not arrived_at then return {'ABSENT', 0, ''} end
+  -- The message came out in the earliest batch that ends no earlier than the message arrived.
+  local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
+  -- When older batches may have been forgotten, it may as well have been in one of those.
+  if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return {'ABSENT', 1, ''} end
+  return {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
+end

@@ -1,0 +1,154 @@
+"""One dialect of DynamoDB for all tables: values and expressions go out, items and the answer to a condition come back.
+
+In an expression `#name` is the attribute of that name, which may be a word that the service reserves, and `:name` is a
+value. Values are given as Python's: text, bytes, whole numbers, and sequences and mappings of these.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from message_buffer.aws import clients as aws
+
+Item = dict[str, dict[str, Any]]
+"""An item or a key as the service has it: the name of an attribute -> its type -> its value."""
+
+Value = str | bytes | int | Sequence["Value"] | Mapping[str, "Value"]
+Values = Mapping[str, Value]
+
+_PLACEHOLDER = re.compile(r"#(\w+)")
+
+
+class Updated(NamedTuple):
+    done: bool
+    """False if the condition failed; then nothing was changed."""
+    item: Item
+    """After a failed condition: the item as it is. Otherwise the attributes that were asked for."""
+
+
+class Table:
+    """The requests of a table. Each raises SendFailed, naming what it was `doing`, if the service does not do it."""
+
+    def __init__(self, name: str, *, patience: aws.Patience = aws.PATIENT) -> None:
+        self.name = name
+        self._patience = patience
+
+    @property
+    def _client(self) -> Any:
+        return aws.client("dynamodb", patience=self._patience)
+
+    def _get(self, doing: str, key: Values) -> Item:
+        """Return the item as it is now, or an empty one."""
+        with aws.errors_as_ours(doing):
+            answer = self._client.get_item(TableName=self.name, Key=encode(key), ConsistentRead=True)
+        found: Item = answer.get("Item", {})
+        return found
+
+    def _put(self, doing: str, item: Values, *, only_if: str = "") -> Updated:
+        return self._asked(doing, "put_item", self._new(item, only_if=only_if)["Put"])
+
+    def _update(
+        self,
+        doing: str,
+        key: Values,
+        do: str,
+        values: Values | None = None,
+        *,
+        only_if: str = "",
+        answer: Literal["NONE", "ALL_OLD", "ALL_NEW"] = "NONE",
+    ) -> Updated:
+        request = self._change(key, do, values, only_if=only_if)["Update"]
+        return self._asked(doing, "update_item", request | {"ReturnValues": answer})
+
+    def _change(self, key: Values, do: str, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
+        """Return an update as a part of a transaction."""
+        found = expressions(values, UpdateExpression=do, ConditionExpression=only_if)
+        return {"Update": {"TableName": self.name, "Key": encode(key), **found}}
+
+    def _new(self, item: Values, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
+        """Return a new item as a part of a transaction."""
+        found = expressions(values, ConditionExpression=only_if)
+        return {"Put": {"TableName": self.name, "Item": encode(item), **found}}
+
+    def _delete(self, key: Values) -> dict[str, Any]:
+        """Return a deletion as a part of a transaction."""
+        return {"Delete": {"TableName": self.name, "Key": encode(key)}}
+
+    def _asked(self, doing: str, call: str, request: dict[str, Any]) -> Updated:
+        if "ConditionExpression" in request:
+            request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        with aws.errors_as_ours(doing):
+            try:
+                answer = getattr(self._client, call)(**request)
+            except self._client.exceptions.ConditionalCheckFailedException as refused:
+                return Updated(False, refused.response.get("Item", {}))
+        return Updated(True, answer.get("Attributes", {}))
+
+    def _transact(self, doing: str, writes: Sequence[Mapping[str, Any]]) -> bool:
+        """Make all of these writes, or none. Return False if a condition failed."""
+        with aws.errors_as_ours(doing):
+            try:
+                # The SDK adds a token, so its own retry is not a second write.
+                self._client.transact_write_items(TransactItems=writes)
+            except self._client.exceptions.TransactionCanceledException as refused:
+                codes = {reason.get("Code") for reason in refused.response.get("CancellationReasons", [])}
+                if "ConditionalCheckFailed" not in codes:
+                    raise  # another request was writing, or the service is busy: the caller may try again
+                return False
+        return True
+
+    def _pages(self, doing: str, call: Literal["query", "scan"], request: Mapping[str, Any]) -> Iterator[Item]:
+        """Return the items of all pages."""
+        request = {"TableName": self.name, **request}
+        with aws.errors_as_ours(doing):
+            while True:
+                page = getattr(self._client, call)(**request)
+                yield from page["Items"]
+                if "LastEvaluatedKey" not in page:
+                    return
+                request = {**request, "ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+
+def expressions(values: Values | None = None, **texts: str) -> dict[str, Any]:
+    """Return the expressions that are not empty, with the names and values that they refer to."""
+    request: dict[str, Any] = {parameter: text for parameter, text in texts.items() if text}
+    if names := {f"#{name}": name for text in texts.values() for name in _PLACEHOLDER.findall(text)}:
+        request["ExpressionAttributeNames"] = names
+    if values:
+        request["ExpressionAttributeValues"] = encode({f":{name}": value for name, value in values.items()})
+    return request
+
+
+def encode(values: Values) -> Item:
+    return {name: _encoded(value) for name, value in values.items()}
+
+
+def _encoded(value: Value) -> dict[str, Any]:
+    match value:
+        case str():
+            return {"S": value}
+        case bytes():
+            return {"B": value}
+        case int():
+            return {"N": str(value)}
+        case Mapping():
+            return {"M": encode(value)}
+        case _:
+            return {"L": [_encoded(each) for each in value]}
+
+
+def text(item: Mapping[str, Any], name: str) -> str:
+    """Return a text, or an empty one if the item has none."""
+    return str(item.get(name, {}).get("S", ""))
+
+
+def number(item: Mapping[str, Any], name: str) -> int:
+    """Return a whole number, or 0 if the item has none: a person may have edited the item."""
+    try:
+        return int(item.get(name, {}).get("N", 0))
+    except ValueError:
+        return 0
+
+
+def texts(item: Mapping[str, Any], name: str) -> list[str]:
+    return [each["S"] for each in item.get(name, {}).get("L", [])]

@@ -1,0 +1,50 @@
+"""The event about a reaction, or about an edit or a deletion of a message that no longer waits in a buffer.
+
+`docs/schema/messages.amended.json` is its schema.
+"""
+
+import json
+from typing import Any
+
+from message_buffer.lanes.outcomes import LaneName
+from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
+from message_buffer.messages.message import Message
+
+DETAIL_TYPE = "messages.amended"
+EVENT_VERSION = 1
+
+
+def amended_event(change: Change, *, batch_id: str | None, lane: LaneName) -> str:
+    """Return the event's detail. `lane` is the lane whose outcome names the batch, or knows of none."""
+    event = {
+        "version": EVENT_VERSION,
+        "conversationId": str(change.conversation),
+        "tenant": change.conversation.tenant,
+        "batchId": batch_id,
+        "lane": lane,
+        "at": change.at_ms,
+        "metadata": {"platform": change.conversation.platform},
+        **_fields_of(change),
+    }
+    # Half a surrogate pair has no UTF-8, and is replaced.
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+
+
+def _fields_of(change: Change) -> dict[str, Any]:
+    match change:
+        case Edited(_, message):
+            return _fields("edited", message.id, message.author) | {"message": _as_on_the_bus(message)}
+        case Deleted(_, message_id, author):
+            return _fields("deleted", message_id, author)
+        case Reacted(_, message_id, author, emoji, _):
+            return _fields("reaction", message_id, author) | {"emoji": emoji}
+
+
+def _fields(kind: str, message_id: str, author: str | None) -> dict[str, Any]:
+    return {"change": kind, "messageId": message_id, "author": author, "message": None, "emoji": None}
+
+
+def _as_on_the_bus(message: Message) -> dict[str, Any]:
+    # JSON has no NaN: it becomes null, as it does in a batch.
+    fields: dict[str, Any] = json.loads(message.model_dump_json(by_alias=True))
+    return fields

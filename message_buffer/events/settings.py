@@ -1,0 +1,13 @@
+"""What a function is told about the destinations, apart from them: ingest does not import these."""
+
+from typing import NamedTuple
+
+
+class EmissionSettings(NamedTuple):
+    """The addresses of the destinations, and the bounds of what is sent there."""
+
+    event_bus: str
+    max_event_bytes: int
+    oversize_bucket: str
+    max_attempts: int
+    dead_letter_queue_url: str

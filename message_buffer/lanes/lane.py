@@ -1,0 +1,37 @@
+"""A lane as ingest uses it: the Valkey lane, the DynamoDB lane, or the first with the second behind it."""
+
+from typing import Protocol
+
+from message_buffer.lanes import outcomes as o
+from message_buffer.rules.timing import Timing
+
+
+class Lane(Protocol):
+    """Keeps messages until they are due.
+
+    A call that returns is done: whatever has to be started or sent for it is the lane's own affair. A call that raises
+    a retryable error may be done or not. The caller repeats it, which changes nothing that was done before.
+    """
+
+    def buffer_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
+    ) -> o.Buffered | o.Duplicate: ...
+
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+        """Drop what waits. `cancel_id` names the message that asked for it, so that its redelivery drops nothing."""
+
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+        """Let an open buffer wait as `timing` says, where its lane can change a wait that has begun."""
+
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.Extended | o.Unmoved | o.Empty: ...
+
+    def edit_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
+    ) -> o.Edited | o.Frozen | o.Absent:
+        """Replace a waiting message. If it is the last one of its buffer, the buffer waits as `timing` says."""
+
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent: ...
+
+    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent: ...

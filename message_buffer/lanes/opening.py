@@ -1,0 +1,32 @@
+"""Opens the lanes of a stage from a function's settings."""
+
+from message_buffer.aws import clients as aws
+from message_buffer.aws.cache_token import sign_cache_token
+from message_buffer.aws.functions import Functions
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.dynamodb.settings import DynamoDbLaneSettings
+from message_buffer.lanes.dynamodb.table import MessageTable
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.settings import ValkeySettings
+from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.telemetry import Telemetry
+
+
+def open_valkey(settings: ValkeySettings, telemetry: Telemetry) -> Opener:
+    """Return what opens connections to Valkey; it counts each failure that a second try repaired."""
+    return Opener(settings, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+
+
+def open_valkey_lane(
+    settings: ValkeySettings, telemetry: Telemetry, *, retry_within_ms: int | None = None
+) -> ValkeyLane:
+    store = open_store(settings, open_valkey(settings, telemetry), retry_within_ms=retry_within_ms)
+    return ValkeyLane(store, ProcessorStarter(Functions(), settings.processor_function, telemetry))
+
+
+def open_dynamodb_lane(settings: DynamoDbLaneSettings, *, patience: aws.Patience = aws.PATIENT) -> DynamoDbLane:
+    return DynamoDbLane(
+        MessageTable(settings.table, patience=patience), TriggerQueue(settings.queue_url, patience=patience)
+    )

@@ -1,0 +1,84 @@
+"""The Valkey lane as its callers see it: the store, and a processor started wherever a script reserved the start."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.timing import Timing
+
+MayStart = (
+    o.Buffered | o.Duplicate | o.Flushed | o.OnHold | o.Resumed | o.NotOnHold | o.Retimed | o.Completed | o.Retried
+)
+
+T = TypeVar("T", bound=MayStart | o.Unmoved | o.Empty | o.Stale)
+
+
+class ValkeyLane:
+    def __init__(self, store: Store, starter: ProcessorStarter) -> None:
+        self.store = store
+        self._starter = starter
+
+    def buffer_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
+    ) -> o.Buffered | o.Duplicate:
+        return self._started(
+            conversation, self.store.buffer_message(conversation, message_id, payload=payload, timing=timing)
+        )
+
+    def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
+        return self._started(conversation, self.store.complete_batch(conversation, token))
+
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
+        return self._started(conversation, self.store.retry_batch(conversation, token, retry_at_ms=retry_at_ms))
+
+    def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
+        return self._started(conversation, self.store.flush_buffer(conversation))
+
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+        return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
+
+    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
+        return self._started(conversation, self.store.hold_buffer(conversation, hold_ms=hold_ms))
+
+    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
+        return self._started(conversation, self.store.resume_buffer(conversation))
+
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+        return self._started(conversation, self.store.retime_buffer(conversation, timing=timing))
+
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+        return self.store.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
+
+    def edit_message(
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
+    ) -> o.Edited | o.Frozen | o.Absent:
+        edited = self.store.edit_message(conversation, message_id, payload=payload)
+        # The wait belongs to the last message, which may wait for a transcript of its own.
+        if timing is not None and isinstance(edited, o.Edited) and edited.behind == 0:
+            self.retime_buffer(conversation, timing=timing)
+        return edited
+
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+        return self.store.delete_message(conversation, message_id)
+
+    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+        return self.store.find_message(conversation, message_id)
+
+    def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
+        return self.store.peek_conversation(conversation, limit=limit)
+
+    def recover_expired(self, shard: int, *, limit: int) -> o.Recovered:
+        """Put expired claims of a shard back, and start its processor if it has none."""
+        recovered = self.store.recover_expired(shard, limit=limit)
+        if recovered.start_processor:
+            self._starter.start(shard)
+        return recovered
+
+    def _started(self, conversation: str, outcome: T) -> T:
+        """Start the shard's processor if the script reserved that; return the outcome as one that asks for no start."""
+        if isinstance(outcome, o.Unmoved | o.Empty | o.Stale) or not outcome.start_processor:
+            return outcome
+        self._starter.start(self.store.shard_of(conversation))
+        return replace(outcome, start_processor=False)

@@ -1,0 +1,138 @@
+"""Every number of the library that only developers change, grouped by subject.
+
+Operators change the numbers in `infra/stage_settings.py` and in the rules. The functions' own numbers are in
+`lambdas/limits.py`.
+Numbers that a protocol or a service prescribes, and that nobody can tune, are beside their use.
+"""
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+# -- messages and conversations ------------------------------------------------------------------------------
+
+# In its wire form, with its attachments. An event on the bus takes several messages of this size.
+MAX_MESSAGE_BYTES = 64 * 1024
+# The longest ids known are those of e-mail: a header line has at most 998 bytes.
+MAX_MESSAGE_ID_BYTES = 1_024
+# Four parts of some hundred bytes each, and escapes. It is a part of many keys in Valkey.
+MAX_CONVERSATION_ID_BYTES = 1_024
+# The last millisecond of the year 9999, which is the last that Python's datetime can show.
+MAX_TIME_MS = 253_402_300_799_999
+# Ingest asks for the name of a message's conversation five times; these are remembered.
+MAX_CONVERSATION_NAMES_KEPT = 1_024
+
+# -- batches -------------------------------------------------------------------------------------------------
+
+# A batch is taken, read and emitted in one piece. The rest makes the next batch. No more than lua/take_batch.lua gives
+# to any caller, and than one item of the message table has room for names of.
+MAX_MESSAGES_IN_A_BATCH = 1_000
+# The payloads of a batch. A conversation processor's memory holds them several times.
+MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
+# A platform redelivers a message for hours. For this long after its batch has left, a lane still knows the message.
+REMEMBERED_MS = DAY_MS
+# The first pause before another attempt to emit a batch; it doubles with each attempt, up to the second number.
+MIN_RETRY_MS = 1 * SECOND_MS
+MAX_RETRY_MS = 60 * SECOND_MS
+
+# -- rules ---------------------------------------------------------------------------------------------------
+
+# WhatsApp and Messenger close the free-form reply 24 hours after the author's message.
+MAX_WAIT_MS = DAY_MS
+# SQS delays a message for 15 minutes at most, so the DynamoDB lane could not keep a longer silence.
+MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
+MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
+# Standard deviations above the mean gap between messages.
+MAX_ADAPTIVE_K = 20.0
+# Tenants and agents are parts of ids that have a limit. A conversation whose id is too long would be left out.
+MAX_NAME_CHARACTERS = 128
+MAX_CONTROL_WORDS = 50
+MAX_CONTROL_WORD_CHARACTERS = 40
+# A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
+MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
+# The rules of one scope, as JSON. An instance reads those of all scopes at once.
+MAX_RULES_BYTES = 64 * 1024
+# A write of rules fails only if another operator's write succeeded at the same time. Then it is tried again.
+MAX_RULES_WRITES = 5
+# An instance asks this often whether the rules have changed, and less often while their table does not answer, since
+# a webhook waits for each of these calls.
+MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
+MAX_MS_BETWEEN_RULES_CHECKS = 30 * SECOND_MS
+
+# -- calls to AWS --------------------------------------------------------------------------------------------
+
+# The SDK tries to connect with each address of a service in turn, and S3 has eight.
+AWS_CONNECT_SECONDS = 0.4
+AWS_ANSWER_SECONDS = 2.5
+AWS_ATTEMPTS = 2
+# The time for an answer where a person or a platform waits and there is another way.
+AWS_HURRIED_ANSWER_SECONDS = 1.0
+# A call that is tried twice takes at most this long; between the tries the SDK pauses for up to a second.
+MAX_CALL_MS = 8 * SECOND_MS
+# An instance reads a secret again after this.
+SECRET_LIFE_MS = MINUTE_MS
+# IAM's sign-in tokens for the cache are good for 15 minutes. A function uses one for less than that.
+SIGN_IN_TOKEN_SECONDS = 900
+SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
+
+# -- events --------------------------------------------------------------------------------------------------
+
+# One call to EventBridge takes this many entries. Some emulators allow no more bytes than this.
+MAX_ENTRIES_IN_A_CALL = 10
+MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
+# The largest message that the SQS queue of every account takes. The payloads of a larger letter go to the bucket.
+MAX_DEAD_LETTER_BYTES = 256 * 1024
+# The time that a conversation processor needs at its end to complete its batch or to put it back.
+RELEASE_MS = 2 * SECOND_MS
+
+# -- the Valkey lane -----------------------------------------------------------------------------------------
+
+# One try to reach Valkey; a healthy server answers within a few milliseconds.
+VALKEY_CONNECT_MS = 400
+VALKEY_ANSWER_MS = 800
+VALKEY_ATTEMPTS = 2
+# ElastiCache closes a connection 12 hours after its IAM sign-in. A new sign-in an hour before costs nothing.
+SIGN_IN_LIFE_MS = 11 * HOUR_MS
+# The server ends a blocking pop after this, which matters only if its reader has vanished without hanging up.
+POP_SECONDS = 20
+# The time between two passes of the watchdog. `infra/timeouts.py` starts them as often.
+WATCHDOG_PASS_MS = 30 * SECOND_MS
+# Work that is due later than this needs no processor yet, because the watchdog passes three times before it.
+START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
+# The processor looks at its shard at least this often.
+PROCESSOR_LOOK_MS = 500
+# A script looks for a message to edit or delete among this many waiting messages, the newest first.
+MAX_MESSAGES_SEARCHED = 1_000
+# A conversation remembers this many batches, to name the one that contains a message that is edited later.
+MAX_BATCHES_REMEMBERED = 100
+
+# -- the fallback --------------------------------------------------------------------------------------------
+
+# Retry only if the first try failed within this time: a dropped connection fails fast, a hung server does not.
+RETRY_IF_FAILED_WITHIN_MS = 300
+# After a failed call the circuit breaker skips Valkey for this long, and twice as long after each further failure.
+MIN_BREAKER_PAUSE_MS = 1 * SECOND_MS
+MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
+
+# -- the DynamoDB lane ---------------------------------------------------------------------------------------
+
+# A window that is overdue by this has lost its trigger. The next message, or the sweep, sends a new one.
+WINDOW_GRACE_MS = MINUTE_MS
+# An instance numbers messages on from the last arrival while its clock is behind that by less than this. If the clock
+# is further behind, the earlier time was wrong.
+MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
+# A cancel waits for the DynamoDB processor, which empties a window in a moment, and then locks the window itself.
+CANCEL_LOCK_MS = 10 * SECOND_MS
+MAX_CANCEL_LOCK_TRIES = 5
+CANCEL_LOCK_PAUSE_SECONDS = 0.1
+# An edit or a deletion that another request crosses is tried again once.
+MAX_CHANGE_TRIES = 2
+# SQS hides a received message for 12 hours at most, counted from its receipt.
+MAX_TRIGGER_HIDDEN_MS = 11 * HOUR_MS
+# A partition of an index takes a thousand writes a second, and every window is opened and closed.
+INDEX_SLICES = 8
+# A frozen batch has as many names as messages, and an item at most 400 KB.
+MAX_NAME_BYTES = 256
+# The pauses before each further try to do what DynamoDB left undone of a batch of requests.
+UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)

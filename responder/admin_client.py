@@ -1,0 +1,46 @@
+"""The message buffer as its consumers may ask it: through the admin function."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from responder.batch import Batch
+from responder.errors import Busy
+from responder.limits import MAX_ADMIN_ANSWER_SECONDS, MAX_HOLD_MS
+
+Json = dict[str, Any]
+
+
+class Buffer(Protocol):
+    def newest_generation(self, batch: Batch) -> int: ...
+
+    def hold(self, conversation: str, hold_ms: int) -> None: ...
+
+
+class CallsFunctions(Protocol):
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
+
+
+class BufferClient:
+    """Asks the admin function. Raises Busy if it refuses, and SendFailed if it cannot be reached."""
+
+    def __init__(self, functions: CallsFunctions, admin_function: str, *, by: str) -> None:
+        self._functions = functions
+        self._admin_function = admin_function
+        self._by = by
+
+    def newest_generation(self, batch: Batch) -> int:
+        """Return the generation that the batch's conversation now has in the batch's lane."""
+        fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
+        return int(self._ask("gate", **fields)["current"])
+
+    def hold(self, conversation: str, hold_ms: int) -> None:
+        """Keep the conversation's messages in the buffer, for as long as the admin function allows at most."""
+        self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), MAX_HOLD_MS))
+
+    def _ask(self, operation: str, **fields: object) -> Json:
+        event = {"operation": operation, "by": self._by, **fields}
+        answer = self._functions.call(self._admin_function, event, answer_seconds=MAX_ADMIN_ANSWER_SECONDS)
+        if answer.get("ok"):
+            result: Json = answer["result"]
+            return result
+        raise Busy(f"{operation}: {answer.get('error', {}).get('code', 'failed')}")

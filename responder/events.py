@@ -1,0 +1,32 @@
+"""The events that the responder publishes on the buffer's bus."""
+
+import json
+from typing import Protocol
+
+from message_buffer.messages.conversation_id import ConversationId
+from responder.batch import Batch
+
+REPLY_SENT = "messages.reply.sent"
+REPLY_WITHHELD = "messages.reply.withheld"
+EVENT_VERSION = 1
+
+
+class Bus(Protocol):
+    def publish(self, detail_type: str, detail: str) -> None: ...
+
+
+def publish_reply_sent(bus: Bus, to: ConversationId, text: str) -> None:
+    detail = {"version": EVENT_VERSION, "conversationId": str(to), "tenant": to.tenant, "text": text}
+    bus.publish(REPLY_SENT, json.dumps(detail))
+
+
+def publish_reply_withheld(bus: Bus, batch: Batch, *, reason: str, outcome: str) -> None:
+    detail = {
+        "version": EVENT_VERSION,
+        "batchId": batch.batch_id,
+        "conversationId": str(batch.conversation),
+        "tenant": batch.conversation.tenant,
+        "reason": reason,
+        "outcome": outcome,
+    }
+    bus.publish(REPLY_WITHHELD, json.dumps(detail))

@@ -1,0 +1,68 @@
+"""The responder's numbers that only developers change.
+
+Operators change those of `Responder` in `infra/stage_settings.py`.
+"""
+
+from message_buffer.limits import MAX_CALL_MS
+
+DAY_SECONDS = 86_400
+
+# -- deliveries of the queue -----------------------------------------------------------------------
+
+# Many times what models take, and little enough for the function's memory.
+MAX_BATCH_BYTES = 8_388_608
+# The reason is an attribute of the dead letter, and operators read it in a list.
+MAX_DEAD_LETTER_REASON_CHARACTERS = 200
+# The pause before the next attempt doubles from the minimum to the maximum.
+MIN_RETRY_SECONDS = 4
+MAX_RETRY_SECONDS = 300
+# A batch that only waits for the owner of its conversation tries again sooner than one that failed.
+MAX_RETRY_SECONDS_WHILE_OWNED = 32
+# A batch behind a queued reply asks this often in `gate_wait_seconds` whether that reply has left.
+MIN_CHECKS_IN_A_GATE_WAIT = 4
+# A delivery is hidden again this often before it would become visible, so a slow call does not expose it.
+MIN_HEARTBEATS_WHILE_HIDDEN = 3
+
+# -- calls -----------------------------------------------------------------------------------------
+
+# The AI and the channels need longer for their answers, which have limits of their own.
+MAX_CONNECT_SECONDS = 2.0
+# A channel only accepts a part and delivers it later.
+MAX_SEND_SECONDS = 8.0
+# The admin function may have to start, and asks Valkey or DynamoDB.
+MAX_ADMIN_ANSWER_SECONDS = 6.0
+# A reply has a few kilobytes; a longer answer is an error that must not fill the memory.
+MAX_HTTP_ANSWER_BYTES = 4_194_304
+MAX_HTTP_CHUNK_BYTES = 65_536
+# A service chooses the status that it answers with; this much of it is logged.
+MAX_LOGGED_STATUS_CHARACTERS = 20
+
+# -- time left of the function's run ---------------------------------------------------------------
+
+# The last write of a batch, or the release of its conversation after a failure.
+MIN_TIME_TO_FINISH_MS = 5_000
+# A part whose run ends after `sending` is recorded is never sent again, so the table's write needs its time, too.
+MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
+
+# -- a conversation's record -----------------------------------------------------------------------
+
+# An item of DynamoDB has at most 400 KB. The record holds turns and parked batches, both as JSON, and settings.
+MAX_RECORDED_TURNS_BYTES = 98_304
+# A transaction of DynamoDB has at most 100 writes, and the one that ends a batch may move all turns out of the record.
+MAX_RECORDED_TURNS = 60
+MAX_TURN_BYTES = 32_768
+# A batch that finds this many parked is answered at once, so that customers who never stop get an answer, too.
+MAX_PARKED_BATCHES = 5
+# Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
+MAX_PARKED_TEXT_BYTES = 12_288
+# A token of English has about four bytes, one of other scripts fewer. The estimate is rather too high than too low.
+MIN_BYTES_IN_A_TOKEN = 3
+
+# -- operators -------------------------------------------------------------------------------------
+
+# The admin function accepts no longer hold, and a hand-off holds the buffer for as long as it lasts.
+MAX_HOLD_MS = DAY_SECONDS * 1_000
+MAX_HAND_OFF_MS = MAX_HOLD_MS
+MAX_OLDER_TURNS_IN_AN_ANSWER = 200
+# The caller names the operator, so the log line needs a bound.
+MAX_OPERATOR_NAME_CHARACTERS = 256

@@ -1,0 +1,86 @@
+"""Operators' commands: hand a conversation to a person, hand it back, show its history.
+
+`bufferctl` invokes the function with them; IAM decides who may. They never come from the queue.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.telemetry import Telemetry
+from responder.admin_client import Buffer
+from responder.conversations_table import ConversationsTable
+from responder.history import Turn
+from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS
+
+Json = dict[str, Any]
+
+
+class OperatorCommands:
+    def __init__(
+        self, *, table: ConversationsTable, buffer: Buffer, telemetry: Telemetry, clock: Clock = system_clock
+    ) -> None:
+        self._table = table
+        self._buffer = buffer
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def run(self, event: Json) -> Json:
+        """Return what the admin function would: `{"ok": true, "result"}` or `{"ok": false, "error"}`."""
+        commands: dict[str, Callable[[str, Json], Json]] = {
+            "handoff": self.hand_off,
+            "handback": self.hand_back,
+            "history": self.history,
+        }
+        try:
+            command = commands.get(str(event.get("operation")))
+            if command is None:
+                raise InvalidInput(f"There is no such operation; valid: {', '.join(commands)}.")
+            conversation = str(parse_conversation_id(str(event.get("conversation"))))
+            result = command(conversation, event)
+        except MessageBufferError as error:
+            code = "invalid" if isinstance(error, InvalidInput) else "unavailable"
+            return {"ok": False, "error": {"code": code, "message": str(error)}}
+        by = str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS]
+        self._telemetry.info("operator", operation=str(event["operation"]), conversation=conversation, by=by)
+        return {"ok": True, "result": result}
+
+    def hand_off(self, conversation: str, event: Json) -> Json:
+        """Stop answering the conversation for `forMs` and hold its buffer for as long."""
+        for_ms = event.get("forMs")
+        if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
+            raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
+        now_ms = self._clock()
+        # The table first: if the buffer then cannot be held, the batches that it emits are withheld.
+        self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
+        self._buffer.hold(conversation, for_ms)
+        return {"handedOffUntil": now_ms + for_ms}
+
+    def hand_back(self, conversation: str, _event: Json) -> Json:
+        """Answer the conversation again. The buffer stays on hold until `bufferctl` resumes it."""
+        self._table.hand_back(conversation)
+        return {"handedOffUntil": None}
+
+    def history(self, conversation: str, event: Json) -> Json:
+        """Return the record's turns, preceded by up to `limit` older ones, with texts only if `texts` is true."""
+        record = self._table.read(conversation)
+        if record is None:
+            return {"status": None, "handedOffUntil": None, "turns": [], "older": 0}
+        limit = event.get("limit", 0)
+        if type(limit) is not int or not 0 <= limit <= MAX_OLDER_TURNS_IN_AN_ANSWER:
+            raise InvalidInput(f"limit must be a whole number from 0 to {MAX_OLDER_TURNS_IN_AN_ANSWER}.")
+        older = self._table.older_turns(conversation, limit=limit) if limit else []
+        until_ms = record.hand_off_until_ms
+        return {
+            "status": record.status,
+            "handedOffUntil": until_ms if until_ms > self._clock() else None,
+            "turns": [_shown(turn, texts=event.get("texts") is True) for turn in [*older, *record.turns]],
+            "older": record.older_turn_count,
+        }
+
+
+def _shown(turn: Turn, *, texts: bool) -> Json:
+    shown = {"at": turn.at_ms, "role": turn.role, "batchId": turn.batch_id}
+    return shown | {"text": turn.text} if texts else shown

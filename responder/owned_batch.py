@@ -1,0 +1,131 @@
+"""A batch while this run owns its conversation, and the writes that only the owner may make."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from message_buffer.errors import LockLost
+from responder import history
+from responder.batch import Batch
+from responder.conversations_table import ConversationRecord, ConversationsTable, FinishedBatch
+from responder.deliveries import Delivery
+from responder.errors import Busy
+from responder.gate import ParkedBatch
+from responder.history import ASSISTANT, USER, Turn
+from responder.limits import MAX_PARKED_TEXT_BYTES, MIN_TIME_TO_FINISH_MS
+from responder.outbox import PLANNED, Outbox
+
+Json = dict[str, Any]
+
+LOST = "another run owns the conversation"
+
+
+@dataclass
+class OwnedBatch:
+    """Each write raises LockLost if another run has taken the conversation over."""
+
+    table: ConversationsTable
+    batch: Batch
+    delivery: Delivery
+    owner: str
+    began_at_ms: int
+    record: ConversationRecord
+    outbox: Outbox | None
+    settings: Json
+
+    @property
+    def conversation(self) -> str:
+        return str(self.batch.conversation)
+
+    @property
+    def earlier(self) -> list[ParkedBatch]:
+        """Return the parked batches of the same lane with lower generations, the lowest first."""
+        lane, generation = self.batch.lane, self.batch.generation
+        earlier = [each for each in self.record.parked if each.lane == lane and each.generation < generation]
+        return sorted(earlier, key=lambda each: each.generation)
+
+    @property
+    def also_answers(self) -> list[ParkedBatch]:
+        """Return the parked batches that this reply also answers; once it is planned, those that were in the prompt."""
+        if self.outbox is None:
+            return self.earlier
+        return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
+
+    @property
+    def sent_text(self) -> str:
+        """Return the parts that an earlier run of this batch has sent, or may have sent."""
+        parts = self.outbox.parts if self.outbox else ()
+        return "\n".join(part.text for part in parts if part.state != PLANNED)
+
+    def question(self, now_ms: int) -> list[Turn]:
+        """Return what the reply answers: the parked batches, each with the parts sent to it, and then this batch."""
+        turns: list[Turn] = []
+        for each in self.also_answers:
+            turns.append(Turn(USER, each.text, now_ms, each.batch_id))
+            if each.sent_text:
+                turns.append(Turn(ASSISTANT, each.sent_text, now_ms, each.batch_id))
+        return [*turns, Turn(USER, self.batch.text, now_ms, self.batch.batch_id)]
+
+    def require_time(self, needed_ms: int) -> None:
+        """Raise an error unless the delivery is still hidden and this run has the time for one more step."""
+        self.delivery.require_hidden()
+        if self.delivery.time_left_ms() < needed_ms + MIN_TIME_TO_FINISH_MS:
+            raise Busy("too little time is left")
+
+    # -- writes ------------------------------------------------------------------------------------
+
+    def plan(self, outbox: Outbox, *, now_ms: int) -> None:
+        if not self.table.plan(self.conversation, self.owner, self.batch.batch_id, outbox, now_ms=now_ms):
+            raise LockLost(LOST)
+        self.outbox = outbox
+
+    def mark(self, part: int, *, before: str, after: str) -> None:
+        batch_id = self.batch.batch_id
+        if not self.table.mark(self.conversation, self.owner, batch_id, part=part, before=before, after=after):
+            raise LockLost("another run has changed the state of the part")
+
+    def park(self, sent_text: str) -> None:
+        """Let the batch wait for the next one. Its outbox stays: it is sent if no newer batch is answered meanwhile."""
+        text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, sent_text))
+        parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)
+        if not self.table.park(self.conversation, self.owner, [*self.record.parked, parked]):
+            raise LockLost(LOST)
+
+    def release(self, *, reason: str) -> None:
+        self.table.release(self.conversation, self.owner, status=self.record.status or "waiting", reason=reason)
+
+    def finish(
+        self,
+        turns: Sequence[Turn],
+        *,
+        outcome: str,
+        status: str,
+        now_ms: int,
+        reason: str = "",
+        also_answered: Sequence[str] = (),
+    ) -> int:
+        """Store the batch's outcome and its turns. Return how many milliseconds the batch took."""
+        batch, record = self.batch, self.record
+        trimmed = history.trim([*record.turns, *(turn._replace(text=history.shorten(turn.text)) for turn in turns)])
+        highest = max(record.answered.get(batch.lane, 0), batch.generation)
+        over = {batch.batch_id, *also_answered}
+        processing_ms = now_ms - self.began_at_ms
+        finished = FinishedBatch(
+            batch_id=batch.batch_id,
+            outcome=outcome,
+            status=status,
+            reason=reason,
+            turns=trimmed.recent,
+            leaving_turns=trimmed.older,
+            older_turn_count=record.older_turn_count,
+            parked=[each for each in record.parked if each.batch_id not in over],
+            also_answered=also_answered,
+            answered={**record.answered, batch.lane: highest},
+            input_tokens=self.outbox.input_tokens if self.outbox else 0,
+            output_tokens=self.outbox.output_tokens if self.outbox else 0,
+            processing_ms=processing_ms,
+            now_ms=now_ms,
+        )
+        if not self.table.finish(self.conversation, self.owner, finished):
+            raise LockLost(LOST)
+        return processing_ms

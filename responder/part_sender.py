@@ -1,0 +1,45 @@
+"""Sends the parts of a reply, each at most once, and records how far each one has come."""
+
+from message_buffer.telemetry import Telemetry
+from responder.channels.base import Channel
+from responder.errors import Busy, Refused, Unconfirmed
+from responder.limits import MIN_TIME_TO_SEND_MS
+from responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
+from responder.owned_batch import OwnedBatch
+
+
+class PartSender:
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
+        """Send a planned part. It is planned again if the channel raises Busy or Refused."""
+        owned.require_time(MIN_TIME_TO_SEND_MS)
+        owned.mark(number, before=PLANNED, after=SENDING)
+        try:
+            channel.send(owned.batch.conversation, text)
+        except (Busy, Refused):
+            owned.mark(number, before=SENDING, after=PLANNED)
+            raise
+        except Unconfirmed as error:
+            self._mark_unconfirmed(owned, number, str(error))
+            return
+        owned.mark(number, before=SENDING, after=SENT)
+        self._telemetry.count("PartsSent")
+
+    def give_up_interrupted(self, owned: OwnedBatch) -> None:
+        """Mark the parts as unconfirmed that an earlier run was sending when it ended. They are never sent again."""
+        for number, part in enumerate(owned.outbox.parts if owned.outbox else ()):
+            if part.state == SENDING:
+                self._mark_unconfirmed(owned, number, "the run that sent it ended before the answer")
+
+    def _mark_unconfirmed(self, owned: OwnedBatch, number: int, reason: str) -> None:
+        owned.mark(number, before=SENDING, after=UNCONFIRMED)
+        self._telemetry.count("UnconfirmedSends")
+        self._telemetry.warn(
+            "send was not confirmed",
+            conversation=owned.conversation,
+            batch=owned.batch.batch_id,
+            part=number,
+            reason=reason,
+        )

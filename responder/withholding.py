@@ -1,0 +1,82 @@
+"""Batches that the responder does not answer, by the settings of the stage, the tenant or the conversation."""
+
+from message_buffer.clock import Clock
+from message_buffer.telemetry import Telemetry
+from responder.batch import Batch
+from responder.collaborators import Collaborators
+from responder.conversations_table import ConversationsTable
+from responder.environment import ResponderOptions
+from responder.events import publish_reply_withheld
+from responder.history import ASSISTANT, USER, Turn
+from responder.owned_batch import OwnedBatch
+from responder.part_sender import PartSender
+
+UNKNOWN_CONVERSATION = "unknown_conversation"
+HANDED_TO_HUMAN = "handed_to_human"
+INACTIVE_PROJECT = "inactive_project"
+CHANNEL_NOT_ALLOWED = "channel_not_allowed"
+
+
+class Withholding:
+    def __init__(
+        self,
+        *,
+        table: ConversationsTable,
+        collaborators: Collaborators,
+        options: ResponderOptions,
+        telemetry: Telemetry,
+        sender: PartSender,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._collaborators = collaborators
+        self._options = options
+        self._telemetry = telemetry
+        self._sender = sender
+        self._clock = clock
+        self._outcomes = {
+            HANDED_TO_HUMAN: options.handed_to_human,
+            INACTIVE_PROJECT: options.inactive_project,
+            CHANNEL_NOT_ALLOWED: options.channel_not_allowed,
+        }
+
+    def reason_for(self, owned: OwnedBatch) -> str | None:
+        """Return why the settings do not let the batch be answered, or None if they do."""
+        settings, platform = owned.settings, owned.batch.conversation.platform
+        if owned.record.hand_off_until_ms > self._clock():
+            return HANDED_TO_HUMAN
+        if settings.get("projectStatus", "active") != "active":
+            return INACTIVE_PROJECT
+        allowed = settings.get("allowedChannels") or self._options.allowed_channels
+        return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
+
+    def withhold(self, owned: OwnedBatch, reason: str) -> int:
+        """Finish the batch without an answer. Return how many milliseconds it took.
+
+        The customer's words stay in the history, for a person or a later reply.
+        """
+        outcome, batch = self._outcomes[reason], owned.batch
+        if owned.outbox:
+            # An earlier run has begun to answer.
+            self._sender.give_up_interrupted(owned)
+            self._table.clear_answered_by(owned.conversation, batch.batch_id)
+        now_ms = self._clock()
+        if outcome == "hold":
+            hand_off_ms = owned.record.hand_off_until_ms - now_ms
+            hold_ms = hand_off_ms if reason == HANDED_TO_HUMAN else self._options.hold_seconds * 1_000
+            self._collaborators.buffer.hold(owned.conversation, hold_ms)
+        self._publish(batch, reason, outcome)
+        turns = [Turn(USER, batch.text, now_ms, batch.batch_id)]
+        if sent_text := owned.sent_text:
+            turns.append(Turn(ASSISTANT, sent_text, now_ms, batch.batch_id))
+        return owned.finish(turns, outcome="withheld", status="reply_withheld", reason=reason, now_ms=self._clock())
+
+    def withhold_unknown(self, batch: Batch) -> None:
+        """Finish a batch whose conversation has no record, on a stage that does not create one."""
+        self._publish(batch, UNKNOWN_CONVERSATION, "drop")
+        self._table.finish_unknown(str(batch.conversation), batch.batch_id, "withheld", now_ms=self._clock())
+
+    def _publish(self, batch: Batch, reason: str, outcome: str) -> None:
+        publish_reply_withheld(self._collaborators.bus, batch, reason=reason, outcome=outcome)
+        self._telemetry.count_by("RepliesWithheld", reason=reason)
+        self._telemetry.info("reply withheld", conversation=str(batch.conversation), reason=reason, outcome=outcome)

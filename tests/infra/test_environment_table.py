@@ -1,0 +1,98 @@
+"""The table of variables in infra/function_variables.py says what the templates say, and the watchdog's times agree."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from aws_cdk.assertions import Template
+
+from infra import function_variables as infra_environment
+from infra.timeouts import WATCHDOG_PASS_SECONDS
+from lambdas.watchdog.service import Watchdog
+from message_buffer.lanes.outcomes import Recovered
+from tests.infra.test_environment_contract import READERS, VARIANTS, WITHOUT_VALKEY
+from tests.support.engine import SETTINGS, Engine
+from tests.support.fakes import RecordedTelemetry, valkey_lane
+
+pytestmark = pytest.mark.xdist_group("synth")
+
+
+def documented_variables() -> set[tuple[str, str, str]]:
+    """Return each row of the table in infra/function_variables.py, split by function: variable, role, kind of stage."""
+    assert infra_environment.__doc__
+    rows = [line for line in infra_environment.__doc__.splitlines() if line.startswith("|")][2:]
+    found: set[tuple[str, str, str]] = set()
+    for row in rows:
+        name, functions, stages, _ = (cell.strip() for cell in row.strip("|").split("|"))
+        groups = {"all": {*READERS, "responder"}, "callers of Valkey": READERS.keys() - {"dynamodb_processor"}}
+        for role in groups.get(functions) or functions.split(", "):
+            assert (name, role, stages) not in found
+            found.add((name, role, stages))
+    return found
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, *WITHOUT_VALKEY])
+def test_the_table_of_variables_says_what_each_function_gets(
+    variant: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    stage, overrides = {**VARIANTS, **WITHOUT_VALKEY}[variant]
+    stacks = synthesize(stage, **overrides)
+    given = {
+        (name, function["Properties"]["Handler"].split(".")[-3])
+        for stack in ("Buffer", "Responder")
+        if stack in stacks
+        for function in stacks[stack].find_resources("AWS::Lambda::Function").values()
+        for name in function["Properties"]["Environment"]["Variables"]
+    }
+    kinds = {
+        "": True,
+        "Valkey": variant in VARIANTS,
+        "Valkey in AWS": variant in VARIANTS and stage != "local",
+        "DynamoDB": variant != "without a fallback",
+    }
+    roles = {role for _, role in given}
+    documented = {(name, role) for name, role, stages in documented_variables() if role in roles and kinds[stages]}
+    assert given == documented
+
+
+def test_the_variants_have_every_function_that_the_table_of_variables_names(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stage, overrides = VARIANTS["local"]
+    stacks = synthesize(stage, **overrides)
+    handlers = [
+        function["Properties"]["Handler"].split(".")[-3]
+        for stack in ("Buffer", "Responder")
+        for function in stacks[stack].find_resources("AWS::Lambda::Function").values()
+    ]
+    assert {role for _, role, _ in documented_variables()} == set(handlers)
+
+
+def test_the_watchdog_counts_its_passes_as_often_as_it_is_invoked(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins each pass at the next shard, whose number it derives from the clock and the time between two passes."""
+    store, swept = fake.another_store(SETTINGS._replace(shards=3)), list[int]()
+
+    def recover(shard: int, *, limit: int) -> Recovered:
+        swept.append(shard)
+        return Recovered(0, 0, None, None, False, [])
+
+    monkeypatch.setattr(store, "recover_expired", recover)
+    lane = valkey_lane(store)
+    begun = fake.clock.now_ms - fake.clock.now_ms % (3 * WATCHDOG_PASS_SECONDS * 1_000)
+    first_shards = []
+    for passed_ms in (0, WATCHDOG_PASS_SECONDS * 1_000 - 1, WATCHDOG_PASS_SECONDS * 1_000):
+        swept.clear()
+        fake.clock.advance(begun + passed_ms - fake.clock.now_ms)
+        Watchdog(lane, RecordedTelemetry(), clock=fake.clock).run_pass(lambda: 25_000)
+        first_shards.append(swept[0])
+    assert first_shards == [0, 0, 1]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_watchdogs_second_pass_comes_half_way_between_two_runs_of_its_rule(
+    variant: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    stage, overrides = VARIANTS[variant]
+    queue = synthesize(stage, **overrides)["Buffer"].to_json()["Resources"]["WatchdogEcho"]["Properties"]
+    assert queue["DelaySeconds"] == WATCHDOG_PASS_SECONDS == 60 - WATCHDOG_PASS_SECONDS

@@ -1,0 +1,306 @@
+"""What every lane must do, stated once and run on the Valkey lane (fakeredis, and the strict server) and the DynamoDB
+lane (moto). What only one lane does is tested where that lane is.
+"""
+
+import pytest
+
+from message_buffer.errors import SendFailed
+from message_buffer.lanes import outcomes as o
+from message_buffer.rules.layers import Rules
+from tests.support.engine import payload
+from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
+from tests.support.window import CONVERSATION as C
+
+RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
+FLUSH = RULES.timing._replace(flush_reason="flush")
+# Longer than any message waits in either lane, be it tried again once.
+LONG_MS = 12_000
+
+
+@pytest.fixture(params=["valkey, strict", "valkey, fake", "dynamodb"])
+def running(request: pytest.FixtureRequest) -> RunningLane:
+    match request.param:
+        case "valkey, strict":
+            return RunningValkeyLane(request.getfixturevalue("strict"))
+        case "valkey, fake":
+            return RunningValkeyLane(request.getfixturevalue("fake"))
+        case _:
+            return RunningDynamoDbLane(request.getfixturevalue("window"))
+
+
+def send(running: RunningLane, *message_ids: str) -> o.Buffered | o.Duplicate:
+    """Send messages in turn; return the outcome of the last."""
+    outcomes = [
+        running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=RULES.timing)
+        for message_id in message_ids
+    ]
+    return outcomes[-1]
+
+
+def edit(running: RunningLane, message_id: str, text: str = "edited") -> o.Edited | o.Frozen | o.Absent:
+    return running.lane.edit_message(C, message_id, payload=payload(message_id, text))
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_wait_and_leave_together_once_in_order_of_arrival(running: RunningLane) -> None:
+    first = send(running, "m3")
+    assert isinstance(first, o.Buffered)
+    assert first.due_at_ms > running.clock()
+    assert isinstance(second := send(running, "m1"), o.Buffered)
+    assert (first.count, second.count) == (1, 2)
+    running.pass_time(1_000)
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m3", "m1"]]
+    (event,) = events_of(running)
+    assert event["lane"] == running.name
+    running.pass_time(LONG_MS)
+    assert len(events_of(running)) == 1
+
+
+def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
+    assert not send(running, "m1").start_processor
+    lane = running.lane
+    for outcome in (lane.flush_buffer(C), lane.hold_buffer(C, hold_ms=1), lane.resume_buffer(C)):
+        assert not getattr(outcome, "start_processor", False)
+
+
+def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_left(running: RunningLane) -> None:
+    send(running, "m1")
+    assert isinstance(again := send(running, "m1"), o.Duplicate)
+    assert (again.count, again.due_at_ms is None) == (1, False)
+    running.pass_time(LONG_MS)
+    assert send(running, "m1") == o.Duplicate(None, 0)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
+
+
+def test_an_edit_replaces_a_waiting_message_in_its_place(running: RunningLane) -> None:
+    send(running, "m1", "m2", "m3")
+    assert edit(running, "m2") == o.Edited(position=1, behind=1)
+    assert edit(running, "m3") == o.Edited(position=2, behind=0)
+    running.pass_time(LONG_MS)
+    assert events_of(running)[0]["text"] == "text of m1\nedited\nedited"
+
+
+def test_an_edit_of_the_last_message_never_lets_the_buffer_wait_longer_than_its_timing(running: RunningLane) -> None:
+    due_at_ms = send(running, "m1").due_at_ms
+    assert due_at_ms is not None
+    running.lane.edit_message(C, "m1", payload=payload("m1", "edited"), timing=RULES.timing)
+    now_due = running.lane.peek_conversation(C).due_at_ms
+    assert now_due is not None
+    assert now_due <= max(due_at_ms, running.clock() + RULES.silence_ms)
+
+
+def test_a_deleted_message_never_comes_out_and_none_of_its_deliveries_brings_it_back(running: RunningLane) -> None:
+    send(running, "m1", "m2", "m3")
+    assert running.lane.delete_message(C, "m2") == o.Deleted(remaining=2)
+    assert isinstance(send(running, "m2"), o.Duplicate)
+    found = running.lane.find_message(C, "m2")
+    assert isinstance(found, o.Absent)
+    assert (found.known, found.batch_id) == (True, None)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1", "m3"]]
+
+
+def test_a_buffer_whose_only_message_is_deleted_emits_nothing(running: RunningLane) -> None:
+    send(running, "m1")
+    assert running.lane.delete_message(C, "m1") == o.Deleted(remaining=0)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    assert running.lane.peek_conversation(C).state == "IDLE"
+
+
+def test_a_message_is_found_where_it_is(running: RunningLane) -> None:
+    lane = running.lane
+    assert lane.find_message(C, "m1") == o.Absent(known=False, batch_id=None, lane=running.name)
+    send(running, "m0", "m1")
+    assert lane.find_message(C, "m1") == o.Waiting(1, lane=running.name)
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    batch_id = frozen_batch(running)
+    assert lane.find_message(C, "m1") == o.Frozen(batch_id, lane=running.name)
+    running.pass_time(LONG_MS)
+    assert events_of(running)[0]["batchId"] == batch_id
+    assert lane.find_message(C, "m1") == o.Absent(known=True, batch_id=batch_id, lane=running.name)
+
+
+def test_what_has_left_is_neither_edited_nor_deleted(running: RunningLane) -> None:
+    for change in (lambda: edit(running, "m1"), lambda: running.lane.delete_message(C, "m1")):
+        assert change() == o.Absent(known=False, batch_id=None, lane=running.name)
+    send(running, "m1")
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    batch_id = frozen_batch(running)
+    assert edit(running, "m1") == running.lane.delete_message(C, "m1") == o.Frozen(batch_id, lane=running.name)
+    running.pass_time(LONG_MS)
+    assert events_of(running)[0]["text"] == "text of m1"
+    absent = o.Absent(known=True, batch_id=batch_id, lane=running.name)
+    assert edit(running, "m1") == running.lane.delete_message(C, "m1") == absent
+
+
+# -- what control words, typing events and operators do -------------------------------------------------------------
+
+
+def test_a_cancel_drops_what_waits_and_its_repeat_drops_nothing_newer(running: RunningLane) -> None:
+    send(running, "m1", "m2")
+    cancelled = running.lane.cancel_buffer(C, cancel_id="stop-1")
+    assert isinstance(cancelled, o.Cancelled)
+    assert (cancelled.buffered, cancelled.frozen, cancelled.leaving) == (2, 0, False)
+    assert cancelled.lane == running.name
+    send(running, "m3")
+    repeated = running.lane.cancel_buffer(C, cancel_id="stop-1")
+    assert isinstance(repeated, o.AlreadyCancelled)
+    assert repeated.lane == running.name
+    assert isinstance(send(running, "m1"), o.Duplicate)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m3"]]
+
+
+def test_a_cancel_begins_a_generation(running: RunningLane) -> None:
+    send(running, "m1")
+    before = running.lane.peek_conversation(C).generation
+    cancelled = running.lane.cancel_buffer(C)
+    assert isinstance(cancelled, o.Cancelled)
+    assert before < cancelled.generation <= running.lane.peek_conversation(C).generation
+
+
+def test_a_cancel_drops_a_batch_that_waits_for_its_next_attempt(running: RunningLane) -> None:
+    send(running, "m1")
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    frozen_batch(running)
+    cancelled = running.lane.cancel_buffer(C)
+    assert isinstance(cancelled, o.Cancelled)
+    assert (cancelled.buffered, cancelled.frozen) == (0, 1)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+
+
+def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_over(running: RunningLane) -> None:
+    send(running, "m1")
+    until_ms = running.clock() + 30_000
+    assert running.lane.hold_buffer(C, hold_ms=30_000) == o.OnHold(until_ms)
+    assert running.lane.hold_buffer(C, hold_ms=1_000) == o.OnHold(until_ms), "the longer hold goes on"
+    running.pass_time(LONG_MS)
+    send(running, "m2")
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    assert running.lane.peek_conversation(C).held_until_ms == until_ms
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1", "m2"]]
+
+
+def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) -> None:
+    until_ms = running.clock() + 30_000
+    assert running.lane.hold_buffer(C, hold_ms=30_000) == o.OnHold(until_ms)
+    send(running, "m1")
+    running.pass_time(2 * LONG_MS)
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
+
+
+def test_a_resume_ends_a_hold_and_only_a_hold(running: RunningLane) -> None:
+    send(running, "m1")
+    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.pass_time(LONG_MS)
+    resumed = running.lane.resume_buffer(C)
+    assert resumed == o.Resumed(running.clock())
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1"]]
+    assert running.lane.resume_buffer(C) == o.NotOnHold(None)
+
+
+def test_a_typing_event_makes_nothing_due_earlier_nor_later_than_the_longest_wait(running: RunningLane) -> None:
+    assert running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=8_000) == o.Empty()
+    first = send(running, "m1")
+    assert isinstance(first, o.Buffered)
+    for _ in range(4):
+        outcome = running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=8_000)
+        assert isinstance(outcome, o.Extended | o.Unmoved)
+        assert first.due_at_ms <= outcome.due_at_ms <= running.clock() + 8_000
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
+
+
+def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: RunningLane) -> None:
+    lane = running.lane
+    assert lane.retime_buffer(C, timing=FLUSH) == o.Empty()
+    send(running, "m1", "m2")
+    assert lane.retime_buffer(C, timing=FLUSH) == o.Retimed(running.clock(), 2)
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1", "m2"]]
+    assert events_of(running)[0]["flushReason"] == "flush"
+    send(running, "m3")
+    lane.hold_buffer(C, hold_ms=60_000)
+    held = lane.retime_buffer(C, timing=FLUSH)
+    assert isinstance(held, o.Retimed | o.Unmoved)
+    assert held.due_at_ms > running.clock()
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1", "m2"]]
+
+
+def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: RunningLane) -> None:
+    send(running, "m1")
+    outcome = running.lane.retime_buffer(C, timing=RULES.timing)
+    assert isinstance(outcome, o.Retimed | o.Unmoved)
+    assert outcome.due_at_ms <= running.clock() + max(RULES.silence_ms, RULES.window_ms)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
+
+
+def test_an_operators_flush_ends_a_wait_and_a_hold(running: RunningLane) -> None:
+    assert running.lane.flush_buffer(C) == o.Empty()
+    send(running, "m1", "m2")
+    running.lane.hold_buffer(C, hold_ms=60_000)
+    assert running.lane.flush_buffer(C) == o.Flushed(running.clock(), 2)
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1", "m2"]]
+
+
+def test_an_operator_sees_what_a_conversation_is_about(running: RunningLane) -> None:
+    peek = running.lane.peek_conversation
+    assert (peek(C).state, peek(C).count, peek(C).generation) == ("IDLE", 0, 0)
+    due_at_ms = send(running, "m1").due_at_ms
+    seen = peek(C, limit=5)
+    assert (seen.state, seen.count, seen.due_at_ms, seen.payloads) == ("PENDING", 1, due_at_ms, [payload("m1")])
+    assert seen.first_at_ms == seen.last_at_ms == running.clock()
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    batch_id = frozen_batch(running)
+    send(running, "m2")
+    seen = peek(C)
+    # It waits for its next attempt.
+    assert (seen.state, seen.batch_id, seen.frozen) == ("PENDING", batch_id, 1)
+    assert (seen.count, seen.payloads) == (1, [])
+    running.pass_time(LONG_MS)
+    assert peek(C).state == "IDLE"
+    assert batches_of(running) == [["m1"], ["m2"]]
+
+
+def test_a_batch_that_cannot_be_emitted_is_tried_again_under_its_id(running: RunningLane) -> None:
+    running.bus.failures = [SendFailed("put event: Throttling")] * 2
+    send(running, "m1")
+    running.pass_time(LONG_MS)
+    send(running, "m2")
+    running.pass_time(2 * LONG_MS)
+    assert batches_of(running) == [["m1"], ["m2"]]
+    assert events_of(running)[0]["attempt"] == 3
+
+
+def test_conversations_do_not_wait_for_each_other(running: RunningLane) -> None:
+    other = "default/generic/shop/ben"
+    send(running, "m1")
+    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.buffer_message(other, "m1", payload=payload("m1"), timing=RULES.timing)
+    running.pass_time(LONG_MS)
+    assert [event["conversationId"] for event in events_of(running)] == [other]
+
+
+def frozen_batch(running: RunningLane) -> str:
+    """Let time pass until a batch is frozen; return its id."""
+    for _ in range(40):
+        batch_id = running.lane.peek_conversation(C).batch_id
+        if batch_id is not None:
+            return batch_id
+        running.pass_time(500)
+    raise AssertionError("no batch was ever frozen")

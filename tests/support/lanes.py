@@ -1,0 +1,84 @@
+"""A lane with the functions that empty it, on a clock the test owns: the Valkey lane and the DynamoDB lane alike."""
+
+import json
+from typing import Any, Protocol
+
+from lambdas.conversation_processor.service import ConversationProcessor
+from message_buffer.events.emission import Emission, EmissionDestinations, Limits
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.outcomes import LaneName
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from tests.support.engine import Engine, ManualClock
+from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
+from tests.support.window import AMPLE, WindowScene
+
+MAX_ATTEMPTS = 5
+
+
+class RunningLane(Protocol):
+    name: LaneName
+
+    @property
+    def bus(self) -> FakeBus: ...
+    @property
+    def lane(self) -> ValkeyLane | DynamoDbLane: ...
+    @property
+    def clock(self) -> ManualClock: ...
+    def pass_time(self, ms: int) -> None: ...
+
+
+class RunningValkeyLane:
+    name: LaneName = "debounce"
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.bus, telemetry, self.functions = FakeBus(), RecordedTelemetry(), FakeFunctions()
+        self.lane = valkey_lane(engine.store, self.functions, telemetry)
+        destinations = EmissionDestinations(self.bus, FakeObjects(), FakeQueue())
+        self._conversation_processor = ConversationProcessor(
+            lane=self.lane,
+            emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=engine.clock),
+            telemetry=telemetry,
+            clock=engine.clock,
+            random=lambda: 0.0,
+        )
+
+    @property
+    def clock(self) -> ManualClock:
+        return self._engine.clock
+
+    def pass_time(self, ms: int) -> None:
+        """Let the processor look twice a second, and emit what is due."""
+        until_ms = self.clock() + ms
+        while True:
+            for conversation in self._engine.claim():
+                self._conversation_processor.process(conversation, AMPLE)
+            if self.clock() >= until_ms:
+                return
+            self.clock.advance(min(500, until_ms - self.clock()))
+
+
+class RunningDynamoDbLane:
+    name: LaneName = "window"
+
+    def __init__(self, scene: WindowScene) -> None:
+        self._scene = scene
+        self.lane, self.bus = scene.lane, scene.bus
+
+    @property
+    def clock(self) -> ManualClock:
+        return self._scene.clock
+
+    def pass_time(self, ms: int) -> None:
+        self._scene.run()
+        self._scene.pass_time(ms)
+
+
+def events_of(running: RunningLane) -> list[dict[str, Any]]:
+    return [json.loads(detail) for _, detail in running.bus.published]
+
+
+def batches_of(running: RunningLane) -> list[list[str]]:
+    """The batches as a consumer sees them, who knows a batch by its id."""
+    by_id = {event["batchId"]: [message["id"] for message in event["messages"]] for event in events_of(running)}
+    return list(by_id.values())

@@ -1,0 +1,169 @@
+"""Items of the conversations table as an earlier version wrote them: this version reads them, and writes the same."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from message_buffer.aws import clients as aws
+from responder.conversations_table import RECORD, ConversationRecord, OwnedByAnother
+from responder.gate import ParkedBatch
+from responder.history import Turn
+from responder.limits import MAX_PARKED_BATCHES, MAX_RECORDED_TURNS
+from responder.outbox import PLANNED, SENT, Outbox, Part
+from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
+
+BEGAN_MS = 1_700_000_000_000
+EXPIRES_AT = str(BEGAN_MS // 1_000 + 35 * 86_400)
+
+TURNS = [
+    {"role": "user", "text": "Hey", "at_ms": BEGAN_MS, "batch_id": "b-0"},
+    {"role": "assistant", "text": "\n".join(PARTS), "at_ms": BEGAN_MS, "batch_id": "b-0"},
+]
+PARKED = [{"batch_id": "b-1", "generation": 2, "lane": "debounce", "text": "Wo ist es, größer?", "said": ""}]
+# While `b-2`, which answers `b-1`, too, is being sent: its first part is out. Captured before the table had types.
+ITEMS: dict[str, dict[str, Any]] = {
+    "!": {
+        "answered": {"S": '{"debounce": 1}'},
+        "conversationStatus": {"S": "processing_reply"},
+        "createdAt": {"N": str(BEGAN_MS)},
+        "inputTokens": {"N": "11"},
+        "outputTokens": {"N": "7"},
+        "owner": {"S": "owner-3"},
+        "ownerUntil": {"N": str(BEGAN_MS + LOCK_MS)},
+        "parked": {"S": json.dumps(PARKED, ensure_ascii=False)},
+        "processingMs": {"N": "0"},
+        "reason": {"S": "newer messages"},
+        "rolled": {"N": "0"},
+        "turns": {"S": json.dumps(TURNS, ensure_ascii=False)},
+        "updatedAt": {"N": str(BEGAN_MS)},
+    },
+    "o#b-0": {
+        "carried": {"S": "[]"},
+        "expiresAt": {"N": EXPIRES_AT},
+        "inputTokens": {"N": "11"},
+        "outcome": {"S": "answered"},
+        "outputTokens": {"N": "7"},
+        "states": {"L": [{"S": "sent:owner-1"}, {"S": "sent:owner-1"}]},
+    },
+    "o#b-1": {"carriedBy": {"S": "b-2"}, "expiresAt": {"N": EXPIRES_AT}},
+    "o#b-2": {
+        "carried": {"S": '["b-1"]'},
+        "expiresAt": {"N": EXPIRES_AT},
+        "inputTokens": {"N": "11"},
+        "outputTokens": {"N": "7"},
+        "parts": {"S": json.dumps(PARTS)},
+        "states": {"L": [{"S": "sent:owner-3"}, {"S": "planned"}]},
+    },
+}
+OLDER_TURN = {"role": "user", "text": "Hello?", "at_ms": 1, "batch_id": "b-00"}
+
+
+@pytest.fixture(scope="module")
+def new_table() -> Iterator[Tables]:
+    with tables() as new_table:
+        yield new_table
+
+
+def put(world: World, part: str, attributes: dict[str, Any]) -> None:
+    key = {"id": {"S": NAME}, "part": {"S": part}}
+    aws.client("dynamodb").put_item(TableName=world.table.name, Item=key | attributes)
+
+
+def stored_items(world: World) -> dict[str, dict[str, Any]]:
+    items = aws.client("dynamodb").scan(TableName=world.table.name)["Items"]
+    return {
+        item["part"]["S"]: {name: value for name, value in item.items() if name not in ("id", "part")} for item in items
+    }
+
+
+@pytest.fixture
+def before(new_table: Tables) -> World:
+    """Return a world whose table an earlier version has filled."""
+    world = World(new_table(), gate="discard_and_merge")
+    for part, attributes in ITEMS.items():
+        put(world, part, attributes)
+    return world
+
+
+def test_a_record_of_an_earlier_version_is_read(before: World) -> None:
+    record = before.table.read(NAME)
+    assert record == ConversationRecord(
+        status="processing_reply",
+        settings={},
+        hand_off_until_ms=0,
+        turns=[Turn("user", "Hey", BEGAN_MS, "b-0"), Turn("assistant", "\n".join(PARTS), BEGAN_MS, "b-0")],
+        older_turn_count=0,
+        parked=[ParkedBatch("b-1", 2, "debounce", "Wo ist es, größer?", "")],
+        answered={"debounce": 1},
+    )
+    taken = before.table.acquire(NAME, "me", now_ms=BEGAN_MS, until_ms=BEGAN_MS + LOCK_MS, create=True)
+    assert taken == OwnedByAnother(BEGAN_MS + LOCK_MS)
+
+
+def test_outboxes_of_an_earlier_version_are_read(before: World) -> None:
+    assert {name: before.table.outbox(NAME, name) for name in ("b-0", "b-1", "b-2", "b-3")} == {
+        "b-0": Outbox(parts=[], also_answers=[], input_tokens=11, output_tokens=7, outcome="answered"),
+        "b-1": Outbox(parts=[], also_answers=[], answered_by="b-2"),
+        "b-2": Outbox([Part(PARTS[0], SENT), Part(PARTS[1], PLANNED)], ["b-1"], input_tokens=11, output_tokens=7),
+        "b-3": None,
+    }
+
+
+def test_settings_a_hand_off_and_older_turns_of_an_earlier_version_are_read(before: World) -> None:
+    put(before, RECORD, ITEMS["!"] | {"settings": {"S": '{"model": "m"}'}, "handOffUntil": {"N": "7"}})
+    put(before, "t#0000000000", {"turn": {"S": json.dumps(OLDER_TURN)}})
+    record = before.table.read(NAME)
+    assert record
+    assert (record.settings, record.hand_off_until_ms) == ({"model": "m"}, 7)
+    assert before.table.older_turns(NAME, limit=5) == [Turn("user", "Hello?", 1, "b-00")]
+
+
+def test_a_reply_that_an_earlier_version_began_is_finished_by_this_one(before: World) -> None:
+    before.emit("b-1", 2, "Wo ist es, größer?")
+    before.emit("b-2", 3, "The blue one")
+    before.run()
+    assert before.sender.sent == PARTS[1:], "the first part was out"
+    assert not before.assistant.prompts, "the reply was written down"
+    assert [text for role, text in before.turns() if role == "user"] == ["Hey", "Wo ist es, größer?", "The blue one"]
+    assert before.parked() == []
+
+
+def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> None:
+    world = World(new_table(), gate="discard_and_merge")
+    world.emit("b-0", 1, "Hey")
+    world.run()
+    world.emit("b-1", 2, "Wo ist es, größer?")
+    world.buffer.generation = 3
+    world.deliver()
+    world.queue.clear()
+    world.steps.names.clear()
+    world.steps.fail_at = (9, "after", True)
+    world.emit("b-2", 3, "The blue one")
+    world.deliver()
+    assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
+    assert stored_items(world) == ITEMS
+
+
+def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:
+    world = World(new_table(), gate="discard_and_merge", max_history_tokens=100)
+    turn = {"role": "user", "text": "Hey", "at_ms": 1, "batch_id": "b-00"}
+    parked = [
+        {"batch_id": f"b-{number}", "generation": number, "lane": "debounce", "text": "?", "said": "!"}
+        for number in range(1, MAX_PARKED_BATCHES + 1)
+    ]
+    put(
+        world,
+        RECORD,
+        {"turns": {"S": json.dumps([turn] * MAX_RECORDED_TURNS)}, "parked": {"S": json.dumps(parked)}},
+    )
+    # More than half of what the record keeps, so not even the newest turn stays.
+    world.assistant.says = '"' * 30_000
+    world.sender.max_part_characters = 100_000
+    world.emit("b-9", 9, "Hey")
+    world.run()
+    record = world.table.read(NAME)
+    assert record
+    assert record.turns == []
+    assert record.older_turn_count == MAX_RECORDED_TURNS + 2 * MAX_PARKED_BATCHES + 2
