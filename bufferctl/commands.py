@@ -279,7 +279,7 @@ def _line(event: Event, given: Namespace) -> str:
         "at": event["time"],
         "type": event["detail-type"],
         "conversation": detail.get("conversationId"),
-        "why": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
+        "reason": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
         "messages": detail.get("messageCount"),
         "batch": detail.get("batchId"),
     } | ({"text": detail.get("text")} if given.messages else {})

@@ -98,7 +98,7 @@ class Conversations:
             "state": seen.state.lower(),
             "count": seen.count,
             "dueAt": seen.due_at_ms,
-            "why": seen.flush_reason,
+            "reason": seen.flush_reason,
             "firstAt": seen.first_at_ms,
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,

@@ -336,7 +336,7 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     shown = desk.result("conversation.show", conversation=NAME)
     assert shown == {
         "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
-        "why": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+        "reason": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
