@@ -90,8 +90,9 @@ def told(found: Figure, digits: int = 1) -> str:
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     heads = list(heads)
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    first, *others = (f"| {' | '.join(line)} |" for line in [heads, *rows])
+    rule = f"|---{'|---:' * (len(heads) - 1)}|"
+    return "\n" + "\n".join([first, rule, *others]) + "\n"
 
 
 def conditions() -> str:

@@ -250,5 +250,6 @@ def _money(amount: float) -> str:
 
 
 def _table(heads: list[str], body: list[list[str]], *, right: set[int]) -> str:
-    rule = ["---:" if column in right else "---" for column in range(len(heads))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heads, rule, *body])
+    rule = "|".join("---:" if column in right else "---" for column in range(len(heads)))
+    first, *others = (f"| {' | '.join(cells)} |" for cells in [heads, *body])
+    return "\n".join([first, f"|{rule}|", *others])
