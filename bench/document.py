@@ -90,12 +90,14 @@ def told(found: Figure, digits: int = 1) -> str:
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     heads = list(heads)
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
-    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    first, *others = (f"| {' | '.join(line)} |" for line in [heads, *rows])
+    rule = f"|---{'|---:' * (len(heads) - 1)}|"
+    return "\n" + "\n".join([first, rule, *others]) + "\n"
 
 
 def conditions() -> str:
-    """Return when each file was measured, on which machine and versions, and under which load."""
+    """Return when each file was measured and under which conditions; those that all files share stand in a sentence."""
+    heads = ["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"]
     rows = []
     for path in sorted(RESULTS.glob("*.json")):
         found = results(path.stem)
@@ -103,7 +105,11 @@ def conditions() -> str:
         versions = ", ".join(f"{each} {machine[each.lower()]}" for each in ("Valkey", "Python", "redis-py"))
         measured, nice = f"{found['date']}, {found['commit']}", str(found.get("nice", 0))
         rows.append([path.stem, measured, machine["processor"], versions, f"{load[0]} / {load[2]}", nice])
-    return _table(["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"], rows)
+    columns = list(zip(heads, *rows, strict=True))
+    shared = [(head, cells[0]) for head, *cells in columns if len(set(cells)) == 1]
+    differing = list(zip(*[column for column in columns if len(set(column[1:])) > 1], strict=True))
+    sentence = "; ".join(f"{head} {cell}" for head, cell in shared)
+    return f"{_table(differing[0], differing[1:])}\nAll: {sentence}.\n" if shared else _table(heads, rows)
 
 
 def targets(*names: str) -> str:
@@ -212,7 +218,8 @@ def stage() -> str:
     def cell(step: Json) -> str:
         if step is None:
             return "–"
-        return f"{step['per_second']:,.0f} / {step['p50_ms']:,.0f} / {step['p99_ms']:,.0f}, {step['errors']:.1%}"
+        errors = f", {step['errors']:.1%}" if step["errors"] else ""
+        return f"{step['per_second']:,.0f} / {step['p50_ms']:,.0f} / {step['p99_ms']:,.0f}{errors}"
 
     clients = sorted({number for each in steps.values() for number in each})
     rows = [[str(number), *(cell(each.get(number)) for each in steps.values())] for number in clients]
