@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _stop_if_something_is_missing(config: StageConfig) -> None:
-    # Our own CLI has looked before it began; one from npm starts only this program.
+    # Our own CLI has already checked. A `cdk` from npm starts only this program, so this program checks.
     if cli.LOOKED_FOR_MISSING in os.environ:
         return
     from infra import preflight  # noqa: PLC0415 - the AWS SDK would make each `make up` slower

@@ -179,7 +179,7 @@ def _command(
 ) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
-    # Accepted behind the command, too. A default here would replace the value given before the command.
+    # These options are also accepted after the command. A default here would replace a value given before the command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--stage", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser

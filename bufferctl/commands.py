@@ -51,7 +51,7 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
     while more and len(found) < max(given.limit, 1):
         limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
         answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
-        # A conversation that moves meanwhile may come twice.
+        # A conversation that changes state between two pages may be listed on both.
         found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
         cursor, more = answer["next"], answer["more"]
         if cursor is None:

@@ -8,7 +8,7 @@ MAX_LISTED_AT_ONCE = 500
 
 # -- calls ---------------------------------------------------------------------------------------------
 
-# The admin function has a time-out of a minute, and may have to start before.
+# The admin function has a time-out of a minute, and may need a cold start first.
 MAX_ADMIN_ANSWER_SECONDS = 70
 MAX_WEBHOOK_ANSWER_SECONDS = 20
 # Tests and benchmarks share one client of the emulator between many threads.

@@ -10,11 +10,11 @@ from cost.traffic import Traffic, processors
 from infra.stage_settings import StageConfig
 from infra.timeouts import WATCHDOG_PASS_SECONDS, ZONES
 
-# Passes of the watchdog in a month. A rule starts every other one; a queue delivers the ones in between.
+# Passes of the watchdog in a month. A rule starts every second pass; a queue delivers the ones in between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS
 QUEUED_PASSES = PASSES / 2
-# A running processor looks for due conversations twice a second, renews its lease three times a lease, and publishes
-# its metrics every 30 s.
+# A running processor looks for due conversations twice a second, renews its lease three times before the lease would
+# expire, and publishes its metrics every 30 s.
 LOOKS_A_SECOND = 2
 RENEWALS_A_LEASE = 3
 REPORT_SECONDS = 30
@@ -183,7 +183,7 @@ def ecpus(config: StageConfig, traffic: Traffic) -> float:
 
 
 def ecpu(time_us: str, moved_bytes: float = 0) -> float:
-    """Return the ECPUs of a call: the highest of its time in simple commands, the KB that it moves, and one."""
+    """Return the ECPUs of a call: the largest of 1, the KB it moves, and its time in units of a simple command."""
     return max(used(time_us) / used("simple_command_us"), moved_bytes / 1_000, 1)
 
 

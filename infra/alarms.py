@@ -92,7 +92,7 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum"),
             above=MAX_OVERDUE_MS,
             periods=2,
-            # If the watchdog cannot look, the alarm must not end.
+            # While the watchdog cannot check the shards, the alarm must not end.
             missing=TreatMissingData.IGNORE,
         ),
         Watch(
@@ -121,7 +121,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
             above=MAX_WINDOW_OVERDUE_MS,
             periods=2,
-            # If the sweep cannot look, the alarm must not end.
+            # While the sweep cannot read the windows, the alarm must not end.
             missing=TreatMissingData.IGNORE,
         ),
         Watch(

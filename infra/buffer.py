@@ -70,7 +70,8 @@ class BufferStack(cdk.Stack):
         permissions.grant_to_entrances(self)
         permissions.grant_to_lanes(self)
         if self.valkey_lane:
-            # Referring to the processor by its name is no dependency, so CloudFormation might create ingest first.
+            # CloudFormation does not see a reference by name as a dependency, and might create ingest before the
+            # processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api

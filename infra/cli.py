@@ -1,4 +1,4 @@
-"""The CDK of this project, CLI and Node out of wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
+"""This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
 `synth`, `diff`, `deploy` and `destroy` first say everything that is missing, as `infra.preflight` finds it.
 """
@@ -41,7 +41,7 @@ def environment() -> Mapping[str, str]:
         "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(CACHES / "jsii"),
         "CDK_HOME": str(CACHES / "home" / ".cdk"),
         "CDK_DISABLE_CLI_TELEMETRY": "true",
-        # The CLI is pinned: what is the newest one is no news, and may be one that does not work.
+        # The CLI is pinned, so a notice about a newer version is useless; that version may not even work.
         "CDK_DISABLE_VERSION_CHECK": "true",
     }
 
@@ -82,7 +82,7 @@ def _package(name: str) -> Path:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by the CDK CLI, or exit with 1 if something is missing for the command."""
+    """Replace this process with the CDK CLI, or exit with 1 if something is missing for the command."""
     from infra import preflight  # noqa: PLC0415 - it imports this module
 
     full = command(*arguments, *app())

@@ -16,7 +16,7 @@ from infra.function_variables import Environment, ValkeyAccess, common
 from infra.stage_settings import StageConfig, Warmth
 from infra.timeouts import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 
-# The patterns exclude everything but the folders that run in Lambda. The rest is the code asset of all functions.
+# The patterns exclude everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "responder", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
@@ -57,7 +57,10 @@ class Runtime:
 
 
 class Function(lambda_.Function):
-    """A function whose handler is `<room>.handler.handler`. The room is `lambdas.<role>` unless `room` names it."""
+    """A function whose handler is `<room>.handler.handler`.
+
+    The package `room` is `lambdas.<role>` unless it is given.
+    """
 
     def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
@@ -76,8 +79,8 @@ class Function(lambda_.Function):
     ) -> None:
         """Create the function.
 
-        With `in_a_loop`, functions or queues invoke it in a loop on purpose, and Lambda's loop detection is off.
-        The queue `undelivered` receives the asynchronous invocations that Lambda could not carry out.
+        `in_a_loop` turns off Lambda's loop detection, because functions or queues invoke this function in a loop on
+        purpose. The queue `undelivered` receives the asynchronous invocations that Lambda could not carry out.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement

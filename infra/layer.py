@@ -60,7 +60,7 @@ def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
         try:
             os.rename(built, target)
         except OSError:
-            # Another process has built the same content meanwhile.
+            # Another process has built the same content in the meantime.
             if not target.is_dir():
                 raise
     return target
@@ -143,7 +143,7 @@ def _strip(packages: Path) -> None:
 
 def _compile(layer: Path, *, interpreter: str) -> None:
     # Unpacking changes the files' times, which unchecked byte code ignores. -I: no environment variable may move the
-    # byte code elsewhere. -s and -p: the byte code contains the path on Lambda, not that of this build.
+    # byte code elsewhere. -s and -p: the byte code contains the path on Lambda, not the path of this build.
     command = [interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     command += ["-s", str(layer), "-p", "/opt", str(layer / "python")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input

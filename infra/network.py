@@ -123,7 +123,7 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         # Last, so that the other subnets keep their addresses if a stage adds or removes NAT gateways.
         subnets.append(
             ec2.SubnetConfiguration(
-                # Only the NAT gateways are in it, and they have addresses of their own.
+                # Only the NAT gateways are in this subnet, and they have their own addresses.
                 name="public",
                 subnet_type=ec2.SubnetType.PUBLIC,
                 cidr_mask=26,

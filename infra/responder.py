@@ -53,7 +53,8 @@ class ResponderStack(cdk.Stack):
             self,
             "Batches",
             config=config,
-            # For deliveries that Lambda holds back. While the responder works on one, it hides it for shorter periods.
+            # This applies to deliveries that Lambda holds back. While the responder works on a delivery, it hides it
+            # for shorter periods.
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=MAX_DELIVERY_RECEIVES),
         )

@@ -75,7 +75,7 @@ class Concurrency(Settings):
     """
 
     ingest: Instances | None = None
-    """At least `warmth.provisioned_instances`, if these are in use."""
+    """At least `warmth.provisioned_instances`, if the stage uses provisioned instances."""
     processor: Instances | None = None
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
@@ -233,7 +233,8 @@ class Responder(Settings):
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the assistant is sent."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """The fate of a reply if the customer has written again meanwhile; docs/responder.md explains the policies."""
+    """What happens to a reply if the customer has written again in the meantime; docs/responder.md explains the
+    policies."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
     """How long a reply may wait for the customer's next batch."""
     channel: Literal["platform", "fake"] = "platform"
@@ -275,7 +276,7 @@ class StageConfig(Settings):
     region: str = "us-east-1"
     """The AWS region of the stage."""
     removal_policy: Literal["destroy", "retain"] = "destroy"
-    """Whether resources that hold data are deleted with the stage or remain."""
+    """Whether the resources that hold data are deleted with the stage, or kept."""
     termination_protection: bool = False
     """Refuse to delete the stacks and tables that hold data."""
     tracing: bool = False
@@ -285,8 +286,8 @@ class StageConfig(Settings):
     fallback: bool = True
     """With `lane: valkey`: let the DynamoDB lane take the messages while Valkey cannot be reached."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """Into how many shards, each with a processor, the conversations are divided. Change it only when no message
-    waits."""
+    """The number of shards that the conversations are divided into; each has a processor. Change it only when no
+    message waits."""
     log_level: LogLevel = "INFO"
     """The least severe log lines that the functions write."""
     log_retention: LogRetention = "two_weeks"

@@ -1,14 +1,14 @@
 """Time-outs, rates, retention and the other numbers of the infrastructure that only developers change.
 
-Operators change `infra/stage_settings.py`, where the memory of a function is, too. The thresholds of the alarms are in
-`infra/alarms.py`. Numbers that AWS prescribes, such as ports and versions, are beside their use.
+Operators change `infra/stage_settings.py`, which also has the memory of each function. The thresholds of the alarms are
+in `infra/alarms.py`. Numbers that AWS prescribes, such as ports and versions, are beside their use.
 
 Nothing here imports the CDK: `infra/stage_settings.py` and `cost/` use these numbers without it.
 """
 
 # -- Time-outs of functions. Those of the processor, the conversation processor and the responder are settings. --
 
-# Less than the 29 s after which API Gateway answers the platform in ingest's place.
+# Less than 29 s, after which API Gateway would answer the platform instead of ingest.
 INGEST_TIMEOUT_SECONDS = 15
 # Longer than the others, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
@@ -46,13 +46,13 @@ OVERSIZE_DEAD_LETTER_RETENTION_DAYS = DEAD_LETTER_RETENTION_DAYS + 1
 # AWS recommends to hide a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
 VISIBILITY_TIMEOUTS = 6
-# A slow conversation must not delay others, whose time in the queue would expire meanwhile.
+# One trigger at a time: a slow conversation must not delay others, whose hiding would end in the meantime.
 MAX_TRIGGERS_IN_A_BATCH = 1
 # Each reply may take as long as the assistant does.
 MAX_DELIVERIES_IN_A_BATCH = 1
 MAX_WATCHDOG_PASSES_IN_A_BATCH = 1
-# A delivery that waits for its turn is received many times. Only one that crashes its function should end as a dead
-# letter by this count.
+# A delivery that waits for its turn is received many times. The count is so high that only a delivery that keeps
+# crashing its function reaches it and becomes a dead letter.
 MAX_DELIVERY_RECEIVES = 100
 
 # -- The responder --
@@ -60,9 +60,9 @@ MAX_DELIVERY_RECEIVES = 100
 # Added to the assistant's time for the function's time-out: calls to the channel and the table, and returning the
 # delivery to its queue.
 RESPONDER_MARGIN_SECONDS = 45
-# A lock outlives the function that has it, even if the clocks of two hosts differ by this.
+# A lock lasts longer than the function that holds it, even if two hosts' clocks differ by this much.
 LOCK_MARGIN_SECONDS = 5
-# How long a delivery stays hidden while the responder works on it; the responder prolongs it.
+# How long a delivery stays hidden while the responder works on it; the responder extends it.
 HIDDEN_SECONDS = 30
 
 # -- Bounds of the settings --
@@ -71,10 +71,10 @@ HIDDEN_SECONDS = 30
 ZONES = 2
 # ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
-# In less time a conversation processor could not wait for two of its AWS calls at their slowest, and call Valkey.
+# In less time than this, a conversation processor could not wait for two slow AWS calls and still call Valkey.
 MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
-# A processor renews its lease after a third of it. The other two thirds last for a look and a failed call to Valkey, so
-# that it can try to renew the lease a second time.
+# A processor renews its lease after a third of its length. The remaining two thirds leave time for one look, one failed
+# call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
 
 # -- The firewall --

@@ -20,9 +20,9 @@ MIN_MS_BETWEEN_SECRET_READS = 10_000
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
-# Twilio accepts no more files in one message.
+# Twilio accepts at most this many files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
-# A longer number is no count of files, and Python refuses to read a very long one.
+# A longer number cannot be a count of files, and Python refuses to parse a very long one.
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 # With one digit more, a time could be later than MAX_TIME_MS, the last that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
@@ -39,7 +39,7 @@ MAX_NAME_CHARACTERS = 1_100
 MAX_CALLER_CHARACTERS = 256
 # A hold that a person forgets blocks a customer for no longer than a day.
 MAX_HOLD_MS = DAY_MS
-# A script that looks through one page blocks Valkey only briefly.
+# A page is small, because the script that reads it blocks Valkey.
 MAX_CONVERSATIONS_IN_A_PAGE = 500
 # A call of `conversation.list` reads the state of each conversation that it lists, one after the other.
 MAX_CONVERSATIONS_LISTED = 500
@@ -50,35 +50,38 @@ MAX_PAGES_IN_A_LISTING = 200
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
-# Retiming stops while there is time for the slowest page and for the answer.
+# Retiming stops early enough for one slow page and the answer.
 MIN_MS_LEFT_TO_RETIME = 10_000
 
 # -- admin: dead letters -------------------------------------------------------------------------------------
 
 MAX_DEAD_LETTERS_LISTED = 500
 DEFAULT_DEAD_LETTERS_LISTED = 50
-# Longer than the admin function may run: if it dies, the letters that it looked at become visible again after this.
+# Longer than the admin function may run: if the function dies, the dead letters that it was reading become visible
+# again after this time.
 DEAD_LETTER_HIDDEN_SECONDS = 90
 # The conversation processor's default time-out is 20 seconds; its cold start comes before that.
 REDRIVE_ANSWER_SECONDS = 30.0
-# Looking stops while there is time to redrive a letter and to give back those that were hidden.
+# The search for a dead letter stops early enough to redrive it and to make the others visible again.
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 
 # -- processor: starting conversation processors -------------------------------------------------------------
 
 # A start is mostly waiting for Lambda's answer, so this many threads wait side by side.
 MAX_STARTS_AT_ONCE = 32
-# Conversations whose start waits for a thread or for Lambda; the processor claims no more until there is room.
+# Starts that wait for a thread or for Lambda. At this number the processor claims nothing more until some have ended.
 MAX_STARTS_UNDER_WAY = 200
-# A claim brings at most this many: half of what may be under way, so the processor can claim while it starts.
+# A claim returns at most this many: half of MAX_STARTS_UNDER_WAY, so the processor can claim more while starts are
+# running.
 MAX_CONVERSATIONS_IN_A_CLAIM = MAX_STARTS_UNDER_WAY // 2
-# A conversation whose start failed is due again after this; the pause doubles with each failure in a row.
+# If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
+# failure in a row.
 MIN_RETURN_MS = 250
 MAX_RETURN_MS = 5_000
 
 # -- processor: its lease, and Valkey's outages --------------------------------------------------------------
 
-# A lease is renewed after a third of its length, and at the latest after this.
+# A lease is renewed after a third of its length, but at least this often.
 LEASE_RENEWALS = 3
 MAX_MS_BETWEEN_LEASE_RENEWALS = 5_000
 # A run may last 15 minutes; its metrics are published this often.
@@ -93,18 +96,18 @@ MIN_MS_LEFT_TO_PAUSE = 2_000
 
 # -- watchdog ------------------------------------------------------------------------------------------------
 
-# A script that puts back one page blocks Valkey only briefly.
+# A page is small, because the script that puts it back blocks Valkey.
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
-# The slowest step: the watchdog gives a call to Valkey up after 2.4 seconds, then it starts a processor.
+# The slowest step: the watchdog gives up on a call to Valkey after 2.4 seconds, and then starts a processor.
 MAX_STEP_MS = 4_000 + MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------
 
 # A batch that exists in both lanes waits this long: the DynamoDB lane emits its messages in a moment.
 DYNAMODB_LANE_FIRST_MS = 1_000
-# A batch whose messages could not be looked up in the table is tried again after this.
+# If the table could not be asked about a batch's messages, the batch is tried again after this pause.
 ASK_TABLE_AGAIN_MS = 3_000
 # A batch waits at most five times for the DynamoDB lane to emit what it stores of the same conversation.
 MAX_WAITS_FOR_DYNAMODB_LANE = 5
@@ -122,7 +125,7 @@ WINDOW_LOCK_MS = 30_000
 # If one heartbeat fails, the next one comes before the lock expires.
 HEARTBEATS_IN_A_LOCK = 3
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / HEARTBEATS_IN_A_LOCK
-# A trigger that finds its window locked comes back after this: another run's work is mostly over in a moment.
+# A trigger whose window is locked is delivered again after this pause: the other run is usually done in a moment.
 MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again.
@@ -132,5 +135,5 @@ MAX_WINDOWS_IN_A_SWEEP = 500
 
 # -- settings ------------------------------------------------------------------------------------------------
 
-# An event without its messages, whose batch is in the object store, takes up to this.
+# The largest size of an event whose messages are in the object store.
 MIN_MAX_EVENT_BYTES = 1_024

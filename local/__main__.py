@@ -22,7 +22,8 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-# A closed terminal or a `kill` ends the command as Ctrl-C does: it stops on the way out what it started.
+# A closed terminal or a `kill` ends the command as Ctrl-C does: on the way out, the command stops everything it
+# started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

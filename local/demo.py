@@ -141,7 +141,7 @@ def _about(inbox: Inbox, sent: Sequence[Sent]) -> list[Arrival]:
 
 
 def _of(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> list[Arrival]:
-    """Return the events of this customer only, because other people may use the stage meanwhile."""
+    """Return the events of this customer only, because other people may use the stage at the same time."""
     ids = {each.message_id for each in sent}
     return [arrival for arrival in arrivals if ids & set(_ids(arrival))]
 

@@ -100,7 +100,7 @@ def read_back(
 
     roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
-    # The template has this setting, too; the emulator accepts it only by this call.
+    # The template also has this setting, but the emulator accepts it only through this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
@@ -126,7 +126,7 @@ def read_back(
 
 
 def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Return the secrets in the form that ingest reads; a Meta platform's secret is its verify token, too."""
+    """Return the secrets in the form that ingest reads; a Meta platform's secret is also its verify token."""
     of_meta = {name: {"secret": webhook_secrets[name], "verifyToken": webhook_secrets[name]} for name in META}
     return {**webhook_secrets, **of_meta}
 

@@ -25,7 +25,7 @@ class Inbox:
             return list(self._arrivals)
 
     def wait_until(self, enough: Callable[[Sequence[Arrival]], bool], *, timeout_seconds: float) -> bool:
-        """Wait until `enough` accepts the events that arrived; return False if the time ran out before."""
+        """Wait until `enough` accepts the events that arrived; return False if the time runs out first."""
         with self._changed:
             return self._changed.wait_for(lambda: enough(self._arrivals), timeout_seconds)
 

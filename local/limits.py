@@ -11,13 +11,13 @@ MAX_FIRST_ANSWER_SECONDS = 30.0
 
 # A process that SIGTERM has not ended by then gets SIGKILL.
 MAX_ENDING_SECONDS = 3.0
-# How often a wait asks again. A process answers from memory; ingest answers by HTTP, which costs a run each time.
+# The pause between two polls. Looking at a process costs nothing; asking ingest over HTTP runs the function each time.
 PROCESS_POLL_SECONDS = 0.05
 FIRST_ANSWER_POLL_SECONDS = 0.2
 
 # -- calls ---------------------------------------------------------------------------------------------
 
-# Is the server there? One that takes longer is as good as gone.
+# A server that takes longer than this to answer counts as down.
 MAX_EMULATOR_HEALTH_SECONDS = 2.0
 MAX_VALKEY_PING_SECONDS = 1.0
 # The emulator starts a process for a request that finds none free.

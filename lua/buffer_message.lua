@@ -30,8 +30,8 @@ local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local conv_key, msgs_key, seen_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
--- The hot path: these remain strings, because Lua's arithmetic converts them by itself, and the places of the buffer's
--- line are bare numbers, because the functions of include/open_buffer make this script 6 % slower.
+-- The hot path: these remain strings, because Lua's arithmetic converts them by itself, and the positions in the
+-- buffer's line are bare numbers, because the functions of include/open_buffer make this script 6 % slower.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
@@ -82,7 +82,7 @@ else
 
   local old_due_at = due_at
   if buffer and old_due_at <= now_ms then
-    reason = sub(buffer, 51) -- already due, and remains due: the message joins that batch
+    reason = sub(buffer, 51) -- already due: it stays due, and the message joins that batch
   else
     local latest_at = first_at + max_wait_ms
     due_at, reason = arrived_at + wait_ms, 'silence'

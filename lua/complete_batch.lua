@@ -1,4 +1,4 @@
--- complete_batch: forget a batch that is out, and schedule the messages that came meanwhile.
+-- complete_batch: forget a batch that was emitted, and schedule the messages that arrived in the meantime.
 --
 -- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -43,7 +43,7 @@ local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
-  redis.call('ZREM', pending_key, conversation) -- recovered meanwhile: the conversation processor was slow, not dead
+  redis.call('ZREM', pending_key, conversation) -- put back in the meantime: the conversation processor was slow, not dead
   -- Ids are forgotten by age, but never those of messages that still wait (a clock may have been a minute off).
   local old_ms = now_ms - seen_ms
   if buffer then old_ms = math.min(old_ms, first_at_of(buffer) - 60001) end

@@ -1,4 +1,4 @@
--- exclude_messages: record which of the batch's messages another lane emits, so that each attempt excludes the same.
+-- exclude_messages: record which of the batch's messages the other lane emits; every attempt leaves them out.
 --
 -- KEYS[1]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- ARGV[1]  token                  str   the token that took the batch

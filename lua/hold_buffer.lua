@@ -1,4 +1,4 @@
--- hold_buffer: keep messages back until resumed, or until the ceiling, because a human has taken over.
+-- hold_buffer: keep messages back until an operator resumes, or until the ceiling, because a person has taken over.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)

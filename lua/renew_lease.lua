@@ -1,4 +1,4 @@
--- renew_lease: prolong the processor's lease and record its heartbeat.
+-- renew_lease: extend the processor's lease and record its heartbeat.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[2]  {b<shard>}:processor   hash  the shard's lease and start reservation

@@ -1,4 +1,4 @@
-"""A heartbeat prolongs a lock, or the time for which a message is hidden, while work goes on."""
+"""A heartbeat extends a lock, or the time for which a message is hidden, while the work lasts."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -17,11 +17,11 @@ class Heartbeat:
         self._every_seconds = every_seconds
         self._left = Event()
         self._error: Exception | None = None
-        # A beat that hangs in a call must not keep the process from ending.
+        # A hanging beat must not keep the process alive.
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
     def check(self) -> None:
-        """Raise the error of the beat that failed, if one did."""
+        """Raise the failed beat's error, if a beat has failed."""
         if self._error is not None:
             raise self._error
 
@@ -33,7 +33,7 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left.set()
-        # A beat under way would otherwise prolong the lock after its owner has released it.
+        # A beat that is still running would otherwise extend the lock after its owner has released it.
         self._thread.join()
 
     def _run(self) -> None:

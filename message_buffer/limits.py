@@ -12,7 +12,7 @@ DAY_MS = 24 * HOUR_MS
 
 # -- messages and conversations ------------------------------------------------------------------------------
 
-# In its wire form, with its attachments. An event on the bus takes several messages of this size.
+# The size of a message in its wire form, with its attachments. An event on the bus has room for several of this size.
 MAX_MESSAGE_BYTES = 64 * 1024
 # The longest ids known are those of e-mail: a header line has at most 998 bytes.
 MAX_MESSAGE_ID_BYTES = 1_024
@@ -20,7 +20,7 @@ MAX_MESSAGE_ID_BYTES = 1_024
 MAX_CONVERSATION_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
-# Ingest asks for the name of a message's conversation five times; these are remembered.
+# Ingest needs the name of a message's conversation five times, so this many names are cached.
 MAX_CONVERSATION_NAMES_KEPT = 1_024
 
 # -- batches -------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ MAX_MESSAGES_IN_A_BATCH = 1_000
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours. For this long after its batch has left, a lane still knows the message.
 REMEMBERED_MS = DAY_MS
-# The first pause before another attempt to emit a batch; it doubles with each attempt, up to the second number.
+# The first pause before another attempt to emit a batch. The pause doubles with each attempt, up to MAX_RETRY_MS.
 MIN_RETRY_MS = 1 * SECOND_MS
 MAX_RETRY_MS = 60 * SECOND_MS
 
@@ -70,7 +70,7 @@ AWS_ATTEMPTS = 2
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 # A call that is tried twice takes at most this long; between the tries the SDK pauses for up to a second.
 MAX_CALL_MS = 8 * SECOND_MS
-# An instance reads a secret again after this.
+# An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS
 # IAM's sign-in tokens for the cache are good for 15 minutes. A function uses one for less than that.
 SIGN_IN_TOKEN_SECONDS = 900
@@ -78,7 +78,7 @@ SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 
-# One call to EventBridge takes this many entries. Some emulators allow no more bytes than this.
+# One call to EventBridge takes at most this many entries. Some emulators limit its bytes to the second number.
 MAX_ENTRIES_IN_A_CALL = 10
 MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 # The largest message that the SQS queue of every account takes. The payloads of a larger letter go to the bucket.
@@ -88,17 +88,18 @@ RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------
 
-# One try to reach Valkey; a healthy server answers within a few milliseconds.
+# Time-outs of one attempt to reach Valkey; a healthy server answers within a few milliseconds.
 VALKEY_CONNECT_MS = 400
 VALKEY_ANSWER_MS = 800
 VALKEY_ATTEMPTS = 2
 # ElastiCache closes a connection 12 hours after its IAM sign-in. A new sign-in an hour before costs nothing.
 SIGN_IN_LIFE_MS = 11 * HOUR_MS
-# The server ends a blocking pop after this, which matters only if its reader has vanished without hanging up.
+# The server ends a blocking pop after this time, which matters only if the client vanished without closing the
+# connection.
 POP_SECONDS = 20
-# The time between two passes of the watchdog. `infra/timeouts.py` starts them as often.
+# The time between two passes of the watchdog. `infra/timeouts.py` schedules them at the same interval.
 WATCHDOG_PASS_MS = 30 * SECOND_MS
-# Work that is due later than this needs no processor yet, because the watchdog passes three times before it.
+# Work that is due later than this from now needs no processor yet, because the watchdog makes three passes before then.
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
@@ -117,16 +118,16 @@ MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------
 
-# A window that is overdue by this has lost its trigger. The next message, or the sweep, sends a new one.
+# A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new one.
 WINDOW_GRACE_MS = MINUTE_MS
-# An instance numbers messages on from the last arrival while its clock is behind that by less than this. If the clock
-# is further behind, the earlier time was wrong.
+# If an instance's clock steps back by less than this, it numbers messages on from the last arrival. If the clock steps
+# back further, the earlier time was wrong.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
 # A cancel waits for the DynamoDB processor, which empties a window in a moment, and then locks the window itself.
 CANCEL_LOCK_MS = 10 * SECOND_MS
 MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
-# An edit or a deletion that another request crosses is tried again once.
+# An edit or a deletion that collides with another request is tried once more.
 MAX_CHANGE_TRIES = 2
 # SQS hides a received message for 12 hours at most, counted from its receipt.
 MAX_TRIGGER_HIDDEN_MS = 11 * HOUR_MS
@@ -134,5 +135,5 @@ MAX_TRIGGER_HIDDEN_MS = 11 * HOUR_MS
 INDEX_SLICES = 8
 # A frozen batch has as many names as messages, and an item at most 400 KB.
 MAX_NAME_BYTES = 256
-# The pauses before each further try to do what DynamoDB left undone of a batch of requests.
+# The pauses before each repeat of the requests in a batch that DynamoDB did not carry out.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)

@@ -1,10 +1,10 @@
 """The functions' logs and metrics: one structured line for each decision, and counts.
 
 Lines contain the ids of conversations, because an operator needs them to follow a message. They never contain texts,
-people's names or the platforms' secrets. Keep it so when you add a field.
+people's names or the platforms' secrets. Keep to this when you add a field.
 
-Every metric has the dimension `service`, the name of its function, and no other, except that those of `count_by` also
-have `reason`.
+Every metric has the dimension `service`, which is the function's name. Metrics counted with `count_by` also have
+`reason`.
 """
 
 from functools import cached_property
@@ -18,7 +18,10 @@ Value = str | int | float | bool | None | list[str]
 
 
 class Telemetry:
-    """Logs and counts with Powertools, whose parts are made on first use and read their names from the environment."""
+    """Writes logs and metrics with Powertools.
+
+    Its objects are made on first use, and take their names from the environment.
+    """
 
     def info(self, decision: str, **fields: Value) -> None:
         self._logger.info(decision, extra=fields)
@@ -46,7 +49,7 @@ class Telemetry:
         self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
     def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
-        """Count as a metric whose dimensions are exactly this one and `service`."""
+        """Count a metric whose dimensions are exactly `service` and the given one."""
         with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
             for name, value in dimension.items():
                 metrics.add_dimension(name, value)
@@ -57,7 +60,7 @@ class Telemetry:
 
     @cached_property
     def _logger(self) -> Logger:
-        # The location would always be this class.
+        # Leave the location out of log lines, since it would always be this class.
         return Logger(location=None)
 
     @cached_property

@@ -1,1 +1,1 @@
-"""The reference consumer: it answers batches. It imports what any other consumer may, and neither lanes nor rules."""
+"""The reference consumer: it answers batches. Like any other consumer, it imports neither lanes nor rules."""

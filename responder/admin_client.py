@@ -34,7 +34,7 @@ class BufferClient:
         return int(self._ask("gate", **fields)["current"])
 
     def hold(self, conversation: str, hold_ms: int) -> None:
-        """Keep the conversation's messages in the buffer, for as long as the admin function allows at most."""
+        """Hold the conversation's buffer for `hold_ms`, or for the longest hold that the admin function allows."""
         self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), MAX_HOLD_MS))
 
     def _ask(self, operation: str, **fields: object) -> Json:

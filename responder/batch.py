@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 def read_batch(body: str, objects: Objects) -> Batch:
     """Return the batch of a delivery's body, with messages fetched from S3 if the event refers to them.
 
-    Raises MalformedEvent if the body is no such event, and SendFailed if S3 does not answer.
+    Raises MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
     """
     try:
         event = json.loads(body)
@@ -80,7 +80,7 @@ def _require_lane(value: Any) -> str:
 
 
 def _require_type(kind: type, value: Any) -> Any:
-    """Return the value, or raise MalformedEvent unless it has exactly this type: True is no int."""
+    """Return the value, or raise MalformedEvent unless it has exactly this type: True does not count as an int."""
     if type(value) is not kind:
         raise MalformedEvent(f"a field is no {kind.__name__}")
     return value

@@ -61,7 +61,7 @@ class FinishedBatch(NamedTuple):
     leaving_turns: Sequence[Turn]
     """The turns that leave the record for items of their own."""
     older_turn_count: int
-    """The number of turns that left it before."""
+    """The number of turns that had already left it."""
     parked: Sequence[ParkedBatch]
     also_answered: Sequence[str]
     answered: Mapping[str, int]
@@ -125,7 +125,7 @@ class ConversationsTable:
         return [_to_turn(_json(item, "turn", {})) for item in reversed(answer["Items"])]
 
     def release(self, conversation: str, owner: str, *, status: str, reason: str) -> None:
-        """Give the conversation up. Nothing changes if another run owns it by now."""
+        """Release the conversation. Nothing changes if another run owns it by now."""
         with aws.errors_as_ours("release conversation"):
             try:
                 self._client.update_item(
@@ -160,7 +160,7 @@ class ConversationsTable:
                 return
 
     def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> bool:
-        """Store the parked batches and give the conversation up. Return False if another run owns it."""
+        """Store the parked batches and release the conversation. Return False if another run owns it."""
         record = self._update(
             conversation,
             RECORD,
@@ -213,7 +213,7 @@ class ConversationsTable:
         return True
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
-        """Let the parked batches that this batch's reply was to answer, too, be answered by themselves again."""
+        """Let each parked batch that this batch's reply was also going to answer be answered by itself again."""
         record = self.read(conversation)
         for each in record.parked if record else ():
             with aws.errors_as_ours("clear answered by"):
@@ -230,7 +230,7 @@ class ConversationsTable:
     # -- the end of a batch ------------------------------------------------------------------------
 
     def finish(self, conversation: str, owner: str, finished: FinishedBatch) -> bool:
-        """Store all that a batch leaves behind and give the conversation up, in one transaction.
+        """Store everything that remains of a batch and release the conversation, in one transaction.
 
         Return False if another run owns the conversation.
         """

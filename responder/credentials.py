@@ -24,8 +24,8 @@ class CredentialStore:
     def of(self, service: str, account: str = "") -> Mapping[str, str]:
         """Return the keys of a service's account.
 
-        If the secret cannot be read again, the keys are those that were read before. Raises SendFailed if it has never
-        been read.
+        If the secret cannot be read again, return the keys that were read last. Raises SendFailed if it has never been
+        read.
         """
         common = _as_object(self._secret.value().get(service))
         own = _as_object(_as_object(common.get("accounts")).get(account))

@@ -9,7 +9,7 @@ from message_buffer.variables import Variables
 
 
 class ResponderOptions(NamedTuple):
-    """The choices of a stage for its responder, with the names of `Responder` in `infra/stage_settings.py`."""
+    """The stage's settings for its responder. The fields have the names of `Responder` in `infra/stage_settings.py`."""
 
     assistant: str
     model: str

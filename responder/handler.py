@@ -1,7 +1,7 @@
 """Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
 
-While a delivery is worked on it is hidden for a short time, again and again. So if the function is killed, the delivery
-comes back soon, however long the queue's own time-out is.
+While the responder works on a delivery, it keeps hiding it for short periods. So if the function is killed, the
+delivery comes back soon, however long the queue's own time-out is.
 """
 
 from collections.abc import Callable

@@ -14,7 +14,7 @@ from responder.limits import MAX_CONNECT_SECONDS, MAX_HTTP_ANSWER_BYTES, MAX_HTT
 
 Json = dict[str, Any]
 
-# The lowest status of its kind. A redirect is refused like an error: the credentials must not follow it.
+# The lowest status of each kind. A redirect is refused like an error: the credentials must not follow it.
 REDIRECTS = 300
 SERVER_ERRORS = 500
 # By their definition the request was not carried out, and may be made again.
@@ -56,7 +56,8 @@ class Http:
         except self._errors.HTTPError as error:
             raise Unconfirmed(f"no answer: {type(error).__name__}") from None
         except ValueError as error:
-            # No header can have this value, such as a key with a line end: urllib3 has not begun the request.
+            # A header cannot have this value, for example a key that contains a line end. urllib3 has not begun the
+            # request.
             raise Refused(f"no request: {type(error).__name__}") from None
         finally:
             # A connection may die unnoticed while Lambda suspends the process, and a request on it may not be repeated.

@@ -18,9 +18,9 @@ MIN_RETRY_SECONDS = 4
 MAX_RETRY_SECONDS = 300
 # A batch that only waits for the owner of its conversation tries again sooner than one that failed.
 MAX_RETRY_SECONDS_WHILE_OWNED = 32
-# A batch behind a queued reply asks this often in `gate_wait_seconds` whether that reply has left.
+# A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether the reply has left.
 MIN_CHECKS_IN_A_GATE_WAIT = 4
-# A delivery is hidden again this often before it would become visible, so a slow call does not expose it.
+# The heartbeat hides a delivery again this many times within one hiding period, so one slow call does not expose it.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3
 
 # -- calls -----------------------------------------------------------------------------------------
@@ -41,7 +41,8 @@ MAX_LOGGED_STATUS_CHARACTERS = 20
 
 # The last write of a batch, or the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
-# A part whose run ends after `sending` is recorded is never sent again, so the table's write needs its time, too.
+# A part whose run ends after `sending` is recorded is never sent again, so there must also be time for the write to the
+# table.
 MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
 
 # -- a conversation's record -----------------------------------------------------------------------
@@ -51,7 +52,7 @@ MAX_RECORDED_TURNS_BYTES = 98_304
 # A transaction of DynamoDB has at most 100 writes, and the one that ends a batch may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A batch that finds this many parked is answered at once, so that customers who never stop get an answer, too.
+# A batch that finds this many parked is answered at once, so that customers who never stop writing also get an answer.
 MAX_PARKED_BATCHES = 5
 # Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288

@@ -25,10 +25,10 @@ class Outbox(NamedTuple):
     parts: Sequence[Part] = ()
     """Empty once the batch is finished: the history has the words."""
     also_answers: Sequence[str] = ()
-    """Ids of the parked batches that this reply answers, too."""
+    """Ids of the parked batches that this reply also answers."""
     input_tokens: int = 0
     output_tokens: int = 0
     answered_by: str | None = None
-    """Id of the batch whose reply answers this one, too."""
+    """Id of the batch whose reply also answers this one."""
     outcome: str | None = None
     """Set when the batch is finished; nothing more is done for it."""

@@ -85,7 +85,10 @@ class OwnedBatch:
             raise LockLost("another run has changed the state of the part")
 
     def park(self, sent_text: str) -> None:
-        """Let the batch wait for the next one. Its outbox stays: it is sent if no newer batch is answered meanwhile."""
+        """Let the batch wait for the next one.
+
+        Its outbox stays: it is sent if no newer batch has been answered by then.
+        """
         text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)
         if not self.table.park(self.conversation, self.owner, [*self.record.parked, parked]):

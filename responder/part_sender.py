@@ -28,7 +28,7 @@ class PartSender:
         self._telemetry.count("PartsSent")
 
     def give_up_interrupted(self, owned: OwnedBatch) -> None:
-        """Mark the parts as unconfirmed that an earlier run was sending when it ended. They are never sent again."""
+        """Mark as unconfirmed the parts that an earlier run was sending when it ended. They are never sent again."""
         for number, part in enumerate(owned.outbox.parts if owned.outbox else ()):
             if part.state == SENDING:
                 self._mark_unconfirmed(owned, number, "the run that sent it ended before the answer")

@@ -1,8 +1,9 @@
 """Answers a batch.
 
 One run at a time owns a conversation. It stores the whole reply before it sends any of it, records each part before and
-after it is sent, and stores all that remains of the batch in one write at the end. So the next run after a crash
-continues where the last one stopped. Only a part that was being sent at that moment is given up, and counted.
+after it is sent, and stores everything that remains of the batch in one write at the end. So the next run after a crash
+continues where the last one stopped. Only a part that was being sent at that moment is never sent again; it is counted
+instead.
 """
 
 from collections.abc import Callable
@@ -140,7 +141,7 @@ class Responder:
     def _answer(self, owned: OwnedBatch) -> Later | None:
         if owned.outbox and owned.outbox.answered_by:
             owned.release(reason="another batch answers this one, too")
-            # With the same pauses, this batch has as many attempts as the other one.
+            # With the same pauses, this batch gets as many attempts as the batch that answers it.
             return Later(owned.delivery.retry_seconds)
         reason = self._withholding.reason_for(owned)
         channel = None if reason else self._collaborators.channel(owned.batch.conversation)

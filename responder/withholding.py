@@ -1,4 +1,4 @@
-"""Batches that the responder does not answer, by the settings of the stage, the tenant or the conversation."""
+"""Handles batches that the settings of the stage, the tenant or the conversation forbid the responder to answer."""
 
 from message_buffer.clock import Clock
 from message_buffer.telemetry import Telemetry

@@ -40,14 +40,14 @@ class ValkeyLane:
         self.undelivered = Queue(
             scope, "Undelivered", config=self._config, no_dead_letters_because="It contains the starts that failed."
         )
-        # The processor starts itself, and the function that it starts may start it. Such a circle of references needs a
-        # name that is known beforehand.
+        # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
+        # resolve this circular reference only if the name is fixed in advance.
         self._name = f"message-buffer-{self._config.name}-processor"
         self.startable = lambda_.Function.from_function_name(scope, "StartableProcessor", self._name)
         self.conversation_processor = self._make_conversation_processor(destinations, windows)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
-        # Referring to the processor by its name is no dependency, so CloudFormation might create the watchdog first.
+        # CloudFormation does not see a reference by name as a dependency, and might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
         self._schedule_watchdog()
 

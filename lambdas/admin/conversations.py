@@ -83,7 +83,7 @@ class Conversations:
     def show(self, request: ShowConversation) -> Json:
         """Return the state of a conversation in the first lane.
 
-        `window` has its state in the DynamoDB lane behind it, if the conversation waits there too.
+        If the conversation also waits in the DynamoDB lane, as the fallback, the field `window` has its state there.
         """
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
@@ -139,7 +139,7 @@ class Conversations:
         """Keep the conversation's messages back, in all lanes. Return when the hold ends."""
         name = _name(request)
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        return {"heldUntil": held[0].held_until_ms}  # as `show` says it; in the second lane it ends a moment later
+        return {"heldUntil": held[0].held_until_ms}  # as `show` returns it; the other lane's hold ends a moment later
 
     def resume(self, request: OfConversation) -> Json:
         """End the hold, in all lanes. Return when the messages are due. Raises NotFound if there was no hold."""

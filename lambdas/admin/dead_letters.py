@@ -55,7 +55,7 @@ class DeadLetters:
         return _head(found) | (payloads if request.payloads else {})
 
     def redrive(self, request: OfDeadLetter) -> Json:
-        """Send the batch again, then remove its letter. The letter stays if anything fails before.
+        """Send the batch again, then remove its letter. If sending fails, the dead letter stays.
 
         Raises NotFound, or Refused if the batch was not sent.
         """

@@ -12,7 +12,7 @@ from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import escape_part
 from message_buffer.messages.wire_form import Json
 
-# The cursor of the windows; that of a shard's page is `<shard>/<the store's cursor>`.
+# The cursor that leads to the open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
 WINDOWS = "windows"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 

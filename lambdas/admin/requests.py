@@ -1,4 +1,4 @@
-"""The requests of operators: one model an operation, with the names of the JSON event."""
+"""The requests of operators: one model for each operation, with the field names of the JSON event."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -41,7 +41,7 @@ class ListConversations(Request):
     shard: Annotated[int | None, Field(ge=0)] = None
     """Only this shard of the Valkey lane, and no windows."""
     cursor: Annotated[str | None, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS)] = None
-    """`next` of the answer before."""
+    """`next` from the previous answer."""
     limit: Annotated[int, Field(ge=1, le=MAX_CONVERSATIONS_LISTED)] = DEFAULT_CONVERSATIONS_LISTED
 
 

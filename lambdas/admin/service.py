@@ -94,7 +94,7 @@ class Admin:
         return {"ok": True, "result": result}
 
     def _log(self, operation: str, fields: Json, outcome: str) -> None:
-        """Log the operation, its caller and its subject; never texts or rules, which may contain anything."""
+        """Log the operation, its caller and its subject; never texts or rules, since these may contain anything."""
         named = {name: str(fields[name])[:MAX_CALLER_CHARACTERS] for name in NAMED_IN_THE_LOG if name in fields}
         self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
 

@@ -1,9 +1,10 @@
 """Decides which lane emits a message that is in both.
 
-While Valkey cannot be reached, the DynamoDB lane stores messages. One may then be in both lanes, because Valkey took it
-without answering, or because its platform sent it again. The lane that claims it first in the message table emits it.
-The Valkey lane claims all messages of a batch there before it looks. From then on the DynamoDB lane freezes none of
-them, and the Valkey lane leaves out those that the DynamoDB lane has frozen before.
+While Valkey cannot be reached, the DynamoDB lane stores messages. A message may then be in both lanes: Valkey stored it
+but its answer was lost, or the platform sent it again. The lane that records the message first in the message table
+emits it. The Valkey lane records all messages of its batch there, and then reads what the DynamoDB lane has frozen.
+From then on the DynamoDB lane freezes none of the recorded messages, and the Valkey lane leaves out the ones that the
+DynamoDB lane had already frozen.
 """
 
 from hashlib import blake2s
@@ -71,9 +72,10 @@ class LaneAgreement:
             self._let_dynamodb_lane_go_first(conversation)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:
-            # The DynamoDB lane has not had the conversation lately. If it reads it from now on, it sees the journal.
+            # The DynamoDB lane has not had the conversation lately. If it reads the conversation from now on, it sees
+            # the journal.
             return set()
-        # The DynamoDB lane emits what it has frozen before, and freezes nothing of this batch from now on.
+        # The DynamoDB lane emits the messages that it has already frozen, and freezes none of this batch from now on.
         frozen = self._table.fence(conversation).frozen
         leaving = set(frozen.names) if frozen else set()
         found = self._table.find(conversation, list(dict.fromkeys(names)))

@@ -64,7 +64,7 @@ class ConversationProcessor:
         left_out = taken.left_out
         if left_out is None and self._agreement is not None:
             left_out = self._agreement.left_out(conversation, taken)
-            # A later attempt emits the same messages, whatever the other lane does meanwhile.
+            # A later attempt emits the same messages, whatever the other lane does in the meantime.
             if isinstance(self._lane.store.exclude_messages(conversation, token, left_out=left_out), Stale):
                 raise SendFailed("another run has taken the batch")
         if left_out:

@@ -55,7 +55,7 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:
-        # It is deleted, since no later delivery can be read either. The sweep finds the window it was sent for.
+        # Delete the trigger, since a later delivery would be unreadable as well. The sweep finds its window.
         telemetry.warn("unreadable trigger", reason=str(error))
         return True
     return processor.process(trigger, time)

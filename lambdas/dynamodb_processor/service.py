@@ -1,4 +1,4 @@
-"""Empties windows: the stored messages of a conversation become a batch, which is emitted as in every lane.
+"""Empties windows: the stored messages of a conversation become a batch, which is emitted the same way in both lanes.
 
 A run may end after any step. The queue then delivers the trigger again.
 
@@ -48,7 +48,7 @@ class _Batch(NamedTuple):
     frozen: Frozen
     attempt: int
     payloads: list[bytes] | None
-    """None if the batch was emitted before."""
+    """None if the batch was already emitted."""
     left: bool
     """True if more messages wait than one batch may have."""
 
@@ -183,7 +183,7 @@ class DynamoDbProcessor:
         expires_at_ms = self._clock() + REMEMBERED_MS
         if not left and self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             return
-        # A message came since the window was read, and waits for the next window.
+        # A message arrived after the window was read, and waits for the next one.
         now_ms = self._clock()
         due_at_ms = max(now_ms if left else now_ms + window.window_ms, self._table.window(conversation).held_until_ms)
         # The trigger comes first, since a window without one would wait for the sweep.
@@ -210,7 +210,7 @@ class DynamoDbProcessor:
         try:
             self._triggers.rest(trigger, for_ms=for_ms)
         except SendFailed as error:
-            # The queue delivers it again anyway, when it no longer hides it.
+            # The queue delivers the trigger again anyway, once it is no longer hidden.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
 
 

@@ -1,4 +1,4 @@
-"""Edits and deletes messages that still wait, and publishes the changes of all others, and every reaction."""
+"""Edits and deletes messages that still wait. Publishes every other edit or deletion, and every reaction."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
 
-Behind an HTTP API events have payload format 2.0, behind a REST API that of its proxy integration, 1.0.
+Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API.
 """
 
 from base64 import b64decode

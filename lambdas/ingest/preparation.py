@@ -1,6 +1,6 @@
 """Gives each update its owner, its rules and its wire form, before the first of them is stored.
 
-An update that is wrong can so still have the whole body refused.
+So one wrong update can still make ingest refuse the whole body.
 """
 
 from typing import Literal, NamedTuple

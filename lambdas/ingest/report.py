@@ -13,7 +13,7 @@ class Done:
     """The counts of a webhook's messages and changes, and the answer's entry for each conversation."""
 
     ignored: Counter[str]
-    """Items that were no messages for us, by kind."""
+    """Items that are not messages to us, counted by kind."""
     conversations: dict[str, dict[str, int | None]] = field(default_factory=dict)
     accepted: int = 0
     duplicates: int = 0

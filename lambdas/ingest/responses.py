@@ -1,4 +1,4 @@
-"""A request of a route and its response, independent of the gateway's formats, and the refusals."""
+"""The request to a route and its response, independent of the gateway's formats, and functions that build refusals."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple

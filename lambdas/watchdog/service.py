@@ -31,7 +31,7 @@ class Watchdog:
     def run_pass(self, remaining_ms: Callable[[], int]) -> None:
         """Check every shard, even if others fail. Then raise the first StoreError, so that an alarm sees it.
 
-        Each pass begins at another shard, so that no shard is always left out where the time is too short for all.
+        Each pass begins at a different shard, so that no shard is always skipped if there is not enough time for all.
         """
         shards = self._lane.store.settings.shards
         first = self._clock() // WATCHDOG_PASS_MS % shards
@@ -55,7 +55,7 @@ class Watchdog:
             raise first_error
 
     def _report(self, checked: list[_Health]) -> None:
-        """Publish one value for all checked shards, so that an alarm on a mean or a maximum speaks of the stage."""
+        """Publish one value for all checked shards, so that an alarm on an average or a maximum covers the stage."""
         if checked:
             self._telemetry.count("Pending", sum(health.pending for health in checked))
             self._telemetry.count("InFlight", sum(health.inflight for health in checked))

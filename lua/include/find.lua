@@ -1,4 +1,4 @@
--- find: look for a message in a list of payloads, and answer for one that is in none.
+-- find: look for a message in a list of payloads, and make the answer for a message that is in no list.
 --
 -- Reads    id_line, limit, message_id, max_emitted, seen_key, emitted_key
 -- Defines  find(list_key): its position and its payload, or nothing; absent(): the answer ABSENT

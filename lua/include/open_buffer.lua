@@ -1,4 +1,4 @@
--- open_buffer: read a line of the hash `open`, which has fixed places (README.md).
+-- open_buffer: read a line of the hash `open`; a line has fields of fixed width (README.md).
 --
 -- Defines  first_at_of(buffer): arrival of the first message, in digits, because most scripts only copy it
 -- Defines  last_at_of(buffer): arrival of the last message, in digits

@@ -1,4 +1,4 @@
-"""A secret in an instance's memory. It is read again after a while; if that fails, the old one is used on."""
+"""A secret in an instance's memory. It is read again after a while; if that fails, the old one stays in use."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar

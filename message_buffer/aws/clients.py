@@ -19,9 +19,9 @@ class Patience(NamedTuple):
     attempts: int = limits.AWS_ATTEMPTS
 
 
-# For callers that have no other way.
+# For callers without an alternative.
 PATIENT = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_ANSWER_SECONDS)
-# For callers that have another way if the service is slow.
+# For callers with an alternative if the service is slow.
 HURRIED = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 _making = Lock()

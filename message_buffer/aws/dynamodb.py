@@ -1,4 +1,5 @@
-"""One dialect of DynamoDB for all tables: values and expressions go out, items and the answer to a condition come back.
+"""The one way in which all tables call DynamoDB: a request contains values and expressions, and the answer contains
+items and whether the condition held.
 
 In an expression `#name` is the attribute of that name, which may be a word that the service reserves, and `:name` is a
 value. Values are given as Python's: text, bytes, whole numbers, and sequences and mappings of these.

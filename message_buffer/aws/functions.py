@@ -19,7 +19,10 @@ class Functions:
         aws.client("lambda", connections=self._connections)
 
     def start(self, function: str, payload: Mapping[str, object]) -> None:
-        """Return when Lambda has accepted the event. Raise SendFailed if it does not."""
+        """Start a function asynchronously.
+
+        Return once Lambda has accepted the event; raise SendFailed if it does not.
+        """
         with aws.errors_as_ours("invoke"):
             answer = aws.client("lambda", connections=self._connections).invoke(
                 FunctionName=function,

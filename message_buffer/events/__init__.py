@@ -1,1 +1,4 @@
-"""Events: batches, amendments, cancellations, dead letters, and the bus they go to. Imports lanes and all below."""
+"""Events: batches, amendments, cancellations, dead letters, and the bus they go to.
+
+It may import `lanes` and every layer below it.
+"""

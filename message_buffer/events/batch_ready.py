@@ -89,7 +89,7 @@ def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
             "platform": platform,
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
-            # The same for every attempt: it is the wait of the batch.
+            # This does not depend on the attempt: it is how long the batch waited.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
         },
     }
@@ -136,7 +136,7 @@ def letter_key(taken: Taken) -> str:
 
 
 def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, Taken]:
-    """Return the conversation and the batch of a letter. Raise InvalidInput if it is not the body of a letter."""
+    """Return a dead letter's conversation and batch. Raise InvalidInput if the body is not a dead letter."""
     try:
         return letter["conversationId"], Taken(
             batch_id=letter["batchId"],
@@ -149,7 +149,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
-            # Letters of the versions before there were lanes name none.
+            # Dead letters from versions before there were lanes do not name one.
             lane=letter.get("lane", "debounce"),
         )
     except (KeyError, TypeError, ValueError) as error:

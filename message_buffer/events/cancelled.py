@@ -1,4 +1,4 @@
-"""The event about a cancelled buffer, which an author or an operator has cancelled.
+"""The event about a buffer that an author or an operator has cancelled.
 
 `docs/schema/messages.buffer.cancelled.json` is its schema.
 """

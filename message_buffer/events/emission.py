@@ -28,8 +28,8 @@ class Limits(NamedTuple):
 class TimeLeft:
     """The time that Lambda still gives a processor, which has to put its batch back before it is killed.
 
-    Two calls of AWS fit into the default time-out of 20 seconds at their slowest, a third may have to wait for the
-    next attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
+    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds; a third may have to wait for the next
+    attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
@@ -54,7 +54,7 @@ class Queue(Protocol):
 
 
 class EmissionDestinations(NamedTuple):
-    """The places to which a batch may go."""
+    """The places to which a batch may be sent."""
 
     bus: Publishes
     objects: Objects
@@ -73,7 +73,7 @@ class Emission:
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it. Raise SendFailed if it is to be tried again."""
         if taken.attempt > self._limits.max_attempts:
-            # Its runs were killed: a run that lives gives up at the last attempt.
+            # The earlier runs were killed: a run that survives dead-letters the batch at the last attempt.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:

@@ -1,4 +1,7 @@
-"""What a function is told about the destinations, apart from them: ingest does not import these."""
+"""A function's settings for the destinations.
+
+They are in their own module, because ingest does not import the destinations.
+"""
 
 from typing import NamedTuple
 

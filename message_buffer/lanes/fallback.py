@@ -103,15 +103,15 @@ class LaneWithFallback:
         if not self._dynamodb_lane.was_used(conversation):
             return True, in_valkey
         in_dynamodb = look(self._dynamodb_lane)
-        # The Valkey lane answers for both, unless the DynamoDB lane has the message, or knows its batch, or alone
-        # knows the message at all.
+        # Return the Valkey lane's outcome, unless the DynamoDB lane has the message, knows its batch, or is the only
+        # lane that knows the message.
         is_silent = isinstance(in_dynamodb, o.Absent) and in_dynamodb.batch_id is None
         if is_silent and (_never_seen(in_dynamodb) or not _never_seen(in_valkey)):
             return True, in_valkey
         return True, in_dynamodb
 
     def _tried(self, call: Callable[[], T]) -> T | None:
-        """Return the result of a call to the Valkey lane, or None if that cannot be reached."""
+        """Return the result of a call to the Valkey lane, or None if Valkey cannot be reached."""
         if self._breaker.should_skip:
             return None
         try:

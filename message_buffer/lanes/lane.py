@@ -9,8 +9,8 @@ from message_buffer.rules.timing import Timing
 class Lane(Protocol):
     """Keeps messages until they are due.
 
-    A call that returns is done: whatever has to be started or sent for it is the lane's own affair. A call that raises
-    a retryable error may be done or not. The caller repeats it, which changes nothing that was done before.
+    A call that returns is done: whatever has to be started or sent for it is the lane's own affair. After a retryable
+    error, the call may or may not have taken effect. The caller repeats it; a repeat does no harm.
     """
 
     def buffer_message(
@@ -21,7 +21,7 @@ class Lane(Protocol):
         """Drop what waits. `cancel_id` names the message that asked for it, so that its redelivery drops nothing."""
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        """Let an open buffer wait as `timing` says, where its lane can change a wait that has begun."""
+        """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""
 
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int

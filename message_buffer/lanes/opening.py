@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 def open_valkey(settings: ValkeySettings, telemetry: Telemetry) -> Opener:
-    """Return what opens connections to Valkey; it counts each failure that a second try repaired."""
+    """Return the object that opens connections to Valkey. It counts each failure that a second attempt repaired."""
     return Opener(settings, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
 
 

@@ -1,7 +1,7 @@
 """The answers of lanes and of the store's scripts, and what each one obliges the caller to do.
 
-`start_processor` is between the store and the code that called it: if it is true, the script has reserved the start of
-the shard's processor, and the caller must start that now. `ValkeyLane` does so, and its own outcomes never ask for it.
+`start_processor` is for direct callers of the store: if it is true, the script has reserved the start of the shard's
+processor, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never ask for it.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Buffered:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The message was buffered before. Acknowledge it; `due_at_ms` is None if it waits no longer."""
+    """The message was already buffered. Acknowledge it. `due_at_ms` is None if it no longer waits."""
 
     due_at_ms: int | None
     count: int
@@ -56,7 +56,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The lease is given up. Leave the shard."""
+    """The lease was released. Leave the shard."""
 
     next_due_at_ms: int | None
     start_processor: bool
@@ -87,7 +87,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The claim is given back. The conversation is due again at that time."""
+    """The claim was returned. The conversation is due again at `due_at_ms`."""
 
     due_at_ms: int
 
@@ -144,7 +144,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The batch is given back. A later run takes it again under its id."""
+    """The batch was put back. A later run takes it again under the same id."""
 
     due_at_ms: int
     start_processor: bool
@@ -154,7 +154,7 @@ class Retried:
 class Recovered:
     """The state of a shard, and the conversations whose claims had expired and were put back.
 
-    Call again if there are as many of these as were asked for.
+    If the list is as long as the limit, call again.
     """
 
     pending: int
@@ -178,7 +178,7 @@ class Flushed:
 class Cancelled:
     """The waiting messages are dropped. Publish the cancellation.
 
-    `leaving` says that a conversation processor had the `frozen` messages, so they may still be emitted, once.
+    If `leaving` is true, a conversation processor already had the `frozen` messages, so it may still emit them once.
     """
 
     generation: int
@@ -190,7 +190,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCancelled:
-    """This cancel was done before, and newer messages are kept. Publish the cancellation again."""
+    """This cancel was already carried out. Newer messages are kept. Publish the cancellation again."""
 
     generation: int
     lane: LaneName = "debounce"
@@ -212,7 +212,7 @@ def cancelled_in_both(
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """The conversation is on hold until that time, which may be the end of an earlier and longer hold."""
+    """The conversation is on hold until `held_until_ms`, which may be the end of an earlier, longer hold."""
 
     held_until_ms: int
     start_processor: bool = False
@@ -236,14 +236,14 @@ class NotOnHold:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The buffer waits longer, until that time."""
+    """The buffer now waits until `due_at_ms`."""
 
     due_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retimed:
-    """The buffer waits as the new rules say, which may be as long as before."""
+    """The buffer waits as the new rules say. Its due time may be the same as before."""
 
     due_at_ms: int
     count: int
@@ -252,7 +252,7 @@ class Retimed:
 
 @dataclass(frozen=True, slots=True)
 class Unmoved:
-    """Nothing was changed: the buffer is due, is already later than asked for, or is at its longest wait."""
+    """Nothing was changed: the buffer is already due, is due later anyway, or already waits as long as it may."""
 
     due_at_ms: int
 
@@ -263,7 +263,7 @@ class Edited:
 
     position: int
     behind: int
-    """The number of messages that came after it and wait too."""
+    """The number of waiting messages that arrived after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The message does not wait, as far as the lane looks back. Publish the change.
+    """The message is not among the waiting messages that the lane searched. Publish the change.
 
     `known` says that it was buffered once, so it has most likely been emitted or deleted. `batch_id` is the batch that
     probably contains it, or None if the lane does not remember one.
@@ -328,7 +328,7 @@ class Conversation:
     """A conversation as an operator sees it."""
 
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # when it is looked at while pending; its deadline in flight
+    scheduled_at_ms: int | None  # pending: when the processor looks at it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
     count: int

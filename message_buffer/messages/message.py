@@ -12,7 +12,7 @@ from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_li
 
 
 def _mend_text(value: Any) -> Any:
-    """Replace half a surrogate pair by U+FFFD. JSON can carry it, if an emoji was cut in two, but UTF-8 cannot."""
+    """Replace half a surrogate pair with U+FFFD. JSON can contain one, if an emoji was cut in two, but UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -101,7 +101,7 @@ class Attachment(_Open):
     name: _Text | None = None
     size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
     pending: Annotated[bool, Field(strict=True)] = False
-    """A part of it is still to come, such as a transcript, by an edit of its message."""
+    """Part of it, such as a transcript, will follow in an edit of the message."""
 
 
 class Message(_Open):

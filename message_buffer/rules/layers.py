@@ -359,10 +359,10 @@ class PartialRules(_RuleFields):
 class RuleLayer(PartialRules):
     """The rules that one scope (stage, tenant, agent, conversation) sets.
 
-    The model checks types, bounds, and each combination whose fields the layer sets itself, on each of its platforms.
-    Other combinations depend on the layers beneath: silenceMs 60000 is valid above a tenant that raised maxWaitMs, and
-    invalid above the defaults. Code that stores a layer must therefore resolve it on top of the layers beneath it, and
-    refuse it if it comes back in `skipped`.
+    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them, and does
+    so for each platform it names. Other combinations depend on the layers beneath: silenceMs 60000 is valid above a
+    tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must therefore resolve it on
+    top of the layers beneath it, and refuse it if it comes back in `skipped`.
     """
 
     name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]

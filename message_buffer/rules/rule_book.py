@@ -4,8 +4,8 @@
 
 All but the first two are in the table, where operators change them. An instance reads the table's version every few
 seconds, and the whole table only if the version has changed. Wrong rules are skipped. If the table cannot be reached,
-the rules that were read last stay in force. Only an instance that has never read it does not know who owns an account,
-and refuses messages.
+the rules that were read last stay in force. An instance that has never read the table cannot know who owns an account,
+so it refuses messages.
 """
 
 from collections.abc import Iterable, Mapping

@@ -30,7 +30,7 @@ class RulesTable(Table):
         super().__init__(name, patience=aws.HURRIED)
 
     def version(self) -> int:
-        """Return a number that is another one after every write, and 0 before the first."""
+        """Return a number that changes with every write, and is 0 before the first."""
         return number(self._get("read version of rules", _key(VERSION_SCOPE)), "version")
 
     def read_all(self) -> list[StoredRules]:
@@ -58,9 +58,12 @@ class RulesTable(Table):
     def _write(
         self, scope: str, fields: Values | None, *, by: str, at_ms: int, expected_version: int | None
     ) -> tuple[int, bool]:
-        """Write an item, or delete it if there are no fields. Return the table's version, and whether it existed."""
+        """Write an item, or delete it if there are no fields.
+
+        Return the table's version, and whether the item existed.
+        """
         for _ in range(MAX_RULES_WRITES):
-            # First the version, which every write changes: what is read after it is current until that changes again.
+            # Read the version first. Whatever is read after it is current until the version changes again.
             head = self._get("write rules", _key(VERSION_SCOPE))
             item = self._get("write rules", _key(scope))
             if expected_version not in (None, number(item, "version")):

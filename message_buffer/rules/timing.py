@@ -14,7 +14,8 @@ class Timing(NamedTuple):
     flush_reason: str
     """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Deviations above the mean gap, floor and ceiling, separated by spaces; empty if the wait is not adaptive."""
+    """Three numbers, separated by spaces: deviations above the mean gap, floor, ceiling. Empty if the wait is not
+    adaptive."""
     window_ms: int
     """The length of the DynamoDB lane's window, which messages do not extend."""
 

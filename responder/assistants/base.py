@@ -23,4 +23,4 @@ class Reply(NamedTuple):
 
 class Assistant(Protocol):
     def answer(self, prompt: Prompt) -> Reply:
-        """Return the reply, which has a text. Raises Refused, Busy or Unconfirmed."""
+        """Ask the assistant and return its reply, whose text is never empty. Raises Refused, Busy or Unconfirmed."""

@@ -107,7 +107,7 @@ Update = Incoming | Change
 
 @dataclass
 class Intake:
-    """The contents of a webhook. Items that are no messages for us (echoes, statuses, …) are counted by kind."""
+    """The contents of a webhook. Items that are not messages to us (echoes, statuses, …) are counted by kind."""
 
     updates: list[Update] = field(default_factory=list)
     ignored: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Telegram's Bot API: one update a webhook, authenticated by the secret token that was given to setWebhook.
+"""Telegram's Bot API: one update per webhook, authenticated by the secret token that was given to setWebhook.
 
 An update does not name its bot. The account is the one whose token came with it, or `bot` for the platform-wide token.
 A group is one conversation, and so is each topic of a forum.
@@ -173,7 +173,7 @@ def _is_group(message: Json) -> bool:
 
 
 def _author(message: Json) -> str | None:
-    """Return the author's id; for an anonymous author, that of the chat in whose name they write."""
+    """Return the author's id. If the author is anonymous, return the id of the chat that they write for."""
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     return id_of(who["id"]) if "id" in who else None
 

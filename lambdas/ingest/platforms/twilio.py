@@ -1,7 +1,7 @@
-"""Twilio: SMS, WhatsApp and the other channels of its Messaging API, one message a form.
+"""Twilio: SMS, WhatsApp and the other channels of its Messaging API, one message per form.
 
-The account is the number that people write to. Except for SMS, its channel comes before it, so that SMS and WhatsApp to
-one number are two conversations: `15558675310`, `whatsapp:15558675310`.
+The account is the number that people write to. Except for SMS, the account begins with the channel, so that SMS and
+WhatsApp to the same number are two conversations: `15558675310`, `whatsapp:15558675310`.
 """
 
 import hmac
@@ -55,7 +55,7 @@ class Twilio(Platform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        # Messages are forms; Twilio signs the hash of a body only for other kinds of webhooks.
+        # Twilio sends messages as forms. Its webhooks with any other body, whose hash it signs, contain no messages.
         form = dict(_form(webhook.body)) if _is_form(webhook) else {}
         intake.take(lambda: _read(form, received_at_ms))
         return intake

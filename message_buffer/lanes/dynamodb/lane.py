@@ -34,7 +34,7 @@ class Opened(NamedTuple):
 
 
 class _Changed(NamedTuple):
-    """The place of a message when it was changed: after `position` others, before `behind` others."""
+    """The position of a changed message: `position` messages are before it, `behind` are after it."""
 
     position: int
     behind: int
@@ -63,7 +63,7 @@ class DynamoDbLane:
         put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
         if put == "left before":
             return o.Duplicate(None, 0)
-        # If it was stored before, the request that stored it may have failed to open its window.
+        # If an earlier request stored it, that request may have failed to open the window.
         due_at_ms, count = self._wait(conversation, timing, messages=1 if put == "new" else 0)
         return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
 
@@ -173,7 +173,7 @@ class DynamoDbLane:
             if cancel_id is not None and name_of(cancel_id) in contents.tombstones:
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
-            # The Valkey lane emits or drops the messages that it has taken, except those frozen here before.
+            # The Valkey lane emits or drops the messages that it has taken, except those that were already frozen here.
             theirs = contents.journaled - frozen
             taken = [each.name for each in contents.stored if each.name in theirs]
             dropped = [each.name for each in contents.stored if each.name not in theirs]
@@ -227,7 +227,7 @@ class DynamoDbLane:
     def _changed(
         self, conversation: str, message_id: str, change: Callable[[str], bool]
     ) -> _Changed | o.Frozen | o.Absent:
-        """Change a waiting message, or return why that is too late.
+        """Change a waiting message, or return the outcome that says why it is too late.
 
         Raise StoreUnavailable if other requests keep changing the conversation.
         """
@@ -271,7 +271,7 @@ class DynamoDbLane:
         return [Opened(conversation, due_at_ms) for conversation, due_at_ms in found]
 
     def was_used(self, conversation: str) -> bool:
-        """Return whether the conversation came to this lane within the last day, or somewhat longer ago."""
+        """Return whether this lane received messages of the conversation within about the last day."""
         return self._table.window(conversation).generation > 0
 
 

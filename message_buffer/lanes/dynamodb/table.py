@@ -1,4 +1,5 @@
-"""The DynamoDB lane's table. The server does or refuses each request as a whole, whatever others do meanwhile.
+"""The DynamoDB lane's table. DynamoDB carries out each request completely or not at all, whatever other requests do at
+the same time.
 
     conversation   item          attributes
     <id>           !             the conversation's window: see `Window`
@@ -25,7 +26,7 @@ from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SE
 WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
-# Values of a tombstone's `batch_id` that name no batch of this lane.
+# Values of a tombstone's `batch_id` that are not batches of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
@@ -57,7 +58,8 @@ class Window(NamedTuple):
     generation: int = 0
     """Grows with each delivery."""
     changes: int = 0
-    """Grows when a stored message is edited or removed, or the Valkey lane takes a batch; then read again."""
+    """Grows when a stored message is edited or removed, or the Valkey lane takes a batch. A run that finds it changed
+    must read the messages again."""
     waiting: int = 0
     """The number of stored messages."""
     window_ms: int = 0
@@ -103,7 +105,7 @@ class MessageTable(Table):
     # -- messages ----------------------------------------------------------------------------------------------
 
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
-        """Store a message, unless it was here before."""
+        """Store a message, unless this lane already knows it."""
         item: Values = {**_key(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, "body": body}
         put = self._put("store message", item, only_if="attribute_not_exists(#item)")
         if put.done:
@@ -111,7 +113,10 @@ class MessageTable(Table):
         return "stored before" if "body" in put.item else "left before"
 
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """Replace a message by a tombstone, because the Valkey lane emits it. Return False if it has left otherwise."""
+        """Replace a message with a tombstone, because the Valkey lane emits it.
+
+        Return False if it left in another way.
+        """
         return self._update(
             "leave message",
             _key(conversation, MESSAGE + name),
@@ -121,13 +126,13 @@ class MessageTable(Table):
         ).done
 
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
-        """Return False if the message is not stored, or already in a batch."""
+        """Replace a stored message. Return False if the message is not stored, or already in a batch."""
         return self._change_stored(
             "edit stored message", conversation, name, do="SET #body = :body", values={"body": body}
         )
 
     def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """Return False if the message is not stored, or already in a batch."""
+        """Remove a stored message. Return False if the message is not stored, or already in a batch."""
         return self._change_stored(
             "drop stored message",
             conversation,
@@ -148,7 +153,7 @@ class MessageTable(Table):
         return self._transact(doing, [message, window])
 
     def leave_tombstones(self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int) -> None:
-        """Replace messages by tombstones, which stay for as long as their platform may deliver the messages again."""
+        """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again."""
         left: Values = {"batch_id": batch_id, "expires_at": _seconds(expires_at_ms)}
         items = [encode({**_key(conversation, MESSAGE + name), **left}) for name in names]
         for some in _chunks(items, BATCH_WRITES):
@@ -161,7 +166,7 @@ class MessageTable(Table):
         return undone
 
     def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return those of these messages that were ever here: name -> where it went, None while it is stored."""
+        """Return which of these messages were ever here: the name -> where it went, or None while it is stored."""
         found: dict[str, str | None] = {}
 
         def get(keys: Sequence[Any]) -> list[Any]:
@@ -179,7 +184,7 @@ class MessageTable(Table):
 
     @staticmethod
     def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """Repeat the requests that the service left undone. Raise SendFailed if some are left in the end."""
+        """Repeat the requests that the service did not carry out. Raise SendFailed if some are left in the end."""
         for pause in (*UNDONE_PAUSES_SECONDS, None):
             requests = call(requests)
             if not requests:
@@ -243,11 +248,14 @@ class MessageTable(Table):
         return self._update("close window", key, do, {"generation": generation}, only_if=only_if).done
 
     def hasten(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
-        """Return False if the window is not open, or due by then anyway."""
+        """Make an open window due earlier. Return False if the window is not open, or is due by `due_at_ms` anyway."""
         return self._reschedule(conversation, due_at_ms, reason, only_if="#due_at > :due")
 
     def delay(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
-        """Return False if nothing waits, or waits for longer, or is a frozen batch already."""
+        """Make an open window due later.
+
+        Return False if no window is open, if it is due later anyway, or if its batch is frozen.
+        """
         return self._reschedule(
             conversation, due_at_ms, reason, only_if="#due_at < :due AND attribute_not_exists(#frozen)"
         )
@@ -259,12 +267,12 @@ class MessageTable(Table):
         return self._update("reschedule window", key, do, values, only_if=only_if).done
 
     def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
-        """Return False if the conversation is on hold for longer."""
+        """Put the conversation on hold. Return False if it is already on hold until a later time."""
         key, longer = _key(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
         until, expires = {"until": until_ms}, {"expires": _seconds(expires_at_ms)}
 
         def hold_closed() -> bool:
-            # The row of a closed window is about to expire, or does not exist yet; that of an open one never expires.
+            # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
             do, only_if = "SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)"
             return self._update("hold window", key, do, until | expires, only_if=f"{only_if} AND {longer}").done
 
@@ -276,7 +284,7 @@ class MessageTable(Table):
         return any(hold_closed() or hold_open() for _ in range(2))
 
     def end_hold(self, conversation: str, *, now_ms: int) -> bool:
-        """Return False if the conversation is not on hold."""
+        """End the hold. Return False if the conversation is not on hold."""
         key, do = _key(conversation, WINDOW), "REMOVE #held_until"
         return self._update("resume window", key, do, {"now": now_ms}, only_if="#held_until > :now").done
 
@@ -315,14 +323,14 @@ class MessageTable(Table):
         return _window(updated.item)
 
     def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
-        """Prolong the lock. Return False if it is lost, as do all steps below."""
+        """Extend the lock. Like all methods below, return False if the lock is lost."""
         return self._owned("keep lock", conversation, owner, do="SET #owner_until = :until", values={"until": until_ms})
 
     def release(self, conversation: str, owner: str) -> bool:
         return self._owned("release lock", conversation, owner, do="REMOVE #owner, #owner_until")
 
     def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
-        """Release the lock, and make the window due again at that time."""
+        """Release the lock, and make the window due again at `due_at_ms`."""
         return self._owned(
             "retry window",
             conversation,
@@ -337,7 +345,7 @@ class MessageTable(Table):
             "freeze batch",
             conversation,
             owner,
-            # Attempts before the batch was frozen are not attempts of the batch.
+            # The batch's attempts start at 1: runs that ended before the freeze do not count.
             do="SET #frozen = :frozen, #attempt = :first ADD #waiting :less",
             values={
                 "frozen": _frozen_item(frozen),

@@ -36,7 +36,7 @@ class TriggerQueue:
             )
 
     def rest(self, trigger: Trigger, *, for_ms: int) -> None:
-        """Hide a received trigger from now on for that time; then the queue delivers it again."""
+        """Hide a received trigger for `for_ms` from now; then the queue delivers it again."""
         with aws.errors_as_ours("put trigger back"):
             aws.client("sqs", patience=self._patience).change_message_visibility(
                 QueueUrl=self._url,
@@ -46,7 +46,7 @@ class TriggerQueue:
 
 
 def read_trigger(body: str, receipt: str) -> Trigger:
-    """Raise InvalidInput if the body is not that of a trigger."""
+    """Return the trigger that a queue message contains. Raise InvalidInput if the message is not a trigger."""
     try:
         conversation = json.loads(body)["conversation_id"]
     except (ValueError, KeyError, TypeError):

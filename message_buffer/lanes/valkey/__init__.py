@@ -1,1 +1,1 @@
-"""The Valkey lane: the store, its scripts, keys, connections and sign-in. Only this room imports redis."""
+"""The Valkey lane: the store, its scripts, keys, connections and sign-in. Only this package imports redis."""

@@ -111,7 +111,8 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts, each in one round trip. Sends scripts that the server forgot, and repeats a call after a fault.
+    """Runs scripts, each in one round trip. It sends a script again if the server has forgotten it, and repeats a call
+    after a fault.
 
     Threads may share a connection, but they wait for each other while it reads a cluster's topology again.
     """

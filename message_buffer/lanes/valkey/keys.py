@@ -13,7 +13,7 @@ from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 
 def shard_of(conversation: str, shards: int) -> int:
-    """Return the number of the conversation's shard; raise InvalidId if the id is none."""
+    """Return the number of the conversation's shard; raise InvalidId if the id is not valid."""
     return shard_of_encoded(encode_conversation(conversation), shards)
 
 
@@ -23,7 +23,7 @@ def shard_of_encoded(conversation: bytes, shards: int) -> int:
 
 
 def encode_conversation(conversation: str) -> bytes:
-    """Return the id in UTF-8; raise InvalidId if it is no valid Unicode, empty or too long."""
+    """Return the id in UTF-8; raise InvalidId if it is empty, too long or not valid Unicode."""
     try:
         encoded = conversation.encode()
     except UnicodeEncodeError as error:

@@ -77,7 +77,7 @@ class ValkeyLane:
         return recovered
 
     def _started(self, conversation: str, outcome: T) -> T:
-        """Start the shard's processor if the script reserved that; return the outcome as one that asks for no start."""
+        """Start the shard's processor if the script reserved that; return the outcome without that request."""
         if isinstance(outcome, o.Unmoved | o.Empty | o.Stale) or not outcome.start_processor:
             return outcome
         self._starter.start(self.store.shard_of(conversation))

@@ -52,7 +52,7 @@ class Script(NamedTuple):
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
     """Take the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
-    """By the word of an answer: read it into a tuple with the header's names."""
+    """The first word of an answer -> a function that reads the answer into a tuple with the header's names."""
 
 
 class InvalidHeader(Exception):
@@ -64,7 +64,7 @@ class InvalidInclude(Exception):
 
 
 def parse_script(name: str, source: str) -> Script:
-    """Return the script with the contract that its header states. `source` has no includes left."""
+    """Return the script with the contract that its header states. All includes in `source` have been expanded."""
     keys: list[str] = []
     args: list[str] = []
     lines = source.split("\n")
@@ -97,7 +97,7 @@ def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argumen
 
 
 def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
-    """Return how to read each form of the answer, by its word."""
+    """Return the function that reads each form of the answer, by the form's first word."""
     if not _RETURNS.fullmatch(returns):
         raise InvalidHeader(f"{name}.lua: what it Returns must read {{...}} | {{...}}")
     read: dict[bytes, ReadReply] = {}
@@ -111,10 +111,10 @@ def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
 
 
 def _reader(name: str, items: list[str]) -> ReadReply:
-    """Return the function that gives an answer's values the names of these items; it raises ValueError or TypeError.
+    """Return a function that names the values of an answer after these items; it raises ValueError or TypeError.
 
-    The last item may be repeated: `payloads...` makes a list of that name, `(conversation, due_at_ms)...` a list of
-    tuples, which is called `rows`.
+    The last item may repeat: `payloads...` becomes a list of that name, and `(conversation, due_at_ms)...` becomes a
+    list of tuples named `rows`.
     """
     repeated = items[-1] if items and items[-1].endswith("...") else ""
     single = items[:-1] if repeated else items
@@ -134,7 +134,7 @@ def _reader(name: str, items: list[str]) -> ReadReply:
 
 @cache
 def _form(fields: tuple[str, ...]) -> ReadReply:
-    """Return what makes a tuple with these names of that many values; it raises TypeError for another number."""
+    """Return a function that makes a tuple with these names; it raises TypeError unless it gets as many values."""
     reply: Any = namedtuple("Reply", ["word", *fields])  # type: ignore[misc] # the header has the names
     make: ReadReply = reply._make
     return make
@@ -167,9 +167,9 @@ def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> st
 
 
 def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
-    """Return an include's code, or the functions that are wanted of it, without comments on one line.
+    """Return an include's code, or only the functions that the script wants, on one line without comments.
 
-    Raise InvalidInclude if the line could mean something else than the file.
+    Raise InvalidInclude if the line could mean something other than the file.
     """
     where = f"include/{name}.lua"
     if not text.startswith(f"-- {name}: "):
@@ -182,7 +182,7 @@ def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
     lines = [line.rstrip() for line in code.split("\n") if line.strip()]
-    # Lua refuses such a line as ambiguous. Joined with the line before, it would be a call of that line's value.
+    # Lua refuses such a line as ambiguous. Joined with the previous line, it would call that line's value.
     if any(line.lstrip().startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
     if wanted:

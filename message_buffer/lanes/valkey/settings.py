@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from message_buffer import limits
 
-# A number that only some functions are told. The store refuses a call that needs it elsewhere.
+# The value of a number that this function does not get. The store refuses a call that needs the number.
 NOT_TOLD = 0
 
 
@@ -21,10 +21,10 @@ class ConnectionSettings(NamedTuple):
 
 
 class StoreSettings(NamedTuple):
-    """The engine's numbers. A function's environment tells the ones of the stage that the function needs."""
+    """The lane's numbers. A function's environment contains those of the stage's settings that the function needs."""
 
     shards: int
-    start_ms: int  # a reserved start that has led to no lease after this has failed
+    start_ms: int  # a reserved start that has led to no lease in this time has failed
     lease_ms: int = NOT_TOLD  # a processor that has not renewed its lease for this long is dead
     claim_ms: int = NOT_TOLD  # from claim to take
     token_ms: int = NOT_TOLD  # from take to complete; longer than the conversation processor may run

@@ -58,7 +58,7 @@ class Store:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        # The hot path: named one by one, because to merge dictionaries takes longer than the rest of the call.
+        # The hot path: each argument is named, because merging dictionaries takes longer than the rest of the call.
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -128,7 +128,10 @@ class Store:
         return o.Empty() if reply.word == b"EMPTY" else o.Flushed(reply.due_at_ms, reply.count, bool(reply.start))
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """Drop what the conversation holds. With the id of the message that asked for it, once for that message."""
+        """Drop the conversation's messages.
+
+        If `cancel_id` names the message that asked for it, repeats of that message drop nothing newer.
+        """
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(),
             cancel_id=encode_message_id(cancel_id or self._new_call_id()), seen_ms=self.settings.seen_ms,
@@ -356,14 +359,14 @@ def _told(name: str, value: int) -> int:
 def _whole(name: str, value: int, low: int, high: int) -> None:
     """Raise InvalidInput unless the value is a whole number in these bounds.
 
-    The scripts keep times in 13 digits: a fraction or one more digit would shift the places behind it.
+    The scripts keep times in 13 digits: a fraction or one more digit would shift the fields after it.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidInput(f"{name} is a whole number from {low} to {high}, not {value}")
 
 
 def encode_message_id(message_id: str) -> bytes:
-    """Return the id in UTF-8; raise InvalidId if it is no valid Unicode."""
+    """Return the id in UTF-8; raise InvalidId if it is not valid Unicode."""
     try:
         return message_id.encode()
     except UnicodeEncodeError as error:

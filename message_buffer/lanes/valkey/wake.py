@@ -52,7 +52,10 @@ class Wake:
         self._popping = False
 
     def wait(self, seconds: float) -> bool:
-        """Return whether a script woke the processor within `seconds`. Sleep without a line rather than raise."""
+        """Return whether a script woke the processor within `seconds`.
+
+        If there is no connection, sleep without one rather than raise.
+        """
         deadline = self._monotonic() + seconds
         try:
             while self._pop().can_read(self._left(deadline)):
@@ -71,7 +74,7 @@ class Wake:
         return max(deadline - self._monotonic(), 0)
 
     def _pop(self) -> _Line:
-        """Return the line, with a pop outstanding on it."""
+        """Return the connection, with a pop outstanding on it."""
         if self._line is None:
             self._client = self._open_client()
             self._line = _line_to(self._client, self._key)
@@ -81,7 +84,10 @@ class Wake:
         return self._line
 
     def close(self) -> None:
-        """Close the line, so that the server forgets the pop: it would take the next processor's wake."""
+        """Close the connection, so that the server forgets the pop.
+
+        Otherwise that pop would take the wake meant for the next processor.
+        """
         if self._line is not None:
             self._line.disconnect()
         if self._client is not None:
