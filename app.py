@@ -14,7 +14,7 @@ import psutil
 
 from infra.composition import compose, enforce_cdk_nag
 from infra.layer import LayerError, Platform, build_layer, link_to
-from infra.stage_settings import ConfigError, StageConfig, load_stage
+from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
 
 ROOT = Path(__file__).parent
 REQUIREMENTS = ROOT / "lambdas" / "requirements.txt"

@@ -22,7 +22,7 @@ from cost.facts import used
 from cost.lines import total
 from cost.model import bill, ecpu
 from cost.traffic import Traffic
-from infra.stage_settings import StageConfig, load_stage
+from infra.settings_and_defaults import StageConfig, load_stage
 
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)

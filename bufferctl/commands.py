@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from bufferctl.columns import EXPLAINED, LETTERS, LISTED, RULES, SHARDS
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.formatting import moment, pairs, table
@@ -22,11 +23,6 @@ from bufferctl.stage import Stage
 Json = dict[str, Any]
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
-LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt")
-LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
-RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
-EXPLAINED = ("rule", "value", "layer", "via", "version")
 
 
 def status(stage: Stage, given: Namespace) -> None:

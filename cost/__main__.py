@@ -14,7 +14,7 @@ try:
     from cost import document
     from cost.report import as_json, as_text
     from cost.traffic import Traffic
-    from infra.stage_settings import LOCAL, ConfigError, load_stage
+    from infra.settings_and_defaults import LOCAL, ConfigError, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 

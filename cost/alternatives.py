@@ -3,7 +3,7 @@
 from cost.facts import MILLION, SECONDS
 from cost.lines import Line
 from cost.model import ecpu
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 POLL_SECONDS = 0.5
 

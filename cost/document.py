@@ -13,7 +13,7 @@ from cost.lines import Line, total
 from cost.model import EGRESSES, bill, floors, with_egress
 from cost.report import HEAD, number, rows
 from cost.traffic import Traffic, processors
-from infra.stage_settings import StageConfig, load_stage
+from infra.settings_and_defaults import StageConfig, load_stage
 
 HERE = Path(__file__).parent
 STAGE = "prod"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cost.facts import DAYS, prices, used
-from infra.stage_settings import LogRetention, StageConfig
+from infra.settings_and_defaults import LogRetention, StageConfig
 
 RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,

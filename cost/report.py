@@ -6,7 +6,7 @@ from cost.facts import REGION, prices
 from cost.lines import Line, total
 from cost.model import bill, floors
 from cost.traffic import Traffic
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
 # Smaller lines, in dollars, are summed up in one row.

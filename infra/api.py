@@ -14,7 +14,7 @@ from constructs import Construct
 
 from infra.firewall import Firewall
 from infra.function import keep_identity, removal_policy, suppress_finding
-from infra.stage_settings import LOCAL_API_ID, Domain, StageConfig
+from infra.settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
 
 ROUTES = {"webhook": ("GET", "POST"), "typing": ("POST",)}
 REST_STAGE = "live"

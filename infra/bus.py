@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from infra.function import grant, keep_identity, removal_policy
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 SOURCE = "message-buffer"
 # Detail type -> construct id.

@@ -9,7 +9,7 @@ from constructs import Construct
 
 from infra.function import keep_identity, removal_policy
 from infra.function_variables import ValkeyAccess
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 # UTC: early morning in Europe, night in America.
 SNAPSHOT_TIME = "06:00"

@@ -14,7 +14,7 @@ from infra.network import NetworkStack
 from infra.operability import OperabilityStack
 from infra.permissions import grant_cache
 from infra.responder import ResponderStack
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:

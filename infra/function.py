@@ -13,7 +13,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
 from infra.function_variables import Environment, ValkeyAccess, common
-from infra.stage_settings import StageConfig, Warmth
+from infra.settings_and_defaults import StageConfig, Warmth
 from infra.timeouts import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 
 # The patterns exclude everything except these folders, which form the one code asset that all functions share.

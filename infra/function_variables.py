@@ -37,7 +37,7 @@ templates, function by function.
 | MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
 | DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that it cannot answer |
-| RESPONDER | responder | | JSON: the settings `Responder` of `infra/stage_settings.py`, and two times |
+| RESPONDER | responder | | JSON: the settings `Responder` of `infra/settings_and_defaults.py`, and two times |
 | CONVERSATIONS_TABLE | responder | | its table |
 | QUEUE_URL | responder | | the queue that it consumes |
 | RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
@@ -58,7 +58,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
-from infra.stage_settings import Responder, StageConfig
+from infra.settings_and_defaults import Responder, StageConfig
 from infra.timeouts import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
 
 if TYPE_CHECKING:

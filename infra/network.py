@@ -7,7 +7,7 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.function import Placement, keep_identity, removal_policy, suppress_finding
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 from infra.timeouts import ZONES
 
 HTTPS = ec2.Port.tcp(443)

@@ -11,7 +11,7 @@ from constructs import Construct
 from infra.alarms import raise_alarms
 from infra.dashboard import draw_dashboard
 from infra.metrics import Metrics
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 
 class OperabilityStack(cdk.Stack):

@@ -25,7 +25,7 @@ try:
     )
 
     from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
-    from infra.stage_settings import ConfigError, StageConfig, load_stage
+    from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
     from infra.timeouts import (
         MAX_NODE_START_SECONDS,
         MAX_PREFLIGHT_ATTEMPTS,

@@ -1,9 +1,9 @@
 """Time-outs, rates, retention and the other numbers of the infrastructure that only developers change.
 
-Operators change `infra/stage_settings.py`, which also has the memory of each function. The thresholds of the alarms are
-in `infra/alarms.py`. Numbers that AWS prescribes, such as ports and versions, are beside their use.
+Operators change `infra/settings_and_defaults.py`, which also has the memory of each function. The thresholds of the
+alarms are in `infra/alarms.py`. Numbers that AWS prescribes, such as ports and versions, are beside their use.
 
-Nothing here imports the CDK: `infra/stage_settings.py` and `cost/` use these numbers without it.
+Nothing here imports the CDK: `infra/settings_and_defaults.py` and `cost/` use these numbers without it.
 """
 
 # -- Time-outs of functions. Those of the processor, the conversation processor and the responder are settings. --

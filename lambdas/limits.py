@@ -1,6 +1,7 @@
 """Every number of the functions that only developers change, grouped by function.
 
-Operators change the numbers in `infra/stage_settings.py` and in the rules. The library has a `limits.py` of its own.
+Operators change the numbers in `infra/settings_and_defaults.py` and in the rules. The library has its own
+`limits.py`.
 """
 
 from message_buffer.limits import DAY_MS, MAX_CALL_MS

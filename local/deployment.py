@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from bufferctl import sessions
 from infra import cli
-from infra.stage_settings import LOCAL_API_ID
+from infra.settings_and_defaults import LOCAL_API_ID
 from local import emulator, processes
 from local.errors import LocalError
 from local.limits import MAX_SHOWN_LOG_LINES

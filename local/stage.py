@@ -17,7 +17,7 @@ from typing import Any
 import urllib3
 
 from infra.layer import Platform, build_layer
-from infra.stage_settings import LOCAL
+from infra.settings_and_defaults import LOCAL
 from local import deployment, emulator, processes, valkey
 from local.errors import LocalError
 from local.limits import FIRST_ANSWER_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS

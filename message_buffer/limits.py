@@ -1,6 +1,6 @@
 """Every number of the library that only developers change, grouped by subject.
 
-Operators change the numbers in `infra/stage_settings.py` and in the rules. The functions' own numbers are in
+Operators change the numbers in `infra/settings_and_defaults.py` and in the rules. The functions' own numbers are in
 `lambdas/limits.py`.
 Numbers that a protocol or a service prescribes, and that nobody can tune, are beside their use.
 """

@@ -9,7 +9,7 @@ from message_buffer.variables import Variables
 
 
 class ResponderOptions(NamedTuple):
-    """The stage's settings for its responder. The fields have the names of `Responder` in `infra/stage_settings.py`."""
+    """The stage's settings for its responder. `Responder` in `infra/settings_and_defaults.py` explains each field."""
 
     assistant: str
     model: str

@@ -1,6 +1,6 @@
 """The responder's numbers that only developers change.
 
-Operators change those of `Responder` in `infra/stage_settings.py`.
+Operators change those of `Responder` in `infra/settings_and_defaults.py`.
 """
 
 from message_buffer.limits import MAX_CALL_MS

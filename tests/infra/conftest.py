@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra import cli
-from infra.stage_settings import LOCAL, StageConfig, load_stage
+from infra.settings_and_defaults import LOCAL, StageConfig, load_stage
 
 # jsii looks for its Node when aws_cdk is first imported.
 os.environ.update(cli.environment())

@@ -21,7 +21,7 @@ from cost.facts import HERE, Price, prices, usages, used
 from cost.lines import RETENTION_DAYS, Line, total
 from cost.model import bill, ecpus, floors, stored_gb
 from cost.traffic import Traffic, processors
-from infra.stage_settings import LogRetention, StageConfig, Timings, load_stage
+from infra.settings_and_defaults import LogRetention, StageConfig, Timings, load_stage
 
 ROOT = Path(__file__).parents[2]
 DAYS = 365 / 12

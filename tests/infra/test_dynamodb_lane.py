@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")

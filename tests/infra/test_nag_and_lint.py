@@ -12,7 +12,7 @@ from cfnlint.api import lint
 
 import app as program
 from infra.composition import enforce_cdk_nag
-from infra.stage_settings import LOCAL
+from infra.settings_and_defaults import LOCAL
 
 pytestmark = pytest.mark.xdist_group("synth")
 

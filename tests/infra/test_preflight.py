@@ -22,7 +22,7 @@ from infra import cli, preflight
 from infra.composition import compose
 from infra.layer import LayerError
 from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")

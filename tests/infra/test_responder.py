@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Match, Template
 
-from infra.stage_settings import ConfigError, StageConfig
+from infra.settings_and_defaults import ConfigError, StageConfig
 
 pytestmark = pytest.mark.xdist_group("synth")
 

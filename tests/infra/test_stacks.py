@@ -12,7 +12,7 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.composition import compose
-from infra.stage_settings import StageConfig
+from infra.settings_and_defaults import StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -511,7 +511,7 @@ def test_the_code_asset_is_two_folders_of_source(
         "lua/buffer_message.lua",
         "lua/include/find.lua",
         "lua/README.md",
-        "infra/stage_settings.py",
+        "infra/settings_and_defaults.py",
         "tests/lambdas/test_ingest.py",
         "secret.env",
     ):

@@ -9,7 +9,7 @@ import pytest
 
 from bench.model import busiest, limits, row, simulate
 from cost.traffic import Traffic
-from infra.stage_settings import StageConfig, load_stage
+from infra.settings_and_defaults import StageConfig, load_stage
 
 ROOT = Path(__file__).parents[2]
 CROWD = Traffic(messages_per_day=5_000_000)

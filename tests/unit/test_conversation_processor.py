@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.stage_settings import Timings
+from infra.settings_and_defaults import Timings
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, SendFailed, StoreUnavailable

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from infra.function import ROOMS
-from infra.stage_settings import Responder, StageConfig
+from infra.settings_and_defaults import Responder, StageConfig
 from message_buffer.rules.layers import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[2]

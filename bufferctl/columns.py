@@ -1,0 +1,10 @@
+"""The columns of each table that a command prints.
+
+A column shows the field of that name in the admin function's answer.
+"""
+
+SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
+LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt")
+LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
+RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
+EXPLAINED = ("rule", "value", "layer", "via", "version")
