@@ -14,9 +14,10 @@ Lists are stored as JSON.
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
-from message_buffer.aws import clients as aws
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions, number, text, texts
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.limits import DAY_SECONDS
@@ -25,7 +26,6 @@ from responder.outbox import Outbox, Part
 RECORD = "!"
 
 Json = dict[str, Any]
-Item = dict[str, dict[str, Any]]
 
 
 class ConversationRecord(NamedTuple):
@@ -71,9 +71,9 @@ class FinishedBatch(NamedTuple):
     now_ms: int
 
 
-class ConversationsTable:
-    def __init__(self, table_name: str, *, outbox_days: int) -> None:
-        self.name = table_name
+class ConversationsTable(Table):
+    def __init__(self, name: str, *, outbox_days: int) -> None:
+        super().__init__(name)
         self._outbox_days = outbox_days
 
     # -- the record --------------------------------------------------------------------------------
@@ -82,150 +82,105 @@ class ConversationsTable:
         self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
         """Acquire the conversation until `until_ms`, and return its record. The same owner may call again."""
-        values = {":me": _s(owner), ":now": _n(now_ms), ":until": _n(until_ms), ":status": _s("processing_reply")}
-        free = "(attribute_not_exists(#owner) OR ownerUntil < :now OR #owner = :me)"
-        with aws.errors_as_ours("acquire conversation"):
-            try:
-                answer = self._client.update_item(
-                    **self._at(conversation, RECORD),
-                    UpdateExpression="SET #owner = :me, ownerUntil = :until, conversationStatus = :status, "
-                    "createdAt = if_not_exists(createdAt, :now)",
-                    ConditionExpression=free if create else f"attribute_exists(id) AND {free}",
-                    ExpressionAttributeNames={"#owner": "owner"},
-                    ExpressionAttributeValues=values,
-                    ReturnValues="ALL_OLD",
-                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
-                )
-            except self._client.exceptions.ConditionalCheckFailedException as error:
-                found = error.response.get("Item")
-                return OwnedByAnother(_number(found, "ownerUntil")) if found else UnknownConversation()
-        return _to_record(answer.get("Attributes") or {})
+        free = "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
+        updated = self._update(
+            "acquire conversation",
+            _key(conversation, RECORD),
+            "SET #owner = :me, #ownerUntil = :until, #conversationStatus = :status, "
+            "#createdAt = if_not_exists(#createdAt, :now)",
+            {"me": owner, "now": now_ms, "until": until_ms, "status": "processing_reply"},
+            only_if=free if create else f"attribute_exists(#id) AND {free}",
+            answer="ALL_OLD",
+        )
+        if updated.done:
+            return _to_record(updated.item)
+        return OwnedByAnother(number(updated.item, "ownerUntil")) if updated.item else UnknownConversation()
 
     def read(self, conversation: str) -> ConversationRecord | None:
         """Return the conversation's record, or None if it has none."""
-        with aws.errors_as_ours("read conversation"):
-            item = self._item(conversation, RECORD)
+        item = self._get("read conversation", _key(conversation, RECORD))
         return _to_record(item) if item else None
 
     def tenant_settings(self, tenant: str) -> Json:
-        with aws.errors_as_ours("read tenant"):
-            settings: Json = _json(self._item(f"tenant:{tenant}", RECORD) or {}, "settings", {})
+        item = self._get("read tenant", _key(f"tenant:{tenant}", RECORD))
+        settings: Json = _json(item, "settings", {})
         return settings
 
     def older_turns(self, conversation: str, *, limit: int) -> list[Turn]:
         """Return the newest turns that have left the record, the oldest of them first."""
-        with aws.errors_as_ours("read turns"):
-            answer = self._client.query(
-                TableName=self.name,
-                KeyConditionExpression="id = :id AND begins_with(part, :turns)",
-                ExpressionAttributeValues={":id": _s(conversation), ":turns": _s("t#")},
-                ScanIndexForward=False,
-                Limit=limit,
-            )
-        return [_to_turn(_json(item, "turn", {})) for item in reversed(answer["Items"])]
+        query = expressions(
+            {"id": conversation, "turns": "t#"}, KeyConditionExpression="#id = :id AND begins_with(#part, :turns)"
+        )
+        newest_first = self._pages("read turns", "query", {"ScanIndexForward": False, "Limit": limit, **query})
+        turns = [_to_turn(_json(item, "turn", {})) for item in islice(newest_first, limit)]
+        return turns[::-1]
 
     def release(self, conversation: str, owner: str, *, status: str, reason: str) -> None:
         """Release the conversation. Nothing changes if another run owns it by now."""
-        with aws.errors_as_ours("release conversation"):
-            try:
-                self._client.update_item(
-                    **self._at(conversation, RECORD),
-                    UpdateExpression="SET conversationStatus = :status, reason = :reason REMOVE #owner, ownerUntil",
-                    ConditionExpression="#owner = :me",
-                    ExpressionAttributeNames={"#owner": "owner"},
-                    ExpressionAttributeValues={":me": _s(owner), ":status": _s(status), ":reason": _s(reason)},
-                )
-            except self._client.exceptions.ConditionalCheckFailedException:
-                return
+        do = "SET #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
+        values = {"me": owner, "status": status, "reason": reason}
+        self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
 
     def hand_off(self, conversation: str, *, until_ms: int, now_ms: int) -> None:
         """Record that a person answers the conversation until `until_ms`."""
-        with aws.errors_as_ours("hand off conversation"):
-            self._client.update_item(
-                **self._at(conversation, RECORD),
-                UpdateExpression="SET handOffUntil = :until, createdAt = if_not_exists(createdAt, :now)",
-                ExpressionAttributeValues={":until": _n(until_ms), ":now": _n(now_ms)},
-            )
+        do = "SET #handOffUntil = :until, #createdAt = if_not_exists(#createdAt, :now)"
+        values = {"until": until_ms, "now": now_ms}
+        self._update("hand off conversation", _key(conversation, RECORD), do, values)
 
     def hand_back(self, conversation: str) -> None:
         """End a hand-off. This creates no record for a conversation that never had one."""
-        with aws.errors_as_ours("hand back conversation"):
-            try:
-                self._client.update_item(
-                    **self._at(conversation, RECORD),
-                    UpdateExpression="REMOVE handOffUntil",
-                    ConditionExpression="attribute_exists(handOffUntil)",
-                )
-            except self._client.exceptions.ConditionalCheckFailedException:
-                return
+        do, only_if = "REMOVE #handOffUntil", "attribute_exists(#handOffUntil)"
+        self._update("hand back conversation", _key(conversation, RECORD), do, only_if=only_if)
 
     def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> bool:
         """Store the parked batches and release the conversation. Return False if another run owns it."""
-        record = self._update(
-            conversation,
-            RECORD,
-            "SET parked = :parked, conversationStatus = :status, reason = :reason REMOVE #owner, ownerUntil",
-            parked=_s(_from_parked(parked)),
-            status=_s("reply_parked"),
-            reason=_s("newer messages"),
+        record = self._change(
+            _key(conversation, RECORD),
+            "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil",
+            {"me": owner, "parked": _from_parked(parked), "status": "reply_parked", "reason": "newer messages"},
+            only_if="#owner = :me",
         )
-        _require_owner(owner, record)
         return self._transact("park reply", [record])
 
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
         """Return the outbox of a batch, or None if nothing was planned for it and no other batch answers it."""
-        with aws.errors_as_ours("read outbox"):
-            item = self._item(conversation, _outbox_key(batch_id))
-        if item is None or not item.keys() & {"outcome", "carriedBy", "states"}:
-            return None
-        return _to_outbox(item)
+        item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
+        return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
 
     def plan(self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, now_ms: int) -> bool:
         """Store what is going to be sent, before any of it is. Return False if another run owns the conversation."""
         expires_at = self._expires_at(now_ms)
-        plan = {**self._key(conversation, _outbox_key(batch_id)), **_from_outbox(outbox), "expiresAt": expires_at}
+        plan: Values = {
+            **_key(conversation, _outbox_key(batch_id)), **_from_outbox(outbox), "expiresAt": expires_at,
+        }  # fmt: skip
+        do = "SET #carriedBy = :by, #expiresAt = :at"
         others = [
-            self._update(conversation, _outbox_key(each), "SET carriedBy = :by, expiresAt = :at", by=_s(batch_id),
-                         at=expires_at)
+            self._change(_key(conversation, _outbox_key(each)), do, {"by": batch_id, "at": expires_at})
             for each in outbox.also_answers
-        ]  # fmt: skip
-        return self._transact(
-            "plan reply",
-            [self._owned(conversation, owner), {"Put": {"TableName": self.name, "Item": plan}}, *others],
-        )
+        ]
+        owned = self._check(_key(conversation, RECORD), {"me": owner}, only_if="#owner = :me")
+        return self._transact("plan reply", [owned, self._new(plan), *others])
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
         """Move a part from one state to the next. Return False if the part is in another state."""
         # The state names its owner, so a caller that repeats a call because the answer was lost finds its own mark.
         mine = f"{after}:{owner}"
-        with aws.errors_as_ours("mark part"):
-            try:
-                self._client.update_item(
-                    **self._at(conversation, _outbox_key(batch_id)),
-                    UpdateExpression=f"SET states[{part}] = :mine",
-                    ConditionExpression=f"begins_with(states[{part}], :before) OR states[{part}] = :mine",
-                    ExpressionAttributeValues={":before": _s(before), ":mine": _s(mine)},
-                )
-            except self._client.exceptions.ConditionalCheckFailedException:
-                return False
-        return True
+        return self._update(
+            "mark part",
+            _key(conversation, _outbox_key(batch_id)),
+            f"SET #states[{part}] = :mine",
+            {"before": before, "mine": mine},
+            only_if=f"begins_with(#states[{part}], :before) OR #states[{part}] = :mine",
+        ).done
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
         """Let each parked batch that this batch's reply was also going to answer be answered by itself again."""
         record = self.read(conversation)
         for each in record.parked if record else ():
-            with aws.errors_as_ours("clear answered by"):
-                try:
-                    self._client.update_item(
-                        **self._at(conversation, _outbox_key(each.batch_id)),
-                        UpdateExpression="REMOVE carriedBy",
-                        ConditionExpression="carriedBy = :by",
-                        ExpressionAttributeValues={":by": _s(batch_id)},
-                    )
-                except self._client.exceptions.ConditionalCheckFailedException:
-                    continue
+            key, do = _key(conversation, _outbox_key(each.batch_id)), "REMOVE #carriedBy"
+            self._update("clear answered by", key, do, {"by": batch_id}, only_if="#carriedBy = :by")
 
     # -- the end of a batch ------------------------------------------------------------------------
 
@@ -235,32 +190,32 @@ class ConversationsTable:
         Return False if another run owns the conversation.
         """
         f = finished
-        record = self._update(
-            conversation,
-            RECORD,
-            "SET turns = :turns, rolled = :rolled, parked = :parked, conversationStatus = :status, reason = :reason, "
-            "answered = :answered, processingMs = :ms, updatedAt = :now "
-            "REMOVE #owner, ownerUntil ADD inputTokens :in, outputTokens :out",
-            turns=_s(_to_json([_from_turn(turn) for turn in f.turns])),
-            rolled=_n(f.older_turn_count + len(f.leaving_turns)),
-            parked=_s(_from_parked(f.parked)),
-            status=_s(f.status),
-            reason=_s(f.reason),
-            answered=_s(_to_json(dict(f.answered))),
-            ms=_n(f.processing_ms),
-            now=_n(f.now_ms),
-            **{"in": _n(f.input_tokens), "out": _n(f.output_tokens)},
+        record = self._change(
+            _key(conversation, RECORD),
+            "SET #turns = :turns, #rolled = :rolled, #parked = :parked, #conversationStatus = :status, "
+            "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now "
+            "REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
+            {
+                "me": owner,
+                "turns": _to_json([_from_turn(turn) for turn in f.turns]),
+                "rolled": f.older_turn_count + len(f.leaving_turns),
+                "parked": _from_parked(f.parked),
+                "status": f.status,
+                "reason": f.reason,
+                "answered": _to_json(dict(f.answered)),
+                "ms": f.processing_ms,
+                "now": f.now_ms,
+                "in": f.input_tokens,
+                "out": f.output_tokens,
+            },
+            only_if="#owner = :me",
         )
-        _require_owner(owner, record)
         batches = [f.batch_id, *f.also_answered]
         outboxes = [self._close_outbox(conversation, each, f.outcome, now_ms=f.now_ms) for each in batches]
         turns = [
-            {"Put": {"TableName": self.name, "Item": {
-                **self._key(conversation, f"t#{f.older_turn_count + number:010}"),
-                "turn": _s(_to_json(_from_turn(turn))),
-            }}}
-            for number, turn in enumerate(f.leaving_turns)
-        ]  # fmt: skip
+            self._new({**_key(conversation, f"t#{f.older_turn_count + n:010}"), "turn": _to_json(_from_turn(turn))})
+            for n, turn in enumerate(f.leaving_turns)
+        ]
         return self._transact("finish batch", [record, *outboxes, *turns])
 
     def finish_unknown(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> None:
@@ -268,69 +223,17 @@ class ConversationsTable:
         self._transact("finish batch", [self._close_outbox(conversation, batch_id, outcome, now_ms=now_ms)])
 
     def _close_outbox(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> Json:
-        return self._update(
-            conversation,
-            _outbox_key(batch_id),
-            # The history has the words now.
-            "SET outcome = :outcome, expiresAt = :at REMOVE parts",
-            outcome=_s(outcome),
-            at=self._expires_at(now_ms),
-        )
+        # The history has the words now.
+        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts"
+        values: Values = {"outcome": outcome, "at": self._expires_at(now_ms)}
+        return self._change(_key(conversation, _outbox_key(batch_id)), do, values)
 
-    def _expires_at(self, now_ms: int) -> dict[str, str]:
-        return _n(now_ms // 1_000 + self._outbox_days * DAY_SECONDS)
-
-    # -- calls to DynamoDB -------------------------------------------------------------------------
-
-    def _transact(self, doing: str, writes: Sequence[Json]) -> bool:
-        with aws.errors_as_ours(doing):
-            try:
-                # The SDK gives the call a token, so a retry of its own is not a second write.
-                self._client.transact_write_items(TransactItems=list(writes))
-            except self._client.exceptions.TransactionCanceledException as error:
-                codes = [each.get("Code") for each in error.response.get("CancellationReasons", [])]
-                if "ConditionalCheckFailed" in codes:
-                    return False
-                raise
-        return True
-
-    def _owned(self, conversation: str, owner: str) -> Json:
-        return {
-            "ConditionCheck": {
-                **self._at(conversation, RECORD),
-                "ConditionExpression": "#owner = :me",
-                "ExpressionAttributeNames": {"#owner": "owner"},
-                "ExpressionAttributeValues": {":me": _s(owner)},
-            }
-        }
-
-    def _update(self, conversation: str, part: str, expression: str, **values: dict[str, Any]) -> Json:
-        update: Json = {**self._at(conversation, part), "UpdateExpression": expression}
-        if values:
-            update["ExpressionAttributeValues"] = {f":{name}": value for name, value in values.items()}
-        if "#owner" in expression:
-            update["ExpressionAttributeNames"] = {"#owner": "owner"}
-        return {"Update": update}
-
-    def _item(self, conversation: str, part: str) -> Item | None:
-        answer = self._client.get_item(**self._at(conversation, part), ConsistentRead=True)
-        item: Item | None = answer.get("Item")
-        return item
-
-    def _at(self, conversation: str, part: str) -> Json:
-        return {"TableName": self.name, "Key": self._key(conversation, part)}
-
-    def _key(self, conversation: str, part: str) -> Item:
-        return {"id": _s(conversation), "part": _s(part)}
-
-    @property
-    def _client(self) -> Any:
-        return aws.client("dynamodb")
+    def _expires_at(self, now_ms: int) -> int:
+        return now_ms // 1_000 + self._outbox_days * DAY_SECONDS
 
 
-def _require_owner(owner: str, write: Json) -> None:
-    write["Update"]["ConditionExpression"] = "#owner = :me"
-    write["Update"]["ExpressionAttributeValues"][":me"] = _s(owner)
+def _key(conversation: str, part: str) -> dict[str, str]:
+    return {"id": conversation, "part": part}
 
 
 # -- items and their JSON --------------------------------------------------------------------------
@@ -340,11 +243,11 @@ def _require_owner(owner: str, write: Json) -> None:
 
 def _to_record(item: Item) -> ConversationRecord:
     return ConversationRecord(
-        status=_text(item, "conversationStatus"),
+        status=text(item, "conversationStatus") or None,
         settings=_json(item, "settings", {}),
-        hand_off_until_ms=_number(item, "handOffUntil"),
+        hand_off_until_ms=number(item, "handOffUntil"),
         turns=[_to_turn(each) for each in _json(item, "turns", [])],
-        older_turn_count=_number(item, "rolled"),
+        older_turn_count=number(item, "rolled"),
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
         answered=_json(item, "answered", {}),
     )
@@ -355,27 +258,27 @@ def _outbox_key(batch_id: str) -> str:
 
 
 def _to_outbox(item: Item) -> Outbox:
-    texts = _json(item, "parts", [])
-    states = [state["S"].partition(":")[0] for state in item.get("states", {"L": []})["L"]]
+    words = _json(item, "parts", [])
+    states = [state.partition(":")[0] for state in texts(item, "states")]
     return Outbox(
         # The states of a finished batch have outlived its texts.
-        parts=[Part(text, state) for text, state in zip(texts, states, strict=bool(texts))],
+        parts=[Part(each, state) for each, state in zip(words, states, strict=bool(words))],
         also_answers=_json(item, "carried", []),
-        input_tokens=_number(item, "inputTokens"),
-        output_tokens=_number(item, "outputTokens"),
-        answered_by=_text(item, "carriedBy"),
-        outcome=_text(item, "outcome"),
+        input_tokens=number(item, "inputTokens"),
+        output_tokens=number(item, "outputTokens"),
+        answered_by=text(item, "carriedBy") or None,
+        outcome=text(item, "outcome") or None,
     )
 
 
-def _from_outbox(outbox: Outbox) -> Item:
+def _from_outbox(outbox: Outbox) -> dict[str, Value]:
     """Return the attributes of a planned outbox."""
     return {
-        "parts": _s(_to_json([part.text for part in outbox.parts])),
-        "states": {"L": [_s(part.state) for part in outbox.parts]},
-        "carried": _s(_to_json(list(outbox.also_answers))),
-        "inputTokens": _n(outbox.input_tokens),
-        "outputTokens": _n(outbox.output_tokens),
+        "parts": _to_json([part.text for part in outbox.parts]),
+        "states": [part.state for part in outbox.parts],
+        "carried": _to_json(list(outbox.also_answers)),
+        "inputTokens": outbox.input_tokens,
+        "outputTokens": outbox.output_tokens,
     }
 
 
@@ -416,26 +319,6 @@ def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# -- attributes ------------------------------------------------------------------------------------
-
-
-def _s(text: str) -> dict[str, str]:
-    return {"S": text}
-
-
-def _n(number: int) -> dict[str, str]:
-    return {"N": str(number)}
-
-
-def _text(item: Item, name: str) -> str | None:
-    text: str | None = item.get(name, {}).get("S")
-    return text
-
-
-def _number(item: Mapping[str, Any] | None, name: str) -> int:
-    return int((item or {}).get(name, {}).get("N", 0))
-
-
 def _json(item: Item, name: str, default: Any) -> Any:
-    text = item.get(name, {}).get("S")
-    return default if text is None else json.loads(text)
+    wire = text(item, name)
+    return json.loads(wire) if wire else default
