@@ -18,9 +18,7 @@ from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.formatting import moment, pairs, table
 from bufferctl.limits import LONG_POLL_SECONDS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS, MAX_WEBHOOK_ANSWER_SECONDS
-from bufferctl.stage import Stage
-
-Json = dict[str, Any]
+from bufferctl.stage import Json, Stage
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

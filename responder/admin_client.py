@@ -1,13 +1,12 @@
 """The message buffer as its consumers may ask it: through the admin function."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from responder.batch import Batch
 from responder.errors import Busy
+from responder.json_object import Json
 from responder.limits import MAX_ADMIN_ANSWER_SECONDS, MAX_HOLD_MS
-
-Json = dict[str, Any]
 
 
 class Buffer(Protocol):

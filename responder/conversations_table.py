@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions, number, text, texts
 from responder.gate import ParkedBatch
 from responder.history import Turn
+from responder.json_object import Json
 from responder.limits import DAY_SECONDS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
-
-Json = dict[str, Any]
 
 
 class ConversationRecord(NamedTuple):

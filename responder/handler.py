@@ -33,11 +33,10 @@ from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
 from responder.environment import ResponderOptions, read_responder
 from responder.http_client import Http
+from responder.json_object import Json
 from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN
 from responder.operator_commands import OperatorCommands
 from responder.service import Responder
-
-Json = dict[str, Any]
 
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
     "whatsapp": WhatsApp,

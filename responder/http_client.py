@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from responder.errors import Busy, Refused, Unconfirmed
+from responder.json_object import Json
 from responder.limits import MAX_CONNECT_SECONDS, MAX_HTTP_ANSWER_BYTES, MAX_HTTP_CHUNK_BYTES
-
-Json = dict[str, Any]
 
 # The lowest status of each kind. A redirect is refused like an error: the credentials must not follow it.
 REDIRECTS = 300

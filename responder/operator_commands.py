@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
@@ -13,9 +12,8 @@ from message_buffer.telemetry import Telemetry
 from responder.admin_client import Buffer
 from responder.conversations_table import ConversationsTable
 from responder.history import Turn
+from responder.json_object import Json
 from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS
-
-Json = dict[str, Any]
 
 
 class OperatorCommands:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from message_buffer.errors import LockLost
 from responder import history
@@ -12,10 +11,9 @@ from responder.deliveries import Delivery
 from responder.errors import Busy
 from responder.gate import ParkedBatch
 from responder.history import ASSISTANT, USER, Turn
+from responder.json_object import Json
 from responder.limits import MAX_PARKED_TEXT_BYTES, MIN_TIME_TO_FINISH_MS
 from responder.outbox import PLANNED, Outbox
-
-Json = dict[str, Any]
 
 LOST = "another run owns the conversation"
 

@@ -7,7 +7,6 @@ instead.
 """
 
 from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
@@ -29,8 +28,6 @@ from responder.outbox import PLANNED, Outbox, Part
 from responder.owned_batch import OwnedBatch
 from responder.part_sender import PartSender
 from responder.withholding import CHANNEL_NOT_ALLOWED, Withholding
-
-Json = dict[str, Any]
 
 
 class Responder:

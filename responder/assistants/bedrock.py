@@ -1,14 +1,11 @@
 """Asks a model on Amazon Bedrock by its Converse API, which is the same for every model."""
 
-from typing import Any
-
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from responder.assistants.base import Prompt, Reply
 from responder.errors import Busy, Refused
+from responder.json_object import Json
 from responder.limits import MAX_CONNECT_SECONDS
-
-Json = dict[str, Any]
 
 # Another attempt would have the same answer.
 FINAL_ERRORS = (

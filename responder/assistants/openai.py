@@ -1,13 +1,10 @@
 """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
 
-from typing import Any
-
 from responder.assistants.base import Prompt, Reply
 from responder.errors import Refused
 from responder.http_client import Http
+from responder.json_object import Json
 from responder.limits import MAX_LOGGED_STATUS_CHARACTERS
-
-Json = dict[str, Any]
 
 
 class OpenAi:

@@ -4,7 +4,8 @@ from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
 from responder.channels.base import Credentials, require_credential
-from responder.http_client import Http, Json
+from responder.http_client import Http
+from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"

@@ -3,7 +3,8 @@
 from message_buffer.messages.conversation_id import ConversationId
 from responder.channels.base import Credentials, require_credential
 from responder.errors import Refused
-from responder.http_client import Http, Json
+from responder.http_client import Http
+from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://api.telegram.org"
