@@ -11,7 +11,7 @@ import pytest
 from message_buffer.lanes.valkey import wake as wake_module
 from message_buffer.lanes.valkey.connection import Client, connect
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.lanes.valkey.settings import ConnectionSettings
+from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings
 from message_buffer.lanes.valkey.wake import Wake
 from tests.support.valkey_server import ValkeyServer
 

@@ -22,7 +22,7 @@ from message_buffer.lanes.valkey.keys import (
     shard_of_encoded,
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.lanes.valkey.settings import NOT_TOLD, StoreSettings
+from message_buffer.lanes.valkey.told_by_environment import NOT_TOLD, StoreSettings
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
