@@ -38,7 +38,7 @@ def status(stage: Stage, given: Namespace) -> None:
 
 
 def list_conversations(stage: Stage, given: Namespace) -> None:
-    """Show as many as the limit says, the earliest due first. An answer of the function is only a part of them."""
+    """Show as many as the limit says, the earliest due first. One answer of the function has only some of them."""
     wanted = {"tenant": given.tenant, "platform": given.platform, "shard": given.shard}
     found: dict[tuple[str, str], Json] = {}
     cursor, more = None, True

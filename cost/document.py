@@ -220,7 +220,7 @@ def _break_even_gb(config: StageConfig) -> float:
 
 
 def _lane_until(config: StageConfig) -> float:
-    """Return the messages a day from which the DynamoDB lane costs more than one NAT gateway's stage, to two digits."""
+    """Return, to two digits, from how many messages a day one NAT gateway's stage costs less than the DynamoDB lane."""
     low, high = 1.0, float(VOLUMES[-1])
     one_nat = with_egress(config, "1 NAT gateway")
     while high - low > 1:

@@ -21,7 +21,7 @@ REPORT_SECONDS = 30
 # A running ingest checks the version of the rules, and reads the webhook secrets, at most this often.
 RULES_CHECK_SECONDS = 5
 SECRET_READ_SECONDS = 60
-# VPC flow logs aggregate ten minutes by default.
+# VPC flow logs aggregate over ten minutes by default.
 FLOW_RECORD_SECONDS = 600
 
 EGRESSES: dict[str, dict[str, Any]] = {
@@ -273,7 +273,7 @@ def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
-    """Return how often ingest does something that each busy instance does once in `seconds`."""
+    """Return how often all instances of ingest together do what each busy instance does once every `seconds`."""
     instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
     return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 

@@ -149,7 +149,7 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
 
 def _causes_in_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     shards, idle_ms = metrics.config.shards, metrics.config.timings.processor_idle_ms
-    # A processor runs for at least its idle time. Twice the starts that this allows mean that processors end early.
+    # A processor runs for at least its idle time, which limits the starts. Twice as many mean that it ends early.
     max_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
     return [
         Watch(
@@ -360,9 +360,9 @@ def _alarm(scope: Construct, watch: Watch, *, stage: str, severity: str) -> clou
     return cloudwatch.Alarm(
         scope,
         "".join(word.capitalize() for word in name.split("-")),
-        # It becomes the subject of the mail.
+        # The name becomes the subject of the mail.
         alarm_name=f"message-buffer-{stage}-{name}",
-        # A subscriber can filter by the severity at its beginning.
+        # A subscriber can filter by the severity, with which the description begins.
         alarm_description=f"[{severity}] {watch.says} Runbook: {RUNBOOK}#{watch.anchor}",
         metric=watch.metric,
         threshold=watch.above if watch.below is None else watch.below,

@@ -55,7 +55,7 @@ class CacheStack(cdk.Stack):
         )
         # A group of the engine `valkey` contains only users that authenticate, so there is no open user `default`.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
-        # ElastiCache uses the key by a grant of the role that creates the cache. The default key policy lets IAM
+        # ElastiCache uses the key through a grant from the role that creates the cache. The default key policy lets IAM
         # decide about such grants.
         key = kms.Key(
             self,

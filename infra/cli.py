@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
     full = command(*arguments, *app())
     wanted, where = purpose(arguments), stage(arguments)
-    # The local stage goes to no account, and `make up` names more of it than the arguments of preflight can.
+    # The local stage has no account. `make up` also passes settings that the arguments of preflight cannot express.
     if wanted and where != "local" and preflight.main(["--stage", where, "--for", wanted]):
         sys.exit(1)
     os.execve(full[0], full, {**os.environ, **environment(), LOOKED_FOR_MISSING: "yes"})  # noqa: S606 - the point

@@ -83,7 +83,7 @@ class NetworkStack(cdk.Stack):
             endpoint.add_to_policy(self._only_this_account())
 
     def _only_this_account(self) -> iam.PolicyStatement:
-        """Return a policy by which an endpoint accepts only credentials of this account, limited by their roles."""
+        """Return a policy by which an endpoint accepts only this account's credentials. Roles set the other limits."""
         return iam.PolicyStatement(
             actions=["*"],
             resources=["*"],

@@ -33,7 +33,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
 
 
 def grant_to_lanes(stack: BufferStack) -> None:
-    """Grant the functions of each lane what they need of each other, of the destinations and of the other lane."""
+    """Grant the functions of each lane what they need from each other, the destinations and the other lane."""
     if valkey := stack.valkey_lane:
         for function in (valkey.processor, valkey.conversation_processor, valkey.watchdog):
             valkey.grant_start_processor(function)

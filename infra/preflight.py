@@ -64,7 +64,7 @@ class Account(NamedTuple):
 
 
 class Missing(Exception):
-    """A requirement is missing without which the others cannot be checked. The message says how to meet it."""
+    """The other requirements cannot be checked, because this one is not met. The message says how to meet it."""
 
 
 def problems_here(purpose: Purpose) -> Iterator[str]:

@@ -470,7 +470,7 @@ def _sentences(error: ValidationError) -> str:
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            # A rule of the whole stage names its fields itself.
+            # The message of a check on the whole stage already names the fields.
             sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{what}.")
     return " ".join(sentences)
 

@@ -43,10 +43,10 @@ SWEEP_SECONDS = RULE_SECONDS
 DEAD_LETTER_RETENTION_DAYS = 14
 # The large content of a dead letter is in the bucket, and must outlive the dead letter.
 OVERSIZE_DEAD_LETTER_RETENTION_DAYS = DEAD_LETTER_RETENTION_DAYS + 1
-# AWS recommends to hide a message for six time-outs of the function that consumes it, since Lambda may have to hold the
+# AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
 VISIBILITY_TIMEOUTS = 6
-# One trigger at a time: a slow conversation must not delay others, whose hiding would end in the meantime.
+# One trigger at a time: a slow conversation must not delay others, which would become visible again.
 MAX_TRIGGERS_IN_A_BATCH = 1
 # Each reply may take as long as the assistant does.
 MAX_DELIVERIES_IN_A_BATCH = 1
@@ -73,8 +73,8 @@ ZONES = 2
 MAX_STAGE_NAME_LENGTH = 20
 # In less time than this, a conversation processor could not wait for two slow AWS calls and still call Valkey.
 MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
-# A processor renews its lease after a third of its length. The remaining two thirds leave time for one look, one failed
-# call to Valkey, and a second attempt to renew.
+# A processor renews its lease after a third of its length. The other two thirds leave time for one search for due
+# conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
 
 # -- The firewall --

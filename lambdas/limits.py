@@ -51,7 +51,7 @@ MAX_PAGES_IN_A_LISTING = 200
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
-# Retiming stops early enough for one slow page and the answer.
+# Retiming stops while there is still time for one slow page and the answer.
 MIN_MS_LEFT_TO_RETIME = 10_000
 
 # -- admin: dead letters -------------------------------------------------------------------------------------

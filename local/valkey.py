@@ -16,7 +16,7 @@ PROGRAM = "valkey-server"
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server and give it every slot; in the folder of an earlier server it has that one's data and slots."""
+    """Start the server and give it every slot; in an earlier server's folder, it keeps that server's data and slots."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,

@@ -27,7 +27,7 @@ local buffer, alive, start = state[1], state[2], 0
 local frozen = redis.call('HEXISTS', conv_key, 'frozen') == 1
 if not buffer and not frozen then return {'EMPTY'} end
 
--- When claim_due will take it: a frozen batch at its retry, an open buffer at the later time. 0: in flight.
+-- When claim_due will claim it: a frozen batch at its retry, an open buffer at the later of both times. 0: in flight.
 local scheduled_at = tonumber(redis.call('ZSCORE', pending_key, conversation)) or 0
 local due_at = buffer and due_at_of(buffer) or now_ms
 if not frozen then scheduled_at = scheduled_at > 0 and math.max(scheduled_at, due_at) or 0 end

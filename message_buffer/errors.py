@@ -78,7 +78,7 @@ class StoreThrottled(StoreError):
 
 
 class StoreSignInRefused(StoreError):
-    # A valid token may be refused for a moment, while rights spread or many functions sign in at once.
+    # A valid token may be refused for a moment, while new permissions propagate or many functions sign in at once.
     retryable = True
 
 

@@ -16,7 +16,7 @@ DAY_MS = 24 * HOUR_MS
 MAX_MESSAGE_BYTES = 64 * 1024
 # The longest ids known are those of e-mail: a header line has at most 998 bytes.
 MAX_MESSAGE_ID_BYTES = 1_024
-# Four parts of some hundred bytes each, and escapes. It is a part of many keys in Valkey.
+# An id has four parts of a few hundred bytes each, with escapes. Many keys in Valkey contain the id.
 MAX_CONVERSATION_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
@@ -25,8 +25,8 @@ MAX_CONVERSATION_NAMES_KEPT = 1_024
 
 # -- batches -------------------------------------------------------------------------------------------------
 
-# A batch is taken, read and emitted in one piece. The rest makes the next batch. No more than lua/take_batch.lua gives
-# to any caller, and than one item of the message table has room for names of.
+# A batch is taken, read and emitted in one piece; the rest makes the next batch. lua/take_batch.lua gives no caller
+# more than this, and one item of the message table has no room for more names.
 MAX_MESSAGES_IN_A_BATCH = 1_000
 # The payloads of a batch. A conversation processor's memory holds them several times.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024

@@ -260,7 +260,7 @@ def _to_outbox(item: Item) -> Outbox:
     words = _json(item, "parts", [])
     states = [state.partition(":")[0] for state in texts(item, "states")]
     return Outbox(
-        # The states of a finished batch have outlived its texts.
+        # A finished batch still has the states of its parts, but no longer their texts.
         parts=[Part(each, state) for each, state in zip(words, states, strict=bool(words))],
         also_answers=_json(item, "carried", []),
         input_tokens=number(item, "inputTokens"),

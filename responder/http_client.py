@@ -16,7 +16,7 @@ from responder.limits import MAX_CONNECT_SECONDS, MAX_HTTP_ANSWER_BYTES, MAX_HTT
 # The lowest status of each kind. A redirect is refused like an error: the credentials must not follow it.
 REDIRECTS = 300
 SERVER_ERRORS = 500
-# By their definition the request was not carried out, and may be made again.
+# By definition these statuses mean that the request was not carried out, so it may be made again.
 NOT_CARRIED_OUT = frozenset({408, 425, 429, 503})
 
 

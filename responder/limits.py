@@ -9,7 +9,7 @@ DAY_SECONDS = 86_400
 
 # -- deliveries of the queue -----------------------------------------------------------------------
 
-# Many times what models take, and little enough for the function's memory.
+# This is many times what models accept, and still fits into the function's memory.
 MAX_BATCH_BYTES = 8_388_608
 # The reason is an attribute of the dead letter, and operators read it in a list.
 MAX_DEAD_LETTER_REASON_CHARACTERS = 200
@@ -56,7 +56,7 @@ MAX_TURN_BYTES = 32_768
 MAX_PARKED_BATCHES = 5
 # Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
-# A token of English has about four bytes, one of other scripts fewer. The estimate is rather too high than too low.
+# A token of English has about four bytes, one of other scripts fewer. The estimate errs on the high side.
 MIN_BYTES_IN_A_TOKEN = 3
 
 # -- operators -------------------------------------------------------------------------------------

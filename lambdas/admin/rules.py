@@ -45,7 +45,7 @@ class _Candidate(NamedTuple):
 
 
 class _FixedTable:
-    """A copy of the table, which does not change with it."""
+    """A copy of the table, which stays the same when the table changes."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
         self._stored = stored

@@ -37,7 +37,7 @@ def _agreement(settings: config.ConversationProcessorSettings, telemetry: Teleme
     if settings.dynamodb_lane is None:
         return None
     return LaneAgreement(
-        # A consumer waits for the batch, which can be emitted without an answer of the table.
+        # A consumer waits for the batch, which can be emitted even if the table does not answer.
         MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED),
         TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED),
         telemetry,

@@ -93,7 +93,7 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:
-        # A REST API has the stage's path only in its context, and the query only in parts.
+        # The event of a REST API has the path with the stage only in its context, and the query only in parsed form.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"

@@ -36,7 +36,7 @@ def update_belongs(update: Update, owner: Owner | None) -> Belongs:
 
 
 def _author_in_group(update: Update) -> str | None:
-    # A reaction belongs to the group, because its author may be another than the message's.
+    # A reaction belongs to the group, because its author need not be the author of the message.
     if isinstance(update, Reacted) or not update.group:
         return None
     return update.message.author if isinstance(update, Incoming | Edited) else update.author

@@ -1,4 +1,4 @@
-"""Ingest: authenticates a webhook, reads it, buffers its messages, and makes or publishes its changes.
+"""Ingest: authenticates a webhook, reads it, buffers its messages, and applies or publishes its edits and deletions.
 
 The answer is 2xx only if every message is buffered, every control word carried out, and every change made or published.
 Otherwise the platform sends the whole webhook again. Messages and stop words that were handled before are recognised by
@@ -107,7 +107,7 @@ class Ingest:
         require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         self._buffering.buffer_all(messages, done)
-        # After all messages, because a body may name a change before the message that it changes.
+        # Changes come after all messages, because a body may name a change before the message that it changes.
         self._changes.apply_all(changes, done)
         report(self._telemetry, platform.name, done)
         body, content_type = platform.acknowledge(

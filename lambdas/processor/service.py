@@ -216,7 +216,7 @@ class Processor:
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time, a wake or the next look. Leave if there has been no work for long."""
+        """Sleep until the next due time or look, or until woken. Leave if there has been no work for long."""
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
         if claimed.conversations or near or self._conversation_processors.any_under_way:

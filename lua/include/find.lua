@@ -16,7 +16,7 @@ local function absent()
   if not arrived_at then return {'ABSENT', 0, ''} end
   -- The message came out in the earliest batch that ends no earlier than the message arrived.
   local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
-  -- When older batches may have been forgotten, it may as well have been in one of those.
+  -- If older batches may have been forgotten, the message may have been in one of those instead.
   if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return {'ABSENT', 1, ''} end
   return {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
 end

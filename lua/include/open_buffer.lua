@@ -5,7 +5,7 @@
 -- Defines  due_at_of(buffer): due time, a number, because scripts compare it
 -- Defines  mode_of(buffer): '-' ordinary, 'h' a hold is known, 'f' behind a frozen batch
 -- Defines  base_of(buffer): generation = base + number of messages; in digits
--- Defines  reason_of(buffer): why it is due then
+-- Defines reason_of(buffer): why the buffer is due at its due time
 
 local function first_at_of(buffer) return string.sub(buffer, 1, 13) end
 local function last_at_of(buffer) return string.sub(buffer, 14, 26) end

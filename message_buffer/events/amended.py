@@ -15,7 +15,7 @@ EVENT_VERSION = 1
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName) -> str:
-    """Return the event's detail. `lane` is the lane whose outcome names the batch, or knows of none."""
+    """Return the event's detail. `lane` is the lane that was asked for the batch, whether or not it knows one."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(change.conversation),

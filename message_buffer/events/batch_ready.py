@@ -1,4 +1,4 @@
-"""Makes the event, or the dead letter, of a taken batch. All are pure functions of the batch.
+"""Makes the event, or the dead letter, of a taken batch. Each function here depends on nothing but the batch.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """

@@ -29,7 +29,7 @@ class TimeLeft:
     """The time that Lambda still gives a processor, which has to put its batch back before it is killed.
 
     Two AWS calls, at their slowest, fit into the default time-out of 20 seconds; a third may have to wait for the next
-    attempt. In a shorter one, such as that of a test, each may begin while half of it is left.
+    attempt. If the time-out is shorter, as in tests, a call may begin while half of the time-out is left.
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:

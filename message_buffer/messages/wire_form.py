@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 WIRE_VERSION = 1
 
-# This must never change: scripts find messages that older code has buffered by exactly these bytes.
+# This must never change: by exactly these bytes, scripts find messages that older code has buffered.
 _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 

@@ -26,7 +26,7 @@ class StoredRules(NamedTuple):
 
 class RulesTable(Table):
     def __init__(self, name: str) -> None:
-        # A webhook waits, and rules that were read before will do.
+        # A webhook waits for this call, and the rules that were read last are good enough.
         super().__init__(name, patience=aws.HURRIED)
 
     def version(self) -> int:
@@ -38,7 +38,7 @@ class RulesTable(Table):
         return [_stored(item) for item in found if text(item, "scope") != VERSION_SCOPE]
 
     def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
-        """Store rules and return their version. Raise RulesConflict if they replace another version than expected.
+        """Store rules and return their version. Raise RulesConflict if the stored version is not the expected one.
 
         `expected_version` is 0 if there must be no rules yet, and None if any version may be replaced.
         """

@@ -142,7 +142,7 @@ class Platform(Protocol):
     tells_typing: bool = False
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        """Return whom the webhook's signature speaks for, or None if no secret made it."""
+        """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         """Return what the webhook contains. Raises InvalidWebhook."""

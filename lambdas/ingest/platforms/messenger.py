@@ -96,7 +96,7 @@ class _Event:
 
     def read_postback(self, content: Json) -> Update:
         """Read a button that the author pressed. Its title is the text."""
-        # Older postbacks have no id. The time in milliseconds is one, since a person cannot press twice in that time.
+        # Older postbacks have no id. The time serves as one, since a person cannot press twice within a millisecond.
         own_id = content.get("mid") or f"postback:{self._at_ms}"
         fields = {"id": own_id, "text": content.get("title", ""), "type": "interactive"}
         return self._incoming(fields, interactive={**content, "type": "postback"})
@@ -138,7 +138,7 @@ def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": story.get("id")}))
-    # Messenger sends a sticker twice for now, also as the image that it used to be.
+    # For now Messenger sends each sticker twice: as a sticker, and as an image, which stickers used to be.
     stickers = {each.get("id") for each in found if each["type"] == "sticker"}
     return [each for each in found if each["type"] != "image" or each.get("id") not in stickers]
 

@@ -163,7 +163,7 @@ class _Reading:
             "sentAt": ms_of_seconds(message.get("date")),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
-            # The parts of an album have it in common.
+            # All parts of an album have the same id.
             "groupId": word_of(message.get("media_group_id")),
         }
 

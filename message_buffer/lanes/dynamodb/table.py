@@ -56,7 +56,7 @@ class Window(NamedTuple):
     is_open: bool = False
     """Messages wait, or a batch is being emitted."""
     generation: int = 0
-    """Grows with each delivery."""
+    """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
     changes: int = 0
     """Grows when a stored message is edited or removed, or the Valkey lane takes a batch. A run that finds it changed
     must read the messages again."""
@@ -280,7 +280,7 @@ class MessageTable(Table):
             do, only_if = "SET #held_until = :until", "attribute_exists(#open)"
             return self._update("hold window", key, do, until, only_if=f"{only_if} AND {longer}").done
 
-        # A window may open or close between the two, but hardly twice.
+        # A window may open or close between the two requests, but it is very unlikely to do so twice.
         return any(hold_closed() or hold_open() for _ in range(2))
 
     def end_hold(self, conversation: str, *, now_ms: int) -> bool:

@@ -251,7 +251,7 @@ class Store:
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
-        # A repeat answers the times as strings.
+        # A repeated call gets the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
         return o.Claimed(_or_none(reply.next_due_at_ms), due)
 
@@ -318,7 +318,7 @@ class Store:
         return _told("lease_ms", self.settings.lease_ms)
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
-        """Run a script on a conversation; return the answer as a tuple with the names in the script's header."""
+        """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
         script = self._loaded.get(name) or self._load(name)
         encoded = encode_conversation(conversation)
         if script.takes_conversation:
@@ -327,7 +327,7 @@ class Store:
         return self._call(script, keys, arguments)
 
     def _run_shard(self, name: str, shard: int, **arguments: Argument) -> Any:
-        """Run a script on a shard; return the answer as a tuple with the names in the script's header."""
+        """Run a script on a shard; return the answer as a tuple whose fields the script's header names."""
         script = self._loaded.get(name) or self._load(name)
         return self._call(script, script_keys(script.keys, shard), arguments)
 

@@ -21,7 +21,7 @@ class ConnectionSettings(NamedTuple):
 
 
 class StoreSettings(NamedTuple):
-    """The lane's numbers. A function's environment contains those of the stage's settings that the function needs."""
+    """The lane's numbers. A function's environment contains only the settings that the function needs."""
 
     shards: int
     start_ms: int  # a reserved start that has led to no lease in this time has failed
@@ -50,4 +50,4 @@ class ValkeySettings(NamedTuple):
     iam: IamAccess | None
     store: StoreSettings
     processor_function: str
-    """The function to start where a script reserved a processor's start."""
+    """The function to start when a script has reserved the start of a processor."""
