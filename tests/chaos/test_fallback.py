@@ -19,7 +19,7 @@ from tests.support.local_stage import WINDOW_MS, LocalStage
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("stage"),
     pytest.mark.usefixtures("watchdog", "many_attempts"),
 ]
@@ -28,7 +28,9 @@ TALKS = 20
 PAUSE_SECONDS = 3.0
 BEFORE_SECONDS, OUTAGE_SECONDS, AFTER_SECONDS = 4.0, 20.0, 4.0
 SLOWEST_SECONDS = 3.0
-DRAIN_SECONDS = 60.0
+# A run that the busy emulator ends keeps its lock for half a minute. A trigger that is lost with it is sent again by
+# the sweep, which lets a window be overdue for a minute and comes once a minute.
+DRAIN_SECONDS = 180.0
 QUIET_SECONDS = WINDOW_MS / 1_000 + 3
 ATTEMPTS = "20"
 

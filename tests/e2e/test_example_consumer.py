@@ -21,10 +21,12 @@ from local.stage import ROOT
 from tests.support.judge import Talk
 from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 EXAMPLE = ROOT / "examples" / "consumer"
-WITHIN_SECONDS = 30.0
+# The last poll of an example that was killed may still receive an event. It comes again after 30 s, when the queue no
+# longer hides it.
+WITHIN_SECONDS = 75.0
 
 Json = dict[str, Any]
 
