@@ -93,6 +93,14 @@ class LocalStage:
         host, _, port = address.partition(":")
         return redis.Redis(host=host, port=int(port), decode_responses=True)
 
+    def _insist(self, body: dict[str, Any]) -> None:
+        """Send a message until it is accepted: an ingest that starts beside many others may not have read the rules."""
+        deadline = time.monotonic() + 60
+        while (answer := self.webhooks.post("generic", body)).status != 200:
+            assert answer.status >= 500, f"{answer.status} {answer.body!r}"
+            assert time.monotonic() < deadline, f"never accepted: {answer.body!r}"
+            time.sleep(0.1)
+
     def warm_up(self) -> None:
         """Start some processes of each function, so that tests do not measure the emulator's cold starts."""
         known = len(self.inbox.arrivals)
@@ -101,7 +109,7 @@ class LocalStage:
             bodies = [
                 {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": ""} for name in names
             ]
-            list(pool.map(lambda body: self.webhooks.post("generic", body), bodies))
+            list(pool.map(self._insist, bodies))
         is_warm = self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=60)
         # Batches that are still on their way would be taken for the next test's.
         assert is_warm, "the warm-up's batches did not come out"
