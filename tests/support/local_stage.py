@@ -110,7 +110,8 @@ class LocalStage:
                 {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": ""} for name in names
             ]
             list(pool.map(self._insist, bodies))
-        is_warm = self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=60)
+        # A start that a cold emulator loses is made again by the watchdog, which the schedule invokes once a minute.
+        is_warm = self.inbox.wait_until(lambda arrivals: len(arrivals) >= known + WARM_PROCESSES, timeout_seconds=150)
         # Batches that are still on their way would be taken for the next test's.
         assert is_warm, "the warm-up's batches did not come out"
         if "watchdog" in self.outputs.Functions:
