@@ -143,3 +143,23 @@ class Scene:
 
     def is_empty(self) -> bool:
         return self.engine.keys() == {}
+
+
+CHAT = "default/generic/shop/c1"
+"""The conversation that `message` writes in."""
+
+
+def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
+    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
+
+
+def photo(message_id: str = "m1", text: str = "", **fields: Any) -> Json:
+    return message(message_id, text, type="image", attachments=[{"type": "image", "id": "f"} | fields])
+
+
+def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
+    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
+
+
+def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
+    return [each.get("text", "") for each in scene.buffered(conversation)]

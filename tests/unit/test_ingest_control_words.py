@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -10,11 +9,10 @@ import pytest
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import Engine
-from tests.support.ingest_scene import Json, Scene
+from tests.support.ingest_scene import CHAT, Scene, message, photo, texts, waits_ms
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
-CHAT = "default/generic/shop/c1"
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
 
 
@@ -27,22 +25,6 @@ def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
 def worded(scene: Scene) -> Scene:
     scene.rules.write("stage", WORDS)
     return scene
-
-
-def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
-
-
-def photo(message_id: str = "m1", text: str = "", **fields: Any) -> Json:
-    return message(message_id, text, type="image", attachments=[{"type": "image", "id": "f"} | fields])
-
-
-def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
-    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
-
-
-def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
-    return [each.get("text", "") for each in scene.buffered(conversation)]
 
 
 # -- stop ------------------------------------------------------------------------------------------

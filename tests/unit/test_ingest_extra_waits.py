@@ -1,35 +1,15 @@
 """Messages that wait for a caption, a transcript, or the rest of an album."""
 
-from typing import Any
-
 import pytest
 
 from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import Engine
-from tests.support.ingest_scene import Json, Scene
-
-CHAT = "default/generic/shop/c1"
+from tests.support.ingest_scene import CHAT, Json, Scene, message, photo, texts, waits_ms
 
 
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
-
-
-def photo(message_id: str = "m1", text: str = "", **fields: Any) -> Json:
-    return message(message_id, text, type="image", attachments=[{"type": "image", "id": "f"} | fields])
-
-
-def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
-    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
-
-
-def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
-    return [each.get("text", "") for each in scene.buffered(conversation)]
 
 
 def emit(scene: Scene) -> Taken:

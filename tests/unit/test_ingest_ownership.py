@@ -1,16 +1,12 @@
 """To which tenant, agent and conversation ingest assigns a message."""
 
 import json
-from typing import Any
 
 import pytest
 
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import Json, Scene
-
-CHAT = "default/generic/shop/c1"
-
+from tests.support.ingest_scene import Json, Scene, message, texts, waits_ms
 
 GROUP = "-100"
 
@@ -20,24 +16,12 @@ def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
 
 
-def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
-
-
 def telegram(text: str, *, message_id: int = 1, author: int = 7, edited: bool = False) -> Json:
     told = {
         "message_id": message_id, "from": {"id": author}, "chat": {"id": int(GROUP), "type": "supergroup"},
         "date": 1_700_000_000, "text": text,
     }  # fmt: skip
     return {"update_id": 1, ("edited_message" if edited else "message"): told}
-
-
-def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
-    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
-
-
-def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
-    return [each.get("text", "") for each in scene.buffered(conversation)]
 
 
 def test_an_accounts_tenant_and_agent_are_the_conversations(scene: Scene) -> None:

@@ -7,10 +7,7 @@ import pytest
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
-from tests.support.ingest_scene import Json, Scene
-
-CHAT = "default/generic/shop/c1"
-
+from tests.support.ingest_scene import Json, Scene, message, waits_ms
 
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
 
@@ -24,14 +21,6 @@ def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
 def worded(scene: Scene) -> Scene:
     scene.rules.write("stage", WORDS)
     return scene
-
-
-def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
-
-
-def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
-    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
 
 
 CONVERSATION = "default/generic/shop/c1"

@@ -9,23 +9,13 @@ from lambdas.ingest.platforms import PLATFORMS
 from message_buffer.errors import StoreUnavailable
 from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Json, Scene, gateway
+from tests.support.ingest_scene import SECRET, Json, Scene, gateway, message, waits_ms
 from tests.support.platforms import signed
-
-CHAT = "default/generic/shop/c1"
 
 
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
-
-
-def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
-    return int(answer["conversations"][conversation]["dueAt"]) - scene.engine.clock.now_ms
 
 
 CONVERSATION = "default/generic/shop/c1"
