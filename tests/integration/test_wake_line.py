@@ -10,8 +10,8 @@ import pytest
 
 from message_buffer.lanes.valkey import wake as wake_module
 from message_buffer.lanes.valkey.connection import Client, connect
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings
 from message_buffer.lanes.valkey.wake import Wake
 from tests.support.valkey_server import ValkeyServer
 
@@ -105,6 +105,11 @@ def test_the_time_out_of_the_pop_is_not_the_timer(wake: Wake, admin: Any, monkey
     woken, took_ms = timed(lambda: wake.wait(0.5))
     assert not woken
     assert 499 < took_ms < 900
+    # A busy server ends a pop late, and counts it only then.
+    for _ in range(20):
+        if pops(admin) - before >= 2:
+            break
+        assert not wake.wait(0.5)
     assert pops(admin) - before >= 2, "it was sent again"
     admin.lpush(KEY, 1)
     assert wake.wait(1)
