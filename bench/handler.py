@@ -23,8 +23,8 @@ from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane

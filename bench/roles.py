@@ -18,11 +18,11 @@ from bench.wire import Wire, encode
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
 from message_buffer.lanes.outcomes import Completed, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings, StoreSettings
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings, StoreSettings
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.timing import Timing
 from tests.support.engine import SETTINGS

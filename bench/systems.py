@@ -83,7 +83,7 @@ class System:
         began_ms = (time.time() + START_IN_SECONDS) * 1_000
         with tempfile.TemporaryFile() as lines:
             for each in plan:
-                lines.write(json.dumps(_told(each, began_ms)).encode() + b"\n")
+                lines.write(json.dumps(_require_setting(each, began_ms)).encode() + b"\n")
             lines.seek(0)
             self._sender = self.spawn(self.sender(), stdin=lines)
         return began_ms
@@ -179,7 +179,7 @@ def _role(name: str, **options: Any) -> list[str]:
     return [sys.executable, "-m", "bench.roles", name, json.dumps(options)]
 
 
-def _told(planned: Planned, began_ms: float) -> dict[str, Any]:
+def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
     return {
         "at": began_ms + planned.at_ms,
         "c": planned.conversation,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from lambdas.limits import MIN_MAX_EVENT_BYTES, TOKEN_MARGIN_MS
 from message_buffer.errors import InvalidSettings
-from message_buffer.events.told_by_environment import EmissionSettings
-from message_buffer.lanes.dynamodb.told_by_environment import DynamoDbLaneSettings
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
+from message_buffer.events.from_environment import EmissionSettings
+from message_buffer.lanes.dynamodb.from_environment import DynamoDbLaneSettings
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
 from message_buffer.variables import Variables
 
 LANES = ("valkey", "dynamodb")

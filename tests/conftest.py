@@ -8,7 +8,7 @@ from aws_lambda_powertools.metrics import Metrics
 from fakeredis import FakeServer, FakeStrictRedis
 
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from tests.support.cases import markers, numbered
 from tests.support.engine import Engine, monitored
 from tests.support.local_stage import LocalStage, local_stage

@@ -372,18 +372,20 @@ def _looked_at(template: Template, *, namespace: str) -> Iterator[Told]:
         stats = [each["MetricStat"]["Metric"] for each in alarm["Metrics"] if "MetricStat" in each]
         for metric in stats:
             if metric["Namespace"] == namespace:
-                yield _told(metric["MetricName"], {each["Name"]: each["Value"] for each in metric["Dimensions"]})
+                yield _require_setting(
+                    metric["MetricName"], {each["Name"]: each["Value"] for each in metric["Dimensions"]}
+                )
         yield from _in_queries([each.get("Expression", "") for each in alarm["Metrics"]], namespace)
     for widget in _widgets(template):
         for line in widget["properties"].get("metrics", []):
             if line[0] == namespace:
                 names = [each for each in line[2:] if isinstance(each, str)]
-                yield _told(line[1], dict(zip(names[::2], names[1::2], strict=True)))
+                yield _require_setting(line[1], dict(zip(names[::2], names[1::2], strict=True)))
             elif isinstance(line[0], dict):
                 yield from _in_queries([line[0]["expression"]], namespace)
 
 
-def _told(name: str, dimensions: Mapping[str, str]) -> Told:
+def _require_setting(name: str, dimensions: Mapping[str, str]) -> Told:
     return Told(name, dimensions["service"], frozenset(dimensions))
 
 

@@ -19,11 +19,11 @@ from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings, IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.sign_in import Opener
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings, IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import SIGN_IN_LIFE_MS, SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.rules.layers import Rules

@@ -10,9 +10,9 @@ from typing import Any
 from message_buffer.clock import Clock
 from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate
 from message_buffer.lanes.valkey.connection import Client, Connection
+from message_buffer.lanes.valkey.from_environment import StoreSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.lanes.valkey.told_by_environment import StoreSettings
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 

@@ -37,8 +37,8 @@ from message_buffer.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.scripts import Argument, Script
-from message_buffer.lanes.valkey.told_by_environment import ConnectionSettings
 from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 
 # RedisClusterException does not descend from RedisError.

@@ -8,8 +8,8 @@ from redis.exceptions import ConnectionError as LostConnection
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
+from message_buffer.lanes.valkey.from_environment import IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.lanes.valkey.told_by_environment import IamAccess, ValkeySettings
 from message_buffer.limits import SIGN_IN_TOKEN_REUSE_MS
 
 SignToken = Callable[[IamAccess], str]

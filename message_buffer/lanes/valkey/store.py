@@ -14,6 +14,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidSettings, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.from_environment import NOT_SET, StoreSettings
 from message_buffer.lanes.valkey.keys import (
     batch_prefix,
     encode_conversation,
@@ -22,7 +23,6 @@ from message_buffer.lanes.valkey.keys import (
     shard_of_encoded,
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.lanes.valkey.told_by_environment import NOT_TOLD, StoreSettings
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
@@ -84,7 +84,7 @@ class Store:
         s = self.settings
         reply = self._run(
             "take_batch", conversation=conversation, now_ms=self._clock(), token=token,
-            token_ms=_told("token_ms", s.token_ms), batch_prefix=batch_prefix(conversation),
+            token_ms=_require_setting("token_ms", s.token_ms), batch_prefix=batch_prefix(conversation),
             limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
         match reply.word:
@@ -247,7 +247,7 @@ class Store:
         s = self.settings
         reply = self._run_shard(
             "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit,
-            claim_ms=_told("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
+            claim_ms=_require_setting("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
@@ -315,7 +315,7 @@ class Store:
 
     @property
     def _lease_ms(self) -> int:
-        return _told("lease_ms", self.settings.lease_ms)
+        return _require_setting("lease_ms", self.settings.lease_ms)
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
         """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
@@ -350,8 +350,8 @@ class Store:
             raise ScriptInvariantBroken(f"{script.name} answered a form that its header does not name") from error
 
 
-def _told(name: str, value: int) -> int:
-    if value == NOT_TOLD:
+def _require_setting(name: str, value: int) -> int:
+    if value == NOT_SET:
         raise InvalidSettings(f"{name} is not among this function's settings, so it must not make this call")
     return value
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from message_buffer import limits
 
 # The value of a number that this function does not get. The store refuses a call that needs the number.
-NOT_TOLD = 0
+NOT_SET = 0
 
 
 class ConnectionSettings(NamedTuple):
@@ -25,9 +25,9 @@ class StoreSettings(NamedTuple):
 
     shards: int
     start_ms: int  # a reserved start that has led to no lease in this time has failed
-    lease_ms: int = NOT_TOLD  # a processor that has not renewed its lease for this long is dead
-    claim_ms: int = NOT_TOLD  # from claim to take
-    token_ms: int = NOT_TOLD  # from take to complete; longer than the conversation processor may run
+    lease_ms: int = NOT_SET  # a processor that has not renewed its lease for this long is dead
+    claim_ms: int = NOT_SET  # from claim to take
+    token_ms: int = NOT_SET  # from take to complete; longer than the conversation processor may run
     horizon_ms: int = limits.START_HORIZON_MS
     look_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
