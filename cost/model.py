@@ -13,8 +13,9 @@ from infra.timeouts import WATCHDOG_PASS_SECONDS, ZONES
 # Passes of the watchdog in a month. A rule starts every second pass; a queue delivers the ones in between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS
 QUEUED_PASSES = PASSES / 2
-# A running processor looks for due conversations twice a second, renews its lease three times before the lease would
-# expire, and publishes its metrics every 30 s.
+# These five repeat numbers of the runtime, which this room may not import; a test compares them. A running processor
+# looks for due conversations twice a second, renews its lease three times before the lease would expire, and publishes
+# its metrics every 30 s.
 LOOKS_A_SECOND = 2
 RENEWALS_A_LEASE = 3
 REPORT_SECONDS = 30
