@@ -7,8 +7,8 @@ from cost import dynamodb_lane
 from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
 from cost.lines import Line, billed_seconds, log_lines, total
 from cost.traffic import Traffic, processors
+from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import WATCHDOG_PASS_SECONDS, ZONES
 
 # Passes of the watchdog in a month. A rule starts every second pass; a queue delivers the ones in between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS

@@ -97,7 +97,7 @@ SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # The server ends a blocking pop after this time, which matters only if the client vanished without closing the
 # connection.
 POP_SECONDS = 20
-# The time between two passes of the watchdog. `infra/timeouts.py` schedules them at the same interval.
+# The time between two passes of the watchdog. `infra/limits.py` schedules them at the same interval.
 WATCHDOG_PASS_MS = 30 * SECOND_MS
 # Work that is due later than this from now needs no processor yet, because the watchdog makes three passes before then.
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
