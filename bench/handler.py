@@ -28,7 +28,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
-from tests.support.ingest_scene import SECRET, SECRETS, gateway
+from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, gateway
 from tests.support.platforms import FIXTURES, body_of, content_type, signed
 from tests.support.valkey_server import ValkeyServer
 
@@ -90,6 +90,7 @@ def warm_handler(port: int, commands: Commands) -> Handler:
         bus=FakeBus(),
         telemetry=telemetry,
         book=RuleBook(FakeRules(), {}, telemetry),
+        quota=ACCOUNT_QUOTA,
     )
     ingest_handler._ingest = lambda: ingest  # type: ignore[assignment]
     return ingest_handler.handler

@@ -30,6 +30,10 @@ templates, function by function.
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
 | WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
+| ACCOUNT_MESSAGES_PER_MINUTE | ingest | | the quota of an account for which the rules set none |
+| ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
+| MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
+| MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
 | MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
@@ -148,6 +152,9 @@ def ingest(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        "ACCOUNT_MESSAGES_PER_MINUTE": str(config.quota.account_messages_per_minute),
+        "ACCOUNT_CONVERSATIONS_PER_MINUTE": str(config.quota.account_conversations_per_minute),
+        **_waiting(config),
         **_starting(processor),
         **_windows(windows),
     }
@@ -227,6 +234,15 @@ def _windows(windows: WindowStorage | None) -> Environment:
     return {
         "MESSAGE_TABLE": windows.table.table_name,
         "TRIGGER_QUEUE_URL": windows.triggers.queue_url,
+    }
+
+
+def _waiting(config: StageConfig) -> Environment:
+    if not config.has_valkey_lane:
+        return {}
+    return {
+        "MAX_WAITING_MESSAGES": str(config.limits.max_waiting_messages),
+        "MAX_WAITING_BYTES": str(config.limits.max_waiting_bytes),
     }
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
 from message_buffer.errors import InvalidRules
+from message_buffer.limits import LOOK_EVERY, MAX_QUOTA
 from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
 
 LOCAL = "local"
@@ -139,13 +140,37 @@ class Alarms(Settings):
 
 
 class Limits(Settings):
-    """`limits`: bounds on the emission of a batch."""
+    """`limits`: bounds on the emission of a batch, and on what waits."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """A larger batch goes to the bucket, and the event contains a reference to it."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """After this many failed attempts a batch becomes a dead letter. The pauses between attempts grow to a minute, so
     20 attempts take a quarter of an hour: an outage of the bus should not make dead letters."""
+    max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
+    """With so many messages waiting in a conversation of the Valkey lane, on hold or behind a batch that cannot leave,
+    new ones are answered 503. The number is looked at with every eighth message."""
+    max_waiting_bytes: Annotated[int, Field(ge=4_194_304, le=1_073_741_824)] = 33_554_432
+    """The same, in bytes of messages of more than 4 KiB."""
+
+
+class Quota(Settings):
+    """`quota`: what an account may send in the Valkey lane, unless a rule sets its quota: docs/rules.md. An account
+    may send a minute's worth at once. Above that, webhooks are answered 429."""
+
+    account_messages_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 30_000
+    """At least eight times the conversations, because messages are charged in eights."""
+    account_conversations_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 3_000
+    """The number of buffers that an account may open: each is an event, and the start of a function."""
+
+    @model_validator(mode="after")
+    def _has_room_for_eights(self) -> Quota:
+        if self.account_messages_per_minute < LOOK_EVERY * self.account_conversations_per_minute:
+            raise ValueError(
+                f"account_messages_per_minute must be at least {LOOK_EVERY} times account_conversations_per_minute,"
+                f" because the first message of a buffer is charged as {LOOK_EVERY}"
+            )
+        return self
 
 
 class Timings(Settings):
@@ -307,7 +332,9 @@ class StageConfig(Settings):
     alarms: Alarms = Alarms()
     """The recipients of alarms."""
     limits: Limits = Limits()
-    """Bounds on the emission of a batch."""
+    """Bounds on batches and on what waits."""
+    quota: Quota = Quota()
+    """What an account may send."""
     timings: Timings = Timings()
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}

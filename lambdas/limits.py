@@ -12,6 +12,8 @@ from message_buffer.limits import DAY_MS, MAX_CALL_MS
 MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
 # A 503 asks the platform to wait this long; a lost connection to Valkey is mostly open again by then.
 RETRY_AFTER_SECONDS = 5
+# A 429 asks it to wait until something fits again, but no longer than this: a quota is whole after a minute.
+MAX_RETRY_AFTER_SECONDS = 60
 # A flood of forged signatures makes one instance read the webhook secrets no more often than this.
 MIN_MS_BETWEEN_SECRET_READS = 10_000
 
@@ -19,6 +21,9 @@ MIN_MS_BETWEEN_SECRET_READS = 10_000
 
 # WhatsApp, which sends the largest webhooks, puts at most this many updates into one.
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
+MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
+# Edits, deletions and reactions.
+MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts at most this many files in one message.

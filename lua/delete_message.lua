@@ -14,6 +14,7 @@
 -- ARGV[4]  limit                   int   search at most this many messages, newest first
 -- ARGV[5]  seen_ms                 int   how long an idle conversation is remembered
 -- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
+-- ARGV[7]  max_seen                int   number of message ids that it remembers
 -- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 -- Repeat   ABSENT
 -- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
@@ -21,11 +22,12 @@
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
-local limit, seen_ms, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local limit, seen_ms, max_emitted, max_seen = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 -- include open_buffer: last_at_of, base_of
 -- include changed_buffer: with_base
 -- include find: find, absent
+-- include forget_ids: forget_ids
 
 local position, payload = find(msgs_key)
 if not position then
@@ -44,6 +46,7 @@ else
   if redis.call('HEXISTS', conv_key, 'frozen') == 0 then
     redis.call('ZREM', pending_key, conversation)
     redis.call('ZREM', inflight_key, conversation)
+    forget_ids('+inf')
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)
   end

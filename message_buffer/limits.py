@@ -51,6 +51,8 @@ MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
+# No quota is higher: a script counts in whole microseconds.
+MAX_QUOTA = 10_000_000
 # The rules of one scope, as JSON. An instance reads those of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
 # A write of rules fails only if another operator's write succeeded at the same time. Then it is tried again.
@@ -105,6 +107,15 @@ START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 PROCESSOR_LOOK_MS = 500
 # A script looks for a message to edit or delete among this many waiting messages, the newest first.
 MAX_MESSAGES_SEARCHED = 1_000
+# A longer message id is remembered by its digest. The ids of WhatsApp, Telegram and Twilio are shorter.
+MAX_REMEMBERED_ID_BYTES = 96
+# A conversation remembers this many ids, and those of its waiting messages. Above that it forgets the oldest.
+MAX_IDS_REMEMBERED = 5_000
+# A quota that no rule sets, and the number of waiting messages, are looked at with every eighth message of a buffer,
+# for eight at once: a look takes several commands.
+LOOK_EVERY = 8
+# An instance keeps what it sends to the scripts about this many accounts.
+MAX_CHARGES_KEPT = 1_024
 # A conversation remembers this many batches, to name the one that contains a message that is edited later.
 MAX_BATCHES_REMEMBERED = 100
 

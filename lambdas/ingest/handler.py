@@ -40,6 +40,7 @@ def _ingest() -> Ingest:
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
+        quota=settings.account_quota,
     )
 
 

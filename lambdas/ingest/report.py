@@ -21,6 +21,10 @@ class Done:
     flushed: int = 0
     changed: int = 0
     """Messages that were edited or deleted in their buffer."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Messages that were not buffered, counted by reason."""
+    over_quota: int = 0
+    """Messages that were buffered over a quota, because their platform would not send them again."""
     amended: int = 0
     """Changes that were published, because the message has left or because it was a reaction."""
 
@@ -45,6 +49,14 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.stopped or done.flushed:
         telemetry.count("Stopped", done.stopped)
         telemetry.count("Flushed", done.flushed)
+    if over_quota := done.refused.total() - done.refused["waiting"]:
+        telemetry.count("OverQuota", over_quota)
+    if done.refused["waiting"]:
+        telemetry.count("ConversationsFull", done.refused["waiting"])
+    if done.over_quota:
+        telemetry.count("OverQuotaTaken", done.over_quota)
+    if done.refused or done.over_quota:
+        telemetry.warn("over quota", platform=platform, taken=done.over_quota, **done.refused)
     telemetry.info(
         "buffered",
         platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,

@@ -14,7 +14,7 @@ from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
-from lambdas.ingest.preparation import prepare
+from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report
 from lambdas.ingest.responses import (
     Request,
@@ -23,6 +23,7 @@ from lambdas.ingest.responses import (
     refuse_challenge,
     refuse_for_now,
     refuse_method,
+    refuse_over_quota,
     refuse_platform,
     refuse_signature,
     refuse_size,
@@ -35,6 +36,7 @@ from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, Sto
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -48,6 +50,7 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
+        quota: Quota,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
     ) -> None:
@@ -57,6 +60,7 @@ class Ingest:
         self._changes = Changes(lane, bus)
         self._telemetry = telemetry
         self._book = book
+        self._quota = quota
         self._platforms = platforms
         self._clock = clock
 
@@ -72,11 +76,10 @@ class Ingest:
             self._telemetry.warn("signature refused", platform=platform.name)
             return refuse_signature()
         except (StoreError, SendFailed) as error:
-            self._telemetry.count("Refused")
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
             self._telemetry.warn("refused for now", platform=platform.name, reason=str(error))
-            return refuse_for_now()
+            return self._refuse_for_now()
 
     def _answer(self, platform: Platform, request: Request) -> Response:
         match request.webhook.method, request.route:
@@ -99,21 +102,31 @@ class Ingest:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # Everything is read before anything is stored: a body is refused whole or taken whole.
-            messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
+            messages, changes = prepare(intake, self._book, self._quota, leave_out=platform.leaves_out_what_is_wrong)
+        except TooManyUpdates as error:
+            self._telemetry.count("TooManyUpdates")
+            self._telemetry.warn("too many updates", platform=platform.name, reason=str(error))
+            return refuse(413, str(error))
         except MessageTooLarge as error:
             return refuse(413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return refuse(400, str(error))
         require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
-        self._buffering.buffer_all(messages, done)
+        refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Changes come after all messages, because a body may name a change before the message that it changes.
-        self._changes.apply_all(changes, done)
+        self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
         report(self._telemetry, platform.name, done)
+        if refusals:
+            return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(
             {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
         )
         return Response(200, body, content_type)
+
+    def _refuse_for_now(self) -> Response:
+        self._telemetry.count("Refused")
+        return refuse_for_now()
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
         if len(webhook.body) > MAX_WEBHOOK_BYTES:

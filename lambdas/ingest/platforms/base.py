@@ -140,6 +140,8 @@ class Platform(Protocol):
     leaves_out_what_is_wrong: bool = True
     """Leave out updates that are wrong. Otherwise a platform would send a whole webhook again for days."""
     tells_typing: bool = False
+    comes_again: bool = True
+    """A webhook that is answered 429 is sent again."""
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""

@@ -38,6 +38,7 @@ PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address",
 
 class Twilio(Platform):
     name = "twilio"
+    comes_again = False
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")
