@@ -92,7 +92,8 @@ class _Environment(Variables):
         """
         if self.is_dynamodb_lane():
             return None, self.dynamodb_lane()
-        return self.valkey(**{name: self.whole(variable) for name, variable in bounds.items()}), self.fallback()
+        numbers: dict[str, Any] = {name: self.whole(variable) for name, variable in bounds.items()}
+        return self.valkey(**numbers), self.fallback()
 
     def emission(self) -> EmissionSettings:
         return EmissionSettings(

@@ -14,8 +14,8 @@ from message_buffer.messages.changes import Change, Edited
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
-from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.

@@ -49,6 +49,16 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.stopped or done.flushed:
         telemetry.count("Stopped", done.stopped)
         telemetry.count("Flushed", done.flushed)
+    _report_refusals(telemetry, platform, done)
+    telemetry.info(
+        "buffered",
+        platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
+        amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
+        conversations=list(done.conversations),
+    )  # fmt: skip
+
+
+def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:
     if over_quota := done.refused.total() - done.refused["waiting"]:
         telemetry.count("OverQuota", over_quota)
     if done.refused["waiting"]:
@@ -57,9 +67,3 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.count("OverQuotaTaken", done.over_quota)
     if done.refused or done.over_quota:
         telemetry.warn("over quota", platform=platform, taken=done.over_quota, **done.refused)
-    telemetry.info(
-        "buffered",
-        platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
-        amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
-        conversations=list(done.conversations),
-    )  # fmt: skip

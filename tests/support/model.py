@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from message_buffer.rules.timing import Timing
 
-
 MINUTE_US = 60_000_000
 
 

@@ -24,7 +24,6 @@ from tests.support.engine import payload
 from tests.support.machine.base import RULES, SETTINGS, Base, conversations, pick, seldom, skews
 from tests.support.model import ConversationModel
 
-
 # So many that a burst is over it, or that two conversations are.
 QUOTA = Quota(messages_per_minute=4, conversations_per_minute=2)
 CHARGE = Charge("p/a", QUOTA, "t", Quota(6, 6), is_exact=True)
