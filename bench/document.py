@@ -316,7 +316,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
-    "targets": lambda: targets("live", "handler", "growth"),
+    "targets": lambda: targets("live", "handler", "growth", "fairness"),
     "engine": engine,
     "growth": growth,
     "due_to_event": due_to_event,

@@ -200,7 +200,7 @@ def test_a_script_takes_time_and_payloads_from_outside_and_loops_a_bounded_numbe
 
 
 @every_script
-def test_only_the_memories_of_an_idle_conversation_and_the_quotas_expire(name: str) -> None:
+def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
     for call in Source(name).calls():
         if re.search(r"EXPIRE|SETEX|'P?X'|GETEX", call):
             of_quota = call == "redis.call('PEXPIRE', quota_key, 3600000, 'NX')"
