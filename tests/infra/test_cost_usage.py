@@ -73,7 +73,8 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "OverQuota", "OverQuotaTaken", "ConversationsFull", "TooManyUpdates", "IdsForgotten", "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "OverQuota", "OverQuotaTaken", "ConversationsFull", "TooManyUpdates", "IdsForgotten",
+    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
