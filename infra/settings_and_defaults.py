@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
 from message_buffer.errors import InvalidRules
-from message_buffer.limits import LOOK_EVERY, MAX_QUOTA
+from message_buffer.limits import MAX_QUOTA
 from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
 
 LOCAL = "local"
@@ -159,18 +159,9 @@ class Quota(Settings):
     may send a minute's worth at once. Above that, webhooks are answered 429."""
 
     account_messages_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 30_000
-    """At least eight times the conversations, because messages are charged in eights."""
+    """Beside the first eight messages of each opened buffer, which come with it."""
     account_conversations_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 3_000
     """The number of buffers that an account may open: each is an event, and the start of a function."""
-
-    @model_validator(mode="after")
-    def _has_room_for_eights(self) -> Quota:
-        if self.account_messages_per_minute < LOOK_EVERY * self.account_conversations_per_minute:
-            raise ValueError(
-                f"account_messages_per_minute must be at least {LOOK_EVERY} times account_conversations_per_minute,"
-                f" because the first message of a buffer is charged as {LOOK_EVERY}"
-            )
-        return self
 
 
 class Timings(Settings):

@@ -111,7 +111,7 @@ MAX_MESSAGES_SEARCHED = 1_000
 MAX_REMEMBERED_ID_BYTES = 96
 # A conversation remembers this many ids, and those of its waiting messages. Above that it forgets the oldest.
 MAX_IDS_REMEMBERED = 5_000
-# A quota that no rule sets, and the number of waiting messages, are looked at with every eighth message of a buffer,
+# A quota that no rule sets, and the number of waiting messages, are looked at with messages 1, 9, 17, … of a buffer,
 # for eight at once: a look takes several commands.
 LOOK_EVERY = 8
 # An instance keeps what it sends to the scripts about this many accounts.

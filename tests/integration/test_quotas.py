@@ -145,13 +145,13 @@ def test_a_share_of_less_than_one_message_still_lets_one_through(engine: Engine)
     assert sender.fits(account, 3) == 1
 
 
-def test_the_default_quota_is_charged_by_the_eights_and_never_lets_more_through(engine: Engine, sender: Sender) -> None:
+def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(engine: Engine, sender: Sender) -> None:
     account = Charge("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000))
     fitted = 0
     for _ in range(200):
         fitted += isinstance(sender.send(account), Buffered)
-    assert fitted == 10 * LOOK_EVERY
-    assert sender.fits(account, 5, new_conversations=True) == 0
+    assert fitted == 11 * LOOK_EVERY
+    assert sender.fits(account, 5, new_conversations=True) == 5
 
 
 def test_a_host_whose_clock_is_an_hour_ahead_blocks_nobody(engine: Engine, sender: Sender) -> None:
