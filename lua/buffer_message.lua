@@ -13,7 +13,7 @@
 -- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
 -- ARGV[4]  payload                bytes opaque
 -- ARGV[5]  silence_ms             int
--- ARGV[6]  typing_ms              int   wait this long after a shorter gap; 0 turns it off, otherwise more than silence_ms
+-- ARGV[6]  typing_ms              int   wait this long after a shorter gap; 0 = off, or more than silence_ms
 -- ARGV[7]  max_wait_ms            int
 -- ARGV[8]  max_messages           int
 -- ARGV[9]  min_messages           int

@@ -10,7 +10,7 @@
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  silence_ms             int
--- ARGV[4]  typing_ms              int   wait this long if the buffer's mean gap is shorter; 0 turns it off, otherwise more than silence_ms
+-- ARGV[4]  typing_ms              int   wait this long if the buffer's mean gap is shorter; 0 = off, or more than silence_ms
 -- ARGV[5]  max_wait_ms            int
 -- ARGV[6]  max_messages           int
 -- ARGV[7]  min_messages           int

@@ -57,7 +57,7 @@ def errors_as_ours(doing: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        # Only the code: the service's text may quote what was sent.
+        # Keep only the error's code, because the service's text may quote the request.
         raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
     except BotoCoreError as error:
         raise SendFailed(f"{doing}: {type(error).__name__}") from error

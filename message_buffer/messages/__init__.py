@@ -1,1 +1,1 @@
-"""Messages, the ids of their conversations, and the wire form in which they wait. It may import only `errors`."""
+"""Messages, the ids of their conversations, and the wire form in which messages are stored. It imports no lane."""

@@ -55,13 +55,13 @@ class _Open(BaseModel):
         serialize_by_alias=True,
         # Keeps what people write out of error messages, and so out of logs.
         hide_input_in_errors=True,
-        # A cold start pays only for the models it uses.
+        # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
         defer_build=True,
     )
 
     _known: ClassVar[frozenset[str]] = frozenset()
     _wire_fields: ClassVar[tuple[tuple[str, str, object], ...]] = ()
-    """(Python name, wire name, default)"""
+    """(Python name, wire name, default) of each field."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -101,11 +101,11 @@ class Attachment(_Open):
     name: _Text | None = None
     size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
     pending: Annotated[bool, Field(strict=True)] = False
-    """Part of it, such as a transcript, will follow in an edit of the message."""
+    """True if a part of the attachment, such as a transcript, will follow in an edit of the message."""
 
 
 class Message(_Open):
-    """A message from a platform, normalised."""
+    """A message in the form that is the same for every platform."""
 
     id: _Id
     text: _Text = ""
@@ -143,7 +143,10 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def decode(wire: bytes) -> Message:
-    """Return the message of a wire form: of version 1, or a later one with its shape. Raises MalformedMessage."""
+    """Return the message that a wire form contains. Raises MalformedMessage.
+
+    A later version than 1 is accepted if it has the same shape.
+    """
     fields = decode_fields(wire)
     try:
         return Message.model_validate(fields)

@@ -1,7 +1,8 @@
-"""The DynamoDB lane as ingest and operators see it: the methods of a lane, on the message table.
+"""The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table.
 
-A message waits until the end of the window that its conversation's first message opened, and no longer. The request
-that opens a window sends a trigger, and fails if it cannot. At the trigger the DynamoDB processor empties the window.
+The first message of a conversation opens a window, and later messages wait until that window ends. The request that
+opens a window also sends the window's trigger, and fails if it cannot send it. When the trigger arrives, the DynamoDB
+processor empties the window.
 """
 
 import time
@@ -63,18 +64,18 @@ class DynamoDbLane:
         put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
         if put == "left before":
             return o.Duplicate(None, 0)
-        # If an earlier request stored it, that request may have failed to open the window.
+        # Open the window for a stored duplicate too: the request that stored it may have failed to open one.
         due_at_ms, count = self._wait(conversation, timing, messages=1 if put == "new" else 0)
         return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
-        """Return a message's time of arrival, which grows with each message, so that an instance keeps their order."""
+        """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
         now_ms, last_ms = self._clock(), self._last_arrival_ms
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
     def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int]:
-        """Let stored messages wait in the conversation's window. Return its due time, and the number of messages."""
+        """Add stored messages to the window, opening it if needed. Return its due time and its number of messages."""
         now_ms = self._clock()
         window_ms = min(timing.window_ms, timing.max_wait_ms)
         due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
@@ -151,7 +152,8 @@ class DynamoDbLane:
         until_ms = self._clock() + hold_ms
         if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
             return o.OnHold(self._table.window(conversation).held_until_ms)
-        # The trigger that is on its way will find the window not due, and rest.
+        # When the pending trigger arrives, the DynamoDB processor sees that the window is not due, and hides the
+        # trigger in the queue until the window is due.
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
         return o.OnHold(until_ms)
 
@@ -165,7 +167,7 @@ class DynamoDbLane:
         return outcome(window.due_at_ms if window.is_open else None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """Drop all messages under the window's lock. Raise StoreUnavailable if a processor keeps it locked."""
+        """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner)
         try:
@@ -173,7 +175,7 @@ class DynamoDbLane:
             if cancel_id is not None and name_of(cancel_id) in contents.tombstones:
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
-            # The Valkey lane emits or drops the messages that it has taken, except those that were already frozen here.
+            # The Valkey lane emits or drops the messages that it has taken, except those in this lane's frozen batch.
             theirs = contents.journaled - frozen
             taken = [each.name for each in contents.stored if each.name in theirs]
             dropped = [each.name for each in contents.stored if each.name not in theirs]
@@ -181,7 +183,7 @@ class DynamoDbLane:
             expires_at_ms = self._clock() + REMEMBERED_MS
             self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
             self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            # The mark comes last: a repeat that finds it finds nothing left to drop.
+            # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
             self._table.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
@@ -209,7 +211,7 @@ class DynamoDbLane:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
-        del timing  # a window stays open for as long as it was opened for
+        del timing  # an edit does not change when a window ends
         changed = self._changed(
             conversation, message_id, lambda name: self._table.edit_message(conversation, name, body=payload)
         )
@@ -281,7 +283,7 @@ def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
         return o.Frozen(frozen.batch_id, lane="window")
     went = contents.tombstones.get(name)
     if name in contents.journaled or went == VALKEY_LANE:
-        # The Valkey lane has emitted it, or is about to.
+        # The Valkey lane has emitted the message, or will emit it.
         return o.Absent(known=True, batch_id=None)
     for position, each in enumerate(contents.waiting):
         if each.name == name:

@@ -9,7 +9,7 @@ from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 
 
 class Trigger(NamedTuple):
-    """A trigger that was received. Its receipt hides it in the queue for longer."""
+    """A trigger that was received, and the receipt with which it can be hidden in the queue for longer."""
 
     conversation: str
     receipt: str

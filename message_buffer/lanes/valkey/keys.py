@@ -18,7 +18,7 @@ def shard_of(conversation: str, shards: int) -> int:
 
 
 def shard_of_encoded(conversation: bytes, shards: int) -> int:
-    """Return the number of the shard of a conversation that is encoded already."""
+    """Return the number of the conversation's shard, by the id that `encode_conversation` returned."""
     return crc32(conversation) % shards
 
 

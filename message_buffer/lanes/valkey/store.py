@@ -1,6 +1,6 @@
-"""The store: one typed method per script in lua/, under the script's name.
+"""The store: a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
 
-Every script may be repeated with the same arguments. If an answer is lost, the connection makes the same call again,
+Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again,
 with the time and the call id of the first try.
 """
 
@@ -58,7 +58,7 @@ class Store:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        # The hot path: each argument is named, because merging dictionaries takes longer than the rest of the call.
+        # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -130,7 +130,7 @@ class Store:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Drop the conversation's messages.
 
-        If `cancel_id` names the message that asked for it, repeats of that message drop nothing newer.
+        If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
         """
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(),
@@ -168,7 +168,7 @@ class Store:
                 return o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        """Move an open buffer's timer to where changed rules have it; later messages bring the new rules anyway."""
+        """Compute an open buffer's due time again by changed rules. Later messages bring the new rules themselves."""
         reply = self._run(
             "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **self._start()
         )
@@ -251,7 +251,7 @@ class Store:
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
-        # A repeated call gets the times as strings.
+        # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
         return o.Claimed(_or_none(reply.next_due_at_ms), due)
 
@@ -283,9 +283,9 @@ class Store:
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
-        """Return a page. A buffer that is open from the first page to the last is on one of them, even if it moves.
+        """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.
 
-        A conversation with only a frozen batch is on one of them unless it moves between the calls.
+        A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
         """
         if not _CURSOR.fullmatch(cursor):
             raise InvalidInput(f"a cursor is what the page before gave, not {cursor!r}")
@@ -359,7 +359,7 @@ def _require_setting(name: str, value: int) -> int:
 def _whole(name: str, value: int, low: int, high: int) -> None:
     """Raise InvalidInput unless the value is a whole number in these bounds.
 
-    The scripts keep times in 13 digits: a fraction or one more digit would shift the fields after it.
+    The scripts keep times in 13 digits, so a fraction or another digit would shift the fields that follow.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidInput(f"{name} is a whole number from {low} to {high}, not {value}")
