@@ -1,4 +1,4 @@
-"""Lists the conversations that wait or are on their way: shard by shard, then the open windows of the DynamoDB lane."""
+"""Lists the conversations that have messages: first each shard's, and then those with an open window in DynamoDB."""
 
 import re
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import escape_part
 from message_buffer.messages.wire_form import Json
 
-# The cursor that leads to the open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
+# The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
 WINDOWS = "windows"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 
@@ -21,16 +21,16 @@ class _Page(NamedTuple):
     names: list[str]
     next_cursor: str | None
     more: bool = False
-    """Windows were left out, and no cursor leads to them."""
+    """True if windows were left out. No cursor leads to those."""
 
 
 def list_conversations(
     request: ListConversations, valkey_lane: ValkeyLane | None, dynamodb_lane: DynamoDbLane | None
 ) -> Json:
-    """Return `conversations` with their state, the cursor of the `next` answer or None, and whether there are `more`.
+    """Return `conversations` with their state, the cursor of the `next` call or None, and whether there are `more`.
 
-    The answer may exceed `limit` by the rest of a shard's page, or stay below it if many pages had few matches.
-    Raises InvalidInput if the stage does not have the shard, or if no answer gave the cursor.
+    There may be more than `limit`, because the last page of a shard is returned whole, or fewer, if many pages had few
+    matches. Raises InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
     """
     found: dict[tuple[str, str], Json] = {}
     cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
@@ -91,7 +91,7 @@ def _matches(name: str, request: ListConversations) -> bool:
 
 
 def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
-    """Return what the conversation waits for, or None if its batch has left since the page was read."""
+    """Return the conversation's state, or None if its batch was completed after the page was read."""
     seen = lane.peek_conversation(name)
     if seen.state == "IDLE":
         return None

@@ -252,7 +252,7 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
     [
         ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
         ({"cursor": "windows"}, "cursor: no answer gave 'windows'; leave it out to begin again"),
-        ({"cursor": "0/closed:0"}, "a cursor is what the page before gave, not 'closed:0'"),
+        ({"cursor": "0/closed:0"}, "a cursor must be the next_cursor of an earlier page, not 'closed:0'"),
         ({"cursor": "7/open:0"}, "shard: this stage has the shards 0 to 0, not 7"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
     ],

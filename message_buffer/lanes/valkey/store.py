@@ -288,7 +288,7 @@ class Store:
         A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
         """
         if not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"a cursor is what the page before gave, not {cursor!r}")
+            raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
         _whole("limit", limit, 1, 1000)
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
         listed = [o.Listed(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows]

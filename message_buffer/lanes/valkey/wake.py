@@ -31,7 +31,7 @@ class _Line(Protocol):
 
 
 class Wake:
-    """The sleep of one run of a processor. A run takes at most 15 minutes, so the connection's sign-in never expires."""
+    """The sleep of one run of a processor. A run takes at most 15 minutes, so the connection's sign-in stays valid."""
 
     def __init__(
         self,
