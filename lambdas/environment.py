@@ -66,7 +66,7 @@ class AdminSettings(NamedTuple):
 
 
 class _Environment(Variables):
-    """Reads the environment variables that several functions share, as settings."""
+    """Reads the settings that several functions share."""
 
     def is_dynamodb_lane(self) -> bool:
         lane = self.text("LANE")

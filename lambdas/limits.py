@@ -51,7 +51,7 @@ MAX_PAGES_IN_A_LISTING = 200
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
-# Retiming stops when less time than this is left, because one slow page and the response still need some.
+# Retiming stops when less time than this is left, which one slow page and the response may need.
 MIN_MS_LEFT_TO_RETIME = 10_000
 
 # -- admin: dead letters -------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ MIN_MS_LEFT_TO_RETIME = 10_000
 MAX_DEAD_LETTERS_LISTED = 500
 DEFAULT_DEAD_LETTERS_LISTED = 50
 # The queue hides dead letters that the admin function is reading for this time, which is longer than the function may
-# run. If the function dies, they become visible again after it.
+# run. If the function dies, they become visible again after this time.
 DEAD_LETTER_HIDDEN_SECONDS = 90
 # The conversation processor's default time-out is 20 seconds, and its cold start takes additional time.
 REDRIVE_ANSWER_SECONDS = 30.0
@@ -82,7 +82,8 @@ MAX_RETURN_MS = 5_000
 
 # -- processor: its lease, and Valkey's outages --------------------------------------------------------------
 
-# The processor renews its lease after a third of the lease's length, or after the second number if that is shorter.
+# The processor renews its lease after a third of the lease's length, or after MAX_MS_BETWEEN_LEASE_RENEWALS if that is
+# shorter.
 LEASE_RENEWALS = 3
 MAX_MS_BETWEEN_LEASE_RENEWALS = 5_000
 # A run may last 15 minutes, so it publishes its metrics this often.
@@ -128,8 +129,8 @@ WINDOW_LOCK_MS = 30_000
 # If one heartbeat fails, the next one comes before the lock expires.
 HEARTBEATS_IN_A_LOCK = 3
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / HEARTBEATS_IN_A_LOCK
-# A trigger is hidden at least for the first time. If another run has locked the window, it is hidden at most for the
-# second, because that run usually needs only a moment.
+# The shortest time for which a trigger is hidden, and the longest if another run has locked the window, because that
+# run usually needs only a moment.
 MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again, in all at most this often.

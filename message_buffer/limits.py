@@ -14,7 +14,7 @@ DAY_MS = 24 * HOUR_MS
 
 # A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
 MAX_MESSAGE_BYTES = 64 * 1024
-# The longest ids known are those of e-mail: a header line has at most 998 bytes.
+# The longest ids known are those of e-mail, where a line of a header has at most 998 bytes.
 MAX_MESSAGE_ID_BYTES = 1_024
 # An id has four parts of a few hundred bytes each, with escapes. Many keys in Valkey contain the id.
 MAX_CONVERSATION_ID_BYTES = 1_024
@@ -45,24 +45,24 @@ MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # An adaptive wait is the mean gap between messages plus at most this many deviations.
 MAX_ADAPTIVE_K = 20.0
-# For a tenant's or an agent's name. A longer name could make ids of conversations too long, and no message be buffered.
+# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
 MAX_NAME_CHARACTERS = 128
 MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
-# The rules of one scope, as JSON. An instance reads those of all scopes at once.
+# The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
 # A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
 MAX_RULES_WRITES = 5
-# The pause between an instance's checks whether the rules have changed. The pause grows from the first value to the
-# second while the rules' table cannot be read, because a webhook waits for each check.
+# The pause between an instance's checks whether the rules have changed. While the rules' table cannot be read, the pause
+# grows up to MAX_MS_BETWEEN_RULES_CHECKS, because a webhook waits for each check.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 MAX_MS_BETWEEN_RULES_CHECKS = 30 * SECOND_MS
 
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
-# Short, because the SDK tries to connect to each address of a service in turn, and S3 has eight.
+# This time is short, because the SDK tries to connect to each address of a service in turn, and S3 has eight.
 AWS_CONNECT_SECONDS = 0.4
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
@@ -78,7 +78,7 @@ SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 
-# One call to EventBridge accepts at most this many entries. The limit of bytes is for emulators that need one.
+# One call to EventBridge accepts at most this many entries. Some emulators also limit a call's bytes.
 MAX_ENTRIES_IN_A_CALL = 10
 MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 # The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
@@ -111,9 +111,11 @@ MAX_BATCHES_REMEMBERED = 100
 
 # -- the fallback --------------------------------------------------------------------------------------------
 
-# Retry only if the first try failed within this time: a dropped connection fails fast, a hung server does not.
+# Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
+# try on a hung server fails late, and a retry does not help.
 RETRY_IF_FAILED_WITHIN_MS = 300
-# After a failed call the circuit breaker skips Valkey for this long, and twice as long after each further failure.
+# After a failed call the circuit breaker skips Valkey for this long. Each further failure doubles the pause, up to
+# MAX_BREAKER_PAUSE_MS.
 MIN_BREAKER_PAUSE_MS = 1 * SECOND_MS
 MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
@@ -131,12 +133,12 @@ MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
 # An edit or a deletion that collides with another request is tried once more.
 MAX_CHANGE_TRIES = 2
-# SQS hides a received message for 12 hours at most, counted from its receipt.
+# SQS hides a received message for 12 hours at most, counted from its receipt, so a trigger is hidden for less.
 MAX_TRIGGER_HIDDEN_MS = 11 * HOUR_MS
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
 # index of open windows is split into this many slices.
 INDEX_SLICES = 8
 # The item of a window contains the name of each message of its frozen batch, and an item has at most 400 KB.
 MAX_NAME_BYTES = 256
-# DynamoDB may carry out only some requests of a batch call. The pauses before each repeat of the others.
+# DynamoDB may carry out only some requests of a batch call. The others are repeated after each of these pauses.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)

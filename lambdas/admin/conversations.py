@@ -77,13 +77,13 @@ class Conversations:
         }
 
     def list(self, request: ListConversations) -> Json:
-        """Return a page of the conversations that any lane has messages of, and the cursor of the next page."""
+        """Return a page of the conversations that have messages in any lane, and the cursor of the next page."""
         return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
 
     def show(self, request: ShowConversation) -> Json:
-        """Return the state of a conversation in the first lane.
+        """Return the state of a conversation in the stage's lane.
 
-        If the conversation also waits in the DynamoDB lane, as the fallback, the field `window` has its state there.
+        If the fallback has messages of the conversation too, the field `window` has its state in that lane.
         """
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
@@ -140,7 +140,7 @@ class Conversations:
         """Keep the conversation's messages back, in all lanes. Return the time at which the hold ends."""
         name = _name(request)
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        return {"heldUntil": held[0].held_until_ms}  # as in `show`; the other lane's hold ends a moment later
+        return {"heldUntil": held[0].held_until_ms}  # `show` returns the same; the fallback's hold ends a moment later
 
     def resume(self, request: OfConversation) -> Json:
         """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""

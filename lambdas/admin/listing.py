@@ -1,4 +1,4 @@
-"""Lists the conversations that have messages: first each shard's, and then those with an open window in DynamoDB."""
+"""Lists the conversations that have messages, first shard by shard, and then those with an open window in DynamoDB."""
 
 import re
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Lambda entry of the conversation processor.
 
 The processor invokes it asynchronously with `{"conversation": id, "shard": n}`. The admin function invokes it with
-`{"redrive": <body of a dead letter>}`; this returns `{"redriven": batchId}` or raises an error.
+`{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
 from functools import cache

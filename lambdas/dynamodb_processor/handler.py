@@ -1,8 +1,8 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue invokes it with triggers; this returns those that the queue must deliver again. A rule invokes it every minute
-with `{"sweep": true}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; this returns
-`{"redriven": batchId}` or raises an error.
+The queue invokes it with triggers, and it returns those that the queue must deliver again. A rule invokes it every
+minute with `{"sweep": true}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then
+returns `{"redriven": batchId}` or fails.
 """
 
 from functools import cache

@@ -111,7 +111,7 @@ class DynamoDbProcessor:
             return True
         rest_ms = window.due_at_ms - now_ms
         if window.held_until_ms > max(window.due_at_ms, now_ms):
-            # A request has changed the due time without seeing the hold, so set it to the end of the hold.
+            # A request has changed the due time without seeing the hold. Make the window due at the end of the hold.
             self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
@@ -172,7 +172,7 @@ class DynamoDbProcessor:
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
-        """Return the stored messages, but replace those that the Valkey lane has taken with tombstones instead."""
+        """Return the stored messages that the Valkey lane has not taken. Replace the others with tombstones."""
         theirs = [each.name for each in contents.stored if each.name in contents.journaled]
         for name in theirs:
             self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)

@@ -56,7 +56,7 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """Return a response even after an unforeseen error. An exception would become a 500 without our body."""
+    """Return a response even after an unforeseen error. An exception would become a 500 with the gateway's text."""
     telemetry = _telemetry()
     try:
         response = _ingest().answer(_request(event))

@@ -39,8 +39,8 @@ class PreparedChange(NamedTuple):
     payload: bytes = b""
     """The new wire form, if the message was edited."""
     timing: Timing | None = None
-    """How long the buffer waits after an edit of a message with attachments, which may bring a caption or transcript.
-    Otherwise None."""
+    """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
+    transcript. Otherwise None."""
 
 
 class Prepared(NamedTuple):

@@ -34,7 +34,10 @@ class KeptSecret(Generic[T]):
         self._read_at_ms = 0
 
     def value(self, *, at_most_ms_old: int = SECRET_LIFE_MS) -> T:
-        """Return the secret, and read it again if the copy is older. Raise SendFailed if no read ever succeeded."""
+        """Return the secret, after reading it again if the copy is older than `at_most_ms_old`.
+
+        Raise SendFailed if no read has ever succeeded.
+        """
         if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
             try:
                 self._known = self._parse(self._secrets.read(self._secret_id))

@@ -99,7 +99,7 @@ class Table:
             except self._client.exceptions.TransactionCanceledException as refused:
                 codes = {reason.get("Code") for reason in refused.response.get("CancellationReasons", [])}
                 if "ConditionalCheckFailed" not in codes:
-                    raise  # another request was writing, or the service is busy: the caller may try again
+                    raise  # another request was writing, or the service is busy, so the caller may try again
                 return False
         return True
 

@@ -45,6 +45,6 @@ def _fields(kind: str, message_id: str, author: str | None) -> dict[str, Any]:
 
 
 def _as_on_the_bus(message: Message) -> dict[str, Any]:
-    # JSON has no NaN: it becomes null, as it does in a batch.
+    # JSON has no NaN, so pydantic writes null, as for a batch.
     fields: dict[str, Any] = json.loads(message.model_dump_json(by_alias=True))
     return fields

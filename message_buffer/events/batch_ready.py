@@ -89,7 +89,7 @@ def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
             "platform": platform,
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
-            # The time until the batch was due, not until it was emitted, so every attempt has the same.
+            # The time until the batch was due, not until it was emitted, so it is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
         },
     }
@@ -149,7 +149,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
-            # Dead letters of versions that had only one lane do not name it.
+            # Dead letters from versions with only one lane do not name the lane.
             lane=letter.get("lane", "debounce"),
         )
     except (KeyError, TypeError, ValueError) as error:

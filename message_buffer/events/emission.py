@@ -28,8 +28,8 @@ class Limits(NamedTuple):
 class TimeLeft:
     """The time left until Lambda kills a processor, which must put its batch back before that.
 
-    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds; a third may have to wait for the next
-    attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
+    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds. A third call may have to wait for the
+    next attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
@@ -71,7 +71,7 @@ class Emission:
         self._clock = clock
 
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        """Emit a batch, or dead-letter it. Raise SendFailed if it is to be tried again."""
+        """Emit a batch, or dead-letter it. Raise SendFailed if the caller must try the batch again later."""
         if taken.attempt > self._limits.max_attempts:
             # The run of the last attempt was killed; otherwise that run would have dead-lettered the batch.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
-    After a call that failed, the circuit breaker skips Valkey for a while, so that one webhook waits for it only once.
+    After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
     """
 
     def __init__(

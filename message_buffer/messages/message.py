@@ -12,7 +12,7 @@ from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_li
 
 
 def _mend_text(value: Any) -> Any:
-    """Replace half a surrogate pair with U+FFFD. JSON can contain one, if an emoji was cut in two, but UTF-8 cannot."""
+    """Replace half a surrogate pair with U+FFFD. JSON can contain such a half of an emoji, but UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -53,7 +53,7 @@ class _Open(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        # Keeps what people write out of error messages, and so out of logs.
+        # Keep what people write out of error texts, and so out of logs.
         hide_input_in_errors=True,
         # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
         defer_build=True,
@@ -82,7 +82,7 @@ class _Open(BaseModel):
             raise ValueError("nested too deeply") from error
 
     def _wire(self) -> dict[str, Any]:
-        # Leave out what is empty and equal to its default. A time of 0 differs from its default, and stays.
+        # Leave out fields that are empty and equal to their defaults. A time of 0 differs from its default, so keep it.
         known = {
             wire_name: value
             for name, wire_name, default in self._wire_fields
@@ -92,7 +92,7 @@ class _Open(BaseModel):
 
 
 class Attachment(_Open):
-    """A file that came with the text; its platform stores it."""
+    """A file that came with the message. The platform stores the file."""
 
     type: _Text
     url: _Text | None = None
@@ -133,7 +133,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
     if message.attachments:
         body["attachments"] = [attachment._wire() for attachment in message.attachments]
     try:
-        # This is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
+        # `to_json` is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
         wire = id_line(message.id) + to_json(body, inf_nan_mode="null")
     except ValueError as error:
         raise MalformedMessage("the message holds something that JSON cannot express") from error

@@ -255,7 +255,7 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # For the DynamoDB lane; its window ends at maxWaitMs at the latest.
+    # The length of a window of the DynamoDB lane, but a window is never longer than maxWaitMs.
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()

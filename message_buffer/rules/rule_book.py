@@ -149,7 +149,7 @@ class RuleBook:
     def _current(self) -> _Snapshot:
         with self._checking:
             now_ms = self._clock()
-            # Until the table has been read once, messages are refused, so failures do not lengthen the pause.
+            # Messages are refused until the table has been read once, so do not pause longer after failures until then.
             checks_missed = 0 if self._version is None else self._failures
             pause_ms = min(MIN_MS_BETWEEN_RULES_CHECKS * (checks_missed + 1), MAX_MS_BETWEEN_RULES_CHECKS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:

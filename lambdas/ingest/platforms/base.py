@@ -46,7 +46,8 @@ class Signer(NamedTuple):
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """If the platform-wide secret made the signature, the accounts that have their own secrets; otherwise None."""
+    """Not None if the platform-wide secret made the signature. That secret is valid for every account but these, which
+    have their own secrets."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)

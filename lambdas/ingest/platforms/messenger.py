@@ -96,7 +96,7 @@ class _Event:
 
     def read_postback(self, content: Json) -> Update:
         """Read a button that the author pressed. Its title is the text."""
-        # Older postbacks have no id. The time serves as one, since a person cannot press twice within a millisecond.
+        # Older postbacks have no id. Use the time instead, since a person cannot press twice within a millisecond.
         own_id = content.get("mid") or f"postback:{self._at_ms}"
         fields = {"id": own_id, "text": content.get("title", ""), "type": "interactive"}
         return self._incoming(fields, interactive={**content, "type": "postback"})

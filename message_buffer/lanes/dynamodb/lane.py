@@ -64,7 +64,7 @@ class DynamoDbLane:
         put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
         if put == "left before":
             return o.Duplicate(None, 0)
-        # Open the window for a stored duplicate too: the request that stored it may have failed to open one.
+        # Open the window for a duplicate too, because the request that stored the message may have failed to open one.
         due_at_ms, count = self._wait(conversation, timing, messages=1 if put == "new" else 0)
         return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
 

@@ -54,7 +54,7 @@ class Window(NamedTuple):
     """A conversation's state in this lane, and the lock that the DynamoDB processor needs to empty the window."""
 
     is_open: bool = False
-    """Messages wait, or a batch is being emitted."""
+    """True while messages wait or a batch is being emitted."""
     generation: int = 0
     """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
     changes: int = 0
@@ -254,7 +254,7 @@ class MessageTable(Table):
     def delay(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
         """Make an open window due later.
 
-        Return False if no window is open, if it is due later anyway, or if its batch is frozen.
+        Return False if no window is open, if the window is due later anyway, or if its batch is frozen.
         """
         return self._reschedule(
             conversation, due_at_ms, reason, only_if="#due_at < :due AND attribute_not_exists(#frozen)"
@@ -409,7 +409,7 @@ class MessageTable(Table):
         self._put("journal batch", {**key, "names": names, "expires_at": _seconds(expires_at_ms)})
 
     def fence(self, conversation: str) -> Window:
-        """Stop a processor that has read the conversation from freezing what it read. Return the window."""
+        """Count a change, so that a processor which has read the conversation cannot freeze it. Return the window."""
         key = _key(conversation, WINDOW)
         return _window(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
 

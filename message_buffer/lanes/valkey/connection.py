@@ -74,7 +74,7 @@ class Client(Protocol):
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
     """Return a client. A client of one server connects with its first command. A cluster's client has connected."""
-    # The error shows neither the URL nor the parser's message, because they may hold a password.
+    # The error shows neither the URL nor the parser's message, because both may contain a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
         url = urlsplit(settings.url)
@@ -89,7 +89,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         "socket_connect_timeout": settings.connect_timeout_ms / 1000,
         "socket_timeout": settings.answer_timeout_ms / 1000,
         "protocol": 2,
-        # Only Connection.run repeats a call.
+        # Turn off redis-py's retries, because Connection.run repeats calls.
         "retry": Retry(NoBackoff(), 0),
         # Otherwise redis-py sends its name to the server, which costs two more round trips for each connection.
         "driver_info": None,
@@ -111,10 +111,10 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts, each in one round trip. It sends a script again if the server has forgotten it, and repeats a call
+    """Runs scripts, each in one round trip. Sends a script again if the server has forgotten it, and repeats a call
     after a fault.
 
-    Threads may share a connection, but they wait for each other while it reads a cluster's topology again.
+    Threads may share a connection, but they wait for each other while redis-py reads a cluster's topology again.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Connection:
         # If the first try took longer than this, there is no second try, because the caller can use another lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
-        # Use wall time: the monotonic clock may stop while Lambda suspends the instance, although the sign-in ages.
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
@@ -166,7 +166,7 @@ class Connection:
                 reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
             if isinstance(error, ReadOnlyError):
-                self.close()  # connected to a former primary: the next try resolves the address again
+                self.close()  # this server is no longer the primary, so the next try resolves the address again
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")

@@ -55,7 +55,7 @@ class ValkeyLane:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
-        # Retime only for the last message, because a later one may wait for a transcript of its own.
+        # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
         if timing is not None and isinstance(edited, o.Edited) and edited.behind == 0:
             self.retime_buffer(conversation, timing=timing)
         return edited

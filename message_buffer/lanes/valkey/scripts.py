@@ -1,12 +1,12 @@
-"""Loads the Lua scripts and the contract each one states in its header.
+"""Loads the Lua scripts, and the contract that each script states in its header.
 
-A header names every key, every argument and every form of the answer. The store builds a call from it, by the names of
-the arguments, and reads an answer by the names of its fields. It refuses a call or an answer that does not fit, so
-script and caller cannot drift apart unnoticed.
+A header names every key, every argument and every form of the answer. The store builds a call by the names of the
+arguments, and reads an answer by the names of its fields. The store refuses a call or an answer that does not fit the
+header, so script and caller cannot drift apart unnoticed.
 
-A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for these
-functions of it. The loader puts them there as one line, so the line numbers in the server's error messages are those of
-the script's file.
+A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for only the
+functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
+server's error messages are those of the script's file.
 """
 
 import re
@@ -50,7 +50,7 @@ class Script(NamedTuple):
     takes_conversation: bool
     """The conversation's id is among the arguments, not only in the names of the keys."""
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
-    """Take the arguments out of a mapping, in the header's order."""
+    """A function that takes the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
     """The first word of an answer -> a function that reads the answer into a tuple with the header's names."""
 
@@ -82,7 +82,7 @@ def parse_script(name: str, source: str) -> Script:
         raise InvalidHeader(f"{name}.lua: the header must name KEYS, ARGV and what the script Returns")
     read = _replies(name, re.sub(r"\n-- +", " ", returns[1]))
     body = source.encode()
-    # The protocol identifies a script by its SHA-1, which is no protection here.
+    # The protocol identifies a script by its SHA-1, which protects nothing here.
     sha = sha1(body, usedforsecurity=False).hexdigest()
     return Script(
         name, body, sha, tuple(keys), tuple(args), frozenset(read), "conversation" in args, _picker(args), read
@@ -136,7 +136,7 @@ def _reader(name: str, items: list[str]) -> ReadReply:
 
 @cache
 def _form(fields: tuple[str, ...]) -> ReadReply:
-    """Return a function that makes a tuple with these names; it raises TypeError unless it gets as many values."""
+    """Return a function that makes a tuple with these names. It raises TypeError if the number of values differs."""
     reply: Any = namedtuple("Reply", ["word", *fields])  # type: ignore[misc] # the header has the names
     make: ReadReply = reply._make
     return make
@@ -151,7 +151,7 @@ def _fields(name: str, items: list[str]) -> tuple[str, ...]:
 
 
 def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> str:
-    """Return the script's text with each include in place of the line that names it, line for line."""
+    """Return the script's text with each include, as one line, in place of the line that names it."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
         if _MEANS_INCLUDE.search(line):
@@ -184,7 +184,7 @@ def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
     lines = [line.rstrip() for line in code.split("\n") if line.strip()]
-    # After a joined line, the parenthesis would call that line's value.
+    # Once the lines are joined, the parenthesis would call the value at the end of the line before.
     if any(line.lstrip().startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
     if wanted:

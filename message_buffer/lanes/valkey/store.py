@@ -27,7 +27,7 @@ from message_buffer.limits import DAY_MS
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
-FIRST_PAGE = "open:0"  # of list_conversations
+FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 _CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
 
 
