@@ -18,7 +18,7 @@ if alive and alive > now and redis.call('HGET', processor_key, 'lease_id') ~= le
   return {'LEASED', string.sub(alive, 1, 13) + 1}
 end
 
--- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('DEL', wake_key)
 redis.call('HDEL', processor_key, 'starting_until', 'starting_by')
 redis.call('HSET', processor_key, 'lease_id', lease_id, 'heartbeat_at', now_ms)

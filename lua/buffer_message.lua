@@ -70,7 +70,7 @@ else
     local k, floor_ms, ceiling_ms = string.match(adaptive, '(%S+) (%S+) (%S+)')
     rhythm = call('HMGET', conv_key, 'gap_mean', 'gap_dev')
     local mean, dev = tonumber(rhythm[1]), tonumber(rhythm[2])
-    -- Smooth the gaps as RFC 6298 smooths round-trip times. Ignore longer gaps: they do not belong to one thought.
+    -- Smooth the gaps as RFC 6298 smooths round-trip times. Longer gaps do not belong to one thought.
     if gap_ms and gap_ms <= tonumber(ceiling_ms) then
       dev = mean and 0.75 * dev + 0.25 * math.abs(mean - gap_ms) or gap_ms / 2
       mean = mean and 0.875 * mean + 0.125 * gap_ms or gap_ms

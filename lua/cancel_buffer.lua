@@ -14,7 +14,7 @@
 -- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
 -- Returns  {"CANCELLED", generation, buffered, frozen, leaving} | {"REPEATED", generation}
 -- Repeat   returns REPEATED, however late, and drops nothing
--- Keeps    newer messages. If leaving = 1, a conversation processor may still emit the frozen batch once, but never again
+-- Keeps    a dropped batch is not retried; if leaving = 1, a conversation processor may still emit it once
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

@@ -48,7 +48,7 @@ elseif #found > 0 then
     end
     list[#list + 1], list[#list + 2] = score, conversation
   end
-  -- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', pending_key, unpack(conversations))
   if #later > 0 then redis.call('ZADD', pending_key, unpack(later)) end
   if #claimed > 0 then

@@ -14,7 +14,7 @@ local taken = redis.call('HMGET', taken_key, 'token', 'left_out')
 if taken[1] ~= token then return {'STALE'} end
 if taken[2] then return {'EXCLUDED'} end
 
--- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', taken_key, 'left_out')
 redis.call('HSET', taken_key, 'left_out', left_out)
 return {'EXCLUDED'}

@@ -1,4 +1,4 @@
--- extend_wait: make an open buffer due later, at most at first arrival + max wait, because the author is typing.
+-- extend_wait: make an open buffer due later, up to first arrival + max wait, because the author is typing.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- ARGV[1]  now_ms                 int

@@ -1,4 +1,4 @@
--- find_message: return whether a message waits, is in the frozen batch, or in which batch it may have come out.
+-- find_message: return whether a message waits or is in the frozen batch, and otherwise the batch that may contain it.
 --
 -- KEYS[1]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[2]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first

@@ -14,8 +14,8 @@ local cursor, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
 
 -- include open_buffer: due_at_of, mode_of
 
--- List open buffers first: a buffer remains in `open` while it moves between pending and inflight. Conversations that
--- are only in those two have a frozen batch and no newer messages.
+-- List open buffers first, because a buffer remains in `open` while it moves between pending and inflight.
+-- Conversations that are only in pending or inflight have a frozen batch and no newer messages.
 local source, position = string.match(cursor, '^(%l+):(%d+)$')
 local list_key = ({open = open_key, inflight = inflight_key, pending = pending_key})[source]
 local page = redis.call(source == 'open' and 'HSCAN' or 'ZSCAN', list_key, position, 'COUNT', limit)

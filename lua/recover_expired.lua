@@ -26,16 +26,16 @@ local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'L
 if #expired > 0 then
   local back = {}
   for _, conversation in ipairs(expired) do back[#back + 1], back[#back + 2] = now_ms, conversation end
-  -- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', inflight_key, unpack(expired))
   redis.call('ZADD', pending_key, unpack(back))
 end
 
--- Forget holds that ended over a minute ago. A hold may still last by the clock of a host that lags by a minute.
+-- Forget holds that ended over a minute ago. A more recent hold may not have ended by the clock of a host that lags.
 redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)
 
--- Find the earliest exact due time: later messages may have moved a timer without changing pending. The entries that
--- are not read have higher scores, so they cannot be due earlier than the last one read.
+-- Find the earliest exact due time, because later messages may have moved a timer without changing pending. The entries
+-- that are not read have higher scores, so they cannot be due earlier than the last one read.
 local due_at = math.huge
 local oldest = redis.call('ZRANGE', pending_key, 0, limit, 'WITHSCORES')
 for i = 1, #oldest, 2 do

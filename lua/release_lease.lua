@@ -1,4 +1,4 @@
--- release_lease: end the caller's lease, or refuse that to an idle processor while work is near.
+-- release_lease: end the caller's lease; an idle processor keeps it while work is due soon.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -27,7 +27,7 @@ if owner[1] ~= lease_id then
 end
 if reason == 'idle' and near then return {'PENDING', next_due_at} end
 
--- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', open_key, '')
 redis.call('HDEL', processor_key, 'lease_id', 'heartbeat_at')
 redis.call('DEL', wake_key)

@@ -17,7 +17,7 @@ if redis.call('HGET', processor_key, 'lease_id') ~= lease_id or alive < now then
   return {'LOST'}
 end
 
--- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', processor_key, 'heartbeat_at')
 redis.call('HSET', processor_key, 'heartbeat_at', now_ms)
 local expires_at = now_ms + lease_ms

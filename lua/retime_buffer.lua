@@ -57,7 +57,7 @@ if old_due_at > now_ms then
   if flush_reason ~= '' then due_at, reason = now_ms, flush_reason end
   local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0
   if held_until > now_ms and due_at < held_until then due_at, reason = held_until, 'hold' end
-  -- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
   redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, reason))
   if mode ~= 'f' and due_at < old_due_at then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end

@@ -36,7 +36,7 @@ if not batch_id then
   first_at, last_at, due_at = first_at_of(buffer), last_at_of(buffer), due_at_of(buffer)
   generation, reason = base_of(buffer) + count, reason_of(buffer)
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
-  -- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
   local payloads = redis.call('LRANGE', msgs_key, 0, limit - 1)
   local fit, bytes = 0, 0
@@ -60,7 +60,7 @@ if not batch_id then
 end
 
 if owner ~= token then attempt = attempt + 1 end
--- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
 redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms, conversation)

@@ -55,8 +55,8 @@ MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
 MAX_RULES_BYTES = 64 * 1024
 # A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
 MAX_RULES_WRITES = 5
-# The pause between an instance's checks whether the rules have changed. While the rules' table cannot be read, the pause
-# grows up to MAX_MS_BETWEEN_RULES_CHECKS, because a webhook waits for each check.
+# The pause between an instance's checks whether the rules have changed. While the rules' table cannot be read, the
+# pause grows up to MAX_MS_BETWEEN_RULES_CHECKS, because a webhook waits for each check.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 MAX_MS_BETWEEN_RULES_CHECKS = 30 * SECOND_MS
 
@@ -124,7 +124,7 @@ MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 # A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new one.
 WINDOW_GRACE_MS = MINUTE_MS
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
-# back further, the earlier time was wrong, and messages arrive by the new time.
+# back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
 # A cancel locks the window for this long. While the DynamoDB processor has the lock, which is usually short, the cancel
 # tries again after a pause.

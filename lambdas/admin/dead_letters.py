@@ -63,12 +63,17 @@ class DeadLetters:
             letter = _find(letters, request.batch_id)
             parsed = _parsed(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
-                raise Refused("The dead letter of this batch holds no messages: it cannot be sent again, and stays.")
+                raise Refused(
+                    "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
+                    " letter stays."
+                )
             answer = self._functions.call(
                 self._conversation_processor, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
-                raise Refused(f"The batch was not sent again, and its letter stays in the queue: {_problem(answer)}.")
+                raise Refused(
+                    f"The batch was not sent again, and its dead letter stays in the queue: {_problem(answer)}."
+                )
             self._queue.delete(letter)
             letters.hidden.remove(letter)
         return {"redriven": request.batch_id}

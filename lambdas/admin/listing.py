@@ -43,7 +43,7 @@ def list_conversations(
             lane, kind = valkey_lane, "valkey"
             page = _page_of_shard(valkey_lane, cursor, request, then=WINDOWS if dynamodb_lane else None)
         else:
-            raise InvalidInput(f"cursor: no answer gave {cursor!r}; leave it out to begin again")
+            raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
         next_cursor, more = page.next_cursor, page.more
         for name in page.names:
             if row := _row(lane, kind, name):
@@ -65,7 +65,7 @@ def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) ->
 def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None) -> _Page:
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
-        raise InvalidInput(f"cursor: no answer gave {cursor!r}; leave it out to begin again")
+        raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
     shard, shards = int(given[1]), valkey_lane.store.settings.shards
     if shard >= shards:
         raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")

@@ -202,8 +202,8 @@ def _problem(stored: Stored) -> str | None:
 def _checked_scope(scope: str) -> str:
     if not _SCOPE.fullmatch(scope):
         raise InvalidInput(
-            "A scope reads stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id> or"
-            " account:<platform>/<account>; a / inside a name is written %2F, a % is written %25."
+            "A scope must be stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id> or"
+            " account:<platform>/<account>; inside a name, write %2F for a / and %25 for a %."
         )
     return scope
 

@@ -37,7 +37,7 @@ def _agreement(settings: config.ConversationProcessorSettings, telemetry: Teleme
     if settings.dynamodb_lane is None:
         return None
     return LaneAgreement(
-        # Use short time-outs: the consumer waits for the batch, which can be emitted even if the table fails.
+        # Use short time-outs, because the consumer waits for the batch, which can be emitted even if the table fails.
         MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED),
         TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED),
         telemetry,

@@ -5,7 +5,7 @@
 
 if alive and alive > now then -- `alive` begins with the 13 digits of the lease's last millisecond
   if due_at - string.sub(alive, 14) < 0 then
-    -- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+    -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
     redis.call('DEL', wake_key)
     redis.call('LPUSH', wake_key, 1)
     redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. '0000000000000')

@@ -53,7 +53,7 @@ def _message(payload: bytes) -> Json:
     message = _MESSAGE | decode_fields(payload)
     for name, kind in _REQUIRED.items():
         if type(message[name]) is not kind:
-            raise MalformedMessage(f"the message's {name} is not what it should be")
+            raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
     return message
 
 

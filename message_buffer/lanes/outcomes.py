@@ -252,7 +252,7 @@ class Retimed:
 
 @dataclass(frozen=True, slots=True)
 class Unmoved:
-    """Nothing was changed: the buffer is already due, is due later anyway, or already waits as long as it may."""
+    """Nothing was changed, because the buffer is already due, is due later anyway, or has its latest due time."""
 
     due_at_ms: int
 

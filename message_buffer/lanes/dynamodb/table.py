@@ -293,7 +293,7 @@ class MessageTable(Table):
     def acquire(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
         """Lock a window that is due. Return the window; its `owner` is the caller only if the caller has the lock.
 
-        While a conversation is on hold, lock its window only if that has a frozen batch, which is still emitted.
+        While a conversation is on hold, lock its window only if a batch is frozen, because that is still emitted.
         """
         return self._lock(
             conversation,

@@ -52,7 +52,7 @@ def read_trigger(body: str, receipt: str) -> Trigger:
     except (ValueError, KeyError, TypeError):
         conversation = None
     if not isinstance(conversation, str) or not conversation:
-        raise InvalidInput("a trigger names a conversation, and this one does not")
+        raise InvalidInput("this trigger does not name a conversation")
     return Trigger(conversation, receipt)
 
 

@@ -73,7 +73,7 @@ class Client(Protocol):
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
-    """Return a client. A client of one server connects with its first command. A cluster's client has connected."""
+    """Return a client. One server's client connects with its first command. A cluster's client is already connected."""
     # The error shows neither the URL nor the parser's message, because both may contain a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
@@ -169,7 +169,7 @@ class Connection:
                 self.close()  # this server is no longer the primary, so the next try resolves the address again
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
-            raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
+            raise ScriptInvariantBroken(f"{script.name} returned a word that its header does not name")
         return reply
 
     def _renewed_client(self) -> Client:
@@ -217,7 +217,7 @@ def as_store_error(error: Exception, doing: str) -> StoreError:
             "cache and this user, that the user is in the cache's user group, and that both names are right and in "
             "lower case; or, where the URL has them, that its user and password are right"
         )
-    # Remove the arguments that a server quotes if it does not know a command: they may contain a message or a token.
+    # A server that does not know a command quotes the arguments. Remove them, as they may contain a message or a token.
     text = str(error).partition(", with args beginning with")[0]
     if isinstance(error, OutOfMemoryError) or "OOM " in text:
         return StoreOutOfMemory(

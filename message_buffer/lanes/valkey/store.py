@@ -347,12 +347,12 @@ class Store:
         try:
             return script.read[values[0]](values)
         except (TypeError, ValueError) as error:
-            raise ScriptInvariantBroken(f"{script.name} answered a form that its header does not name") from error
+            raise ScriptInvariantBroken(f"{script.name} returned values that do not fit its header") from error
 
 
 def _require_setting(name: str, value: int) -> int:
     if value == NOT_SET:
-        raise InvalidSettings(f"{name} is not among this function's settings, so it must not make this call")
+        raise InvalidSettings(f"{name} is not among this function's settings, so the function must not make this call")
     return value
 
 
@@ -362,7 +362,7 @@ def _whole(name: str, value: int, low: int, high: int) -> None:
     The scripts keep times in 13 digits, so a fraction or another digit would shift the fields that follow.
     """
     if type(value) is not int or not low <= value <= high:
-        raise InvalidInput(f"{name} is a whole number from {low} to {high}, not {value}")
+        raise InvalidInput(f"{name} must be a whole number from {low} to {high}, not {value}")
 
 
 def encode_message_id(message_id: str) -> bytes:
