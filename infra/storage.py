@@ -206,7 +206,7 @@ class MessageTable(Table):
 
     def grant_store_messages(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` store and change messages and open windows, as ingest does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` record which messages the Valkey lane emits, and look for stored ones."""

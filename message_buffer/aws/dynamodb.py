@@ -76,9 +76,10 @@ class Table:
         found = expressions(values, ConditionExpression=only_if)
         return {"ConditionCheck": {"TableName": self.name, "Key": encode(key), **found}}
 
-    def _delete(self, key: Values) -> dict[str, Any]:
+    def _delete(self, key: Values, *, only_if: str = "") -> dict[str, Any]:
         """Return a deletion as a part of a transaction."""
-        return {"Delete": {"TableName": self.name, "Key": encode(key)}}
+        found = expressions(ConditionExpression=only_if)
+        return {"Delete": {"TableName": self.name, "Key": encode(key), **found}}
 
     def _asked(self, doing: str, call: str, request: dict[str, Any]) -> Updated:
         if "ConditionExpression" in request:

@@ -61,12 +61,19 @@ class DynamoDbLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
+        name, arrived_at_ms = name_of(message_id), self._arrival()
+        put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "left before":
             return o.Duplicate(None, 0)
+        if put == "new":
+            return o.Buffered(*self._wait(conversation, timing, new=name))
         # Open the window for a duplicate too, because the request that stored the message may have failed to open one.
-        due_at_ms, count = self._wait(conversation, timing, messages=1 if put == "new" else 0)
-        return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
+        due_at_ms, count = self._wait(conversation, timing, new=None)
+        # If that request was refused, it may have taken the message back before this request opened the window. It
+        # cannot do that any more, so store the message if it is missing.
+        if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
+            due_at_ms, count = self._wait(conversation, timing, new=name)
+        return o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
         """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
@@ -74,9 +81,12 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int]:
-        """Add stored messages to the window, opening it if needed. Return its due time and its number of messages."""
-        now_ms = self._clock()
+    def _wait(self, conversation: str, timing: Timing, *, new: str | None) -> tuple[int, int]:
+        """Add the message named `new`, if there is one, to the window, and open the window if needed.
+
+        Return the window's due time and its number of messages.
+        """
+        now_ms, messages = self._clock(), 0 if new is None else 1
         window_ms = min(timing.window_ms, timing.max_wait_ms)
         due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
         before = self._table.open_window(
@@ -91,7 +101,7 @@ class DynamoDbLane:
             if before.held_until_ms > due_at_ms:
                 due_at_ms = before.held_until_ms
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
-            self._open(conversation, due_at_ms - now_ms, generation=before.generation + 1)
+            self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
             return due_at_ms, count
         if before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
@@ -100,13 +110,15 @@ class DynamoDbLane:
             return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count
         return before.due_at_ms, count
 
-    def _open(self, conversation: str, delay_ms: int, *, generation: int) -> None:
+    def _open(self, conversation: str, delay_ms: int, *, new: str | None, generation: int) -> None:
         try:
             self._triggers.send(conversation, delay_ms=max(delay_ms, 0))
         except SendFailed:
-            # The request fails, and the platform sends it again. If another request relies on this window already,
-            # the window stays open, and the sweep sends its trigger.
-            self._table.close_unanswered(conversation, generation=generation)
+            # The request fails, and the platform may never send the message again. Remove the message, so that no later
+            # window emits it. If another request has joined this window already, leave the window open; the sweep then
+            # sends its trigger.
+            expires_at_ms = self._clock() + REMEMBERED_MS
+            self._table.take_back(conversation, new, generation=generation, expires_at_ms=expires_at_ms)
             raise
 
     def _hurry(self, conversation: str, now_ms: int, reason: str) -> int | None:

@@ -31,6 +31,8 @@ VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
+HAS_BODY = "attribute_exists(#body)"
+
 T = TypeVar("T")
 
 
@@ -143,7 +145,7 @@ class MessageTable(Table):
 
     def _change_stored(self, doing: str, conversation: str, name: str, *, do: str, values: Values) -> bool:
         """Change a message, and count the change, so that a processor cannot freeze the message as it was before."""
-        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if="attribute_exists(#body)")
+        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if=HAS_BODY)
         window = self._change(
             _key(conversation, WINDOW),
             "ADD #changes :one",
@@ -241,11 +243,24 @@ class MessageTable(Table):
         )
         return _window(updated.item)
 
-    def close_unanswered(self, conversation: str, *, generation: int) -> bool:
-        """Close a window whose trigger could not be sent. Return False if another request has joined it since."""
-        only_if = "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
-        key, do = _key(conversation, WINDOW), "REMOVE #open, #due_at, #reason"
-        return self._update("close window", key, do, {"generation": generation}, only_if=only_if).done
+    def take_back(self, conversation: str, name: str | None, *, generation: int, expires_at_ms: int) -> bool:
+        """Close a window whose trigger could not be sent, and remove the message that opened it.
+
+        Without a name, remove no message. Return False, and change nothing, if another request has joined the window.
+        """
+        window = self._change(
+            _key(conversation, WINDOW),
+            "SET #expires_at = :expires ADD #waiting :less, #changes :one REMOVE #open, #due_at, #reason",
+            {
+                "generation": generation,
+                "expires": _seconds(expires_at_ms),
+                "less": 0 if name is None else -1,
+                "one": 1,
+            },
+            only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
+        )
+        stored = [] if name is None else [self._delete(_key(conversation, MESSAGE + name), only_if=HAS_BODY)]
+        return self._transact("take back message", [window, *stored])
 
     def hasten(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
         """Make an open window due earlier. Return False if the window is not open, or is due by `due_at_ms` anyway."""
