@@ -23,7 +23,7 @@ MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts at most this many files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
-# A longer number cannot be a count of files, and Python refuses to parse a very long one.
+# A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
@@ -70,7 +70,7 @@ MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_
 
 # A thread that starts a conversation processor mostly waits for Lambda's response, so this many threads work at once.
 MAX_STARTS_AT_ONCE = 32
-# Starts that wait for a thread or for Lambda. At this number the processor claims nothing more until some have ended.
+# While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
 # Half of MAX_STARTS_UNDER_WAY, so that the processor can claim more conversations while it is still starting the last
 # ones.

@@ -126,8 +126,8 @@ WINDOW_GRACE_MS = MINUTE_MS
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
-# A cancel locks the window for this long. While the DynamoDB processor has the lock, which is usually short, the cancel
-# tries again after a pause.
+# A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
+# moment, the cancel tries again after a pause.
 CANCEL_LOCK_MS = 10 * SECOND_MS
 MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1

@@ -18,7 +18,7 @@ def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -
     for named in dict.fromkeys(typing):
         conversation, agent = belongs(named, book.owner_of(named.platform, named.account))
         timing = book.for_conversation(conversation, agent).rules.timing
-        # Extend by at least 1 ms, because the store refuses an extension of 0, to which a VIP's rules may lead.
+        # A VIP's wait may be 0, but the store refuses an extension of 0, so extend by at least 1 ms.
         extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
         name = str(conversation)
         outcome = lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)

@@ -12,7 +12,7 @@ from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_li
 
 
 def _mend_text(value: Any) -> Any:
-    """Replace half a surrogate pair with U+FFFD. JSON can contain such a half of an emoji, but UTF-8 cannot."""
+    """Replace half a surrogate pair with U+FFFD. JSON can contain half a pair, but UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()

@@ -44,7 +44,7 @@ from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 
-# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply is among them, because
+# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply counts as one, because
 # every script may be repeated, even if the server has already run it.
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
