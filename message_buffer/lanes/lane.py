@@ -18,7 +18,7 @@ class Lane(Protocol):
     ) -> o.Buffered | o.Duplicate: ...
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """Drop the waiting messages. A second call with the same `cancel_id`, the stop word's message id, drops nothing."""
+        """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""
