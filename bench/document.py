@@ -164,7 +164,7 @@ def ingest() -> str:
         f"{told(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
         for name, each in own.items()
     )
-    return f"{_table(heads, rows)}\nBy one process of its own client: {said}.\n"
+    return f"{_table(heads, rows)}\nOne process of each system's own client adds: {said}.\n"
 
 
 def lateness() -> str:
@@ -208,7 +208,7 @@ def handler() -> str:
         rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
     cold = ", ".join(f"{name} {told(_figure(each), 0)} ms" for name, each in found["cold_start"].items())
     table = _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
-    return f"{table}\nCPU of a cold start, each on top of the one before: {cold}.\n"
+    return f"{table}\nCPU of a cold start, by step: {cold}.\n"
 
 
 def stage() -> str:
@@ -260,8 +260,8 @@ def summary() -> str:
 - A message costs one round trip to Valkey, and {cpu["ours"]:.0f} µs of the server's CPU: {of_one:.0%} of what BullMQ's
   debounce mode takes, which keeps only the last message, and {of_all:.0%} of what it takes to keep them all
   ({CLIENTS} clients, 200 bytes).
-- Where {RATE:,} batches fall due a second, 99 % are on their way within {p99["ours"]:.1f} ms; BullMQ's within
-  {p99["bullmq"]:.0f}, those of a poll within {p99["naive"]:.0f}.
+- At {RATE:,} due batches a second, ours begins to handle 99 % of them within {p99["ours"]:.1f} ms, BullMQ
+    within {p99["bullmq"]:.0f}, a poll within {p99["naive"]:.0f}.
 - Of {checked["messages"]:,} messages with repeats and pauses, {wrong or "none"} were lost, doubled or merged.
 """
 
