@@ -34,7 +34,8 @@ class BufferStack(cdk.Stack):
         valkey: ValkeyAccess | None = None,
         placement: Placement | None = None,
     ) -> None:
-        # The emulator has no TLS, without which the bootstrap's bucket refuses all roles: deploy as the account itself.
+        # The emulator has no TLS, without which the bootstrap's bucket refuses all roles, so deploy with the caller's
+        # own credentials.
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
@@ -114,7 +115,7 @@ class BufferStack(cdk.Stack):
 
     @property
     def emitter(self) -> Function:
-        """Return a function that can emit a dead letter again. Either lane's emitter would do."""
+        """Return a function that can emit a dead letter again, whichever lane wrote it."""
         if self.valkey_lane:
             return self.valkey_lane.conversation_processor
         assert self.dynamodb_lane, "a stage has at least one lane"

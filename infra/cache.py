@@ -11,7 +11,7 @@ from infra.function import keep_identity, removal_policy
 from infra.function_variables import ValkeyAccess
 from infra.settings_and_defaults import StageConfig
 
-# UTC: early morning in Europe, night in America.
+# In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
@@ -90,7 +90,7 @@ class CacheStack(cdk.Stack):
         for construct in (self._user, group, key, self._cache):
             keep_identity(construct, construct.node.id)
         endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
-        # `host:port`; the cache accepts TLS only, and connections from the network only.
+        # The value is `host:port`. The cache accepts only TLS, and only connections from the network.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
         self.access = ValkeyAccess(
             url=f"valkeys://{endpoint}?cluster=true",

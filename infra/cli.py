@@ -1,6 +1,6 @@
 """This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
-`synth`, `diff`, `deploy` and `destroy` first say everything that is missing, as `infra.preflight` finds it.
+Before `synth`, `diff`, `deploy` and `destroy` it runs `infra.preflight`, which lists everything that is missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).parent.parent
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
-# Set for the app, so that it does not look for the same things once more.
+# `main` sets this variable, so that the app does not run preflight a second time.
 LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
 PURPOSES = {"synth": "synth", "synthesize": "synth", "diff": "diff", "deploy": "deploy", "destroy": "destroy"}
 
@@ -28,20 +28,20 @@ def command(*arguments: str) -> list[str]:
 
 
 def app() -> list[str]:
-    """The arguments that name our app, run by this interpreter."""
-    # CDK strips quotes around the first word, which therefore must not be the path.
+    """Return the arguments that let the CLI run our app with this interpreter."""
+    # CDK strips quotes around the first word, so the first word is `exec` instead of the interpreter's path.
     return ["--app", f"exec {shlex.join([sys.executable, str(ROOT / 'app.py')])}"]
 
 
 def environment() -> Mapping[str, str]:
-    """Return the variables by which the CLI and jsii find our Node, and keep their caches inside this folder."""
+    """Return the variables with which the CLI and jsii find our Node, and keep their caches in `CACHES`."""
     return {
         "JSII_NODE": str(ROOT / "infra" / "node.sh"),
         "MESSAGE_BUFFER_NODE": str(node()),
         "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(CACHES / "jsii"),
         "CDK_HOME": str(CACHES / "home" / ".cdk"),
         "CDK_DISABLE_CLI_TELEMETRY": "true",
-        # The CLI is pinned, so a notice about a newer version is useless; that version may not even work.
+        # The CLI is pinned, so a notice about a newer version is useless.
         "CDK_DISABLE_VERSION_CHECK": "true",
     }
 

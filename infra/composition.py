@@ -20,8 +20,8 @@ from infra.settings_and_defaults import StageConfig
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
     """Create all stacks of a stage, and return the buffer stack.
 
-    A stage with the DynamoDB lane alone has neither network nor cache. Nor has the local stage, where Valkey is a
-    process on the same machine.
+    A stage with the DynamoDB lane alone has neither network nor cache. The local stage has none either, because its
+    Valkey is a process on the same machine.
     """
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"

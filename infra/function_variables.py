@@ -1,9 +1,9 @@
-"""The environment variables of every function: who gets them, when, and what they contain.
+"""The environment variables of every function: which functions get each, in which stages, and what it contains.
 
 The functions are named by their roles; *callers of Valkey* are ingest, admin, processor, conversation_processor and
-watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
-(`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or in stages with the DynamoDB
-lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
+watchdog. If the third column is empty, every stage has the variable. Otherwise it says which stages have it: those with
+the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or those with the
+DynamoDB lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
 templates, function by function.
 
 | variable | functions | in stages with | contains |
@@ -62,7 +62,7 @@ from infra.limits import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_S
 from infra.settings_and_defaults import Responder, StageConfig
 
 if TYPE_CHECKING:
-    # Storage is made of constructs, which import this module.
+    # Only for types: `infra.storage` imports `infra.function`, which imports this module.
     from infra.storage import EventDestinations, WindowStorage
 
 Environment = Mapping[str, str]
@@ -70,7 +70,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True)
 class ValkeyAccess:
-    """How a function reaches Valkey. Without an IAM user the URL contains user and password, if there are any."""
+    """How a function reaches Valkey. Without an IAM user, the URL contains the user and password, if Valkey has any."""
 
     url: str
     iam_user: str | None = None

@@ -1,4 +1,4 @@
-"""Grants every function what it may do. No permission is granted anywhere else.
+"""Grants the functions all of their permissions. No other module grants any.
 
 The `grant_…` methods of a resource's construct name the actions; this module says which function gets which of them.
 """

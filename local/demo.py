@@ -36,7 +36,8 @@ class Sent:
 
 
 def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
-    """Return whether exactly one event came with the five messages in order, and, if `reply`, exactly one reply."""
+    """Return whether exactly one event had the five messages in order, and, if `reply`, whether exactly one reply
+    came."""
     with (
         _started(stage, overrides) as outputs,
         collect(outputs) as inbox,
@@ -83,7 +84,8 @@ def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
 
 @contextmanager
 def _started(stage: Stage, overrides: Mapping[str, Any]) -> Iterator[Outputs]:
-    """Yield the outputs of the running stage; without one, start one with these overrides and stop it at the end."""
+    """Yield the outputs of the running stage. If no stage is up, start one with these overrides, and stop it at the
+    end."""
     with ExitStack() as afterwards:
         try:
             outputs = stage.outputs()
@@ -162,7 +164,7 @@ def _problem(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> str | None:
 
 
 class View:
-    """Prints lines; on a terminal, it shows a bar below them that shrinks until the batch is due."""
+    """Prints lines. On a terminal it also shows a bar below them, which shrinks until the batch is due."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -173,7 +175,7 @@ class View:
         self._stream.flush()
 
     def wait_for(self, due_at_ms: int, *, until: Callable[[], bool], at_most_seconds: float) -> None:
-        """Show the time left to the due time, until `until` returns True or `at_most_seconds` are over."""
+        """Show the time left until the batch is due. Return when `until` returns True or `at_most_seconds` are over."""
         deadline = time.monotonic() + at_most_seconds
         whole_ms = max(1.0, due_at_ms - time.time() * 1_000)
         while not until() and (left := deadline - time.monotonic()) > 0:

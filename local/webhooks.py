@@ -46,7 +46,7 @@ class Webhooks:
 
     def __init__(self, outputs: Outputs, *, connections: int = 50) -> None:
         self._outputs = outputs
-        # No retries: a test that plays a platform decides itself whether it sends again after a lost answer.
+        # Do not retry, because a test that plays a platform decides itself whether to send again after a lost response.
         self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=MAX_WEBHOOK_ANSWER_SECONDS)
 
     def post(
@@ -102,7 +102,7 @@ def _encoded(platform: str, body: object) -> tuple[bytes, str]:
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """Sign a form as Twilio does; `url` is as ingest sees it, without the emulator's own path."""
+    """Sign a form as Twilio does. `url` is the URL that ingest sees, without the emulator's path."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()
@@ -123,7 +123,7 @@ def whatsapp_status(message_id: str, *, recipient: str, status: str = "delivered
 
 
 def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: str = "106540352242922") -> Json:
-    """Return the body of a Cloud API webhook with one change."""
+    """Return the body of a webhook of WhatsApp's Cloud API, with one entry."""
     value: Json = {
         "messaging_product": "whatsapp",
         "metadata": {"display_phone_number": "15550783881", "phone_number_id": phone_number_id},
@@ -139,14 +139,15 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
 
 
 def meta(platform: str, *events: Json, account: str, user: str) -> Json:
-    """Return the body of a Messenger or Instagram webhook; `events` are merged with sender and recipient."""
+    """Return the body of a Messenger or Instagram webhook with these events, to which sender and recipient are
+    added."""
     common = {"sender": {"id": user}, "recipient": {"id": account}, "timestamp": int(time.time() * 1_000)}
     entry = {"id": account, "time": int(time.time() * 1_000), "messaging": [common | event for event in events]}
     return {"object": "page" if platform == "messenger" else platform, "entry": [entry]}
 
 
 def twilio_message(message_sid: str, text: str, *, sender: str, to: str = "+15558675310") -> dict[str, str]:
-    """Return the fields of Twilio's form; for WhatsApp both numbers begin with `whatsapp:`."""
+    """Return the fields of Twilio's form. For WhatsApp, pass both numbers with the prefix `whatsapp:`."""
     return {"MessageSid": message_sid, "From": sender, "To": to, "Body": text, "NumMedia": "0", "SmsStatus": "received"}
 
 

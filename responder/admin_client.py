@@ -1,4 +1,4 @@
-"""The message buffer as its consumers may ask it: through the admin function."""
+"""The message buffer as its consumers see it: they may ask the admin function."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -31,9 +31,9 @@ class ResponderOptions(NamedTuple):
     max_attempts: int
     outbox_days: int
     lock_ms: int
-    """A run owns its conversation for this long. It is longer than the function's time-out."""
+    """How long a run owns its conversation. This is longer than the function's time-out."""
     hidden_seconds: int
-    """A delivery is hidden for this long at a time. After a crash it comes back when that is over."""
+    """How long each call hides a delivery. After a crash the queue delivers it again when this time is over."""
 
 
 class ResponderSettings(NamedTuple):
@@ -48,7 +48,7 @@ class ResponderSettings(NamedTuple):
 
 
 def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:
-    """Return the settings. Raises InvalidSettings if a variable is missing, or has a value that it cannot have."""
+    """Return the settings. Raise InvalidSettings if a variable is missing or has an invalid value."""
     env = Variables(os.environ if environ is None else environ)
     try:
         options = ResponderOptions(**env.object("RESPONDER"))

@@ -1,7 +1,7 @@
 """Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
 
-While the responder works on a delivery, it keeps hiding it for short periods. So if the function is killed, the
-delivery comes back soon, however long the queue's own time-out is.
+While the responder works on a delivery, it hides it for one short period after another. So if the function is killed,
+the queue delivers the batch again soon, however long the queue's own visibility time-out is.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
 
 
 class _Components(NamedTuple):
-    """The objects that live as long as the instance of the function."""
+    """The objects that each instance of the function makes once and keeps."""
 
     responder: Responder
     commands: OperatorCommands
@@ -129,6 +129,7 @@ def _is_finished(record: Json, components: _Components, context: Any) -> bool:
             hide(seconds=later.seconds)
         return later is None
     except SendFailed as error:
-        # The delivery comes back even if its batch was answered. The outbox shows the next run how far this one came.
+        # The queue may deliver the batch again although it was answered. The outbox then shows the next run what was
+        # sent.
         components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

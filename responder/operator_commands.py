@@ -1,6 +1,6 @@
 """Operators' commands: hand a conversation to a person, hand it back, show its history.
 
-`bufferctl` invokes the function with them; IAM decides who may. They never come from the queue.
+`bufferctl` invokes the function with these commands; IAM decides who may do so. The queue never delivers them.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,8 @@ class OperatorCommands:
         self._clock = clock
 
     def run(self, event: Json) -> Json:
-        """Return what the admin function would: `{"ok": true, "result"}` or `{"ok": false, "error"}`."""
+        """Run the command. Return its outcome like the admin function: `{"ok": true, "result"}` or `{"ok": false,
+        "error"}`."""
         commands: dict[str, Callable[[str, Json], Json]] = {
             "handoff": self.hand_off,
             "handback": self.hand_back,
@@ -51,7 +52,8 @@ class OperatorCommands:
         if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
             raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
         now_ms = self._clock()
-        # The table first: if the buffer then cannot be held, the batches that it emits are withheld.
+        # Write to the table first: if the buffer then cannot be held, the responder withholds the batches that it
+        # emits.
         self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
         self._buffer.hold(conversation, for_ms)
         return {"handedOffUntil": now_ms + for_ms}

@@ -1,4 +1,4 @@
-"""A batch while this run owns its conversation, and the writes that only the owner may make."""
+"""A batch whose conversation this run owns, and the writes that only the owner may make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,8 @@ class OwnedBatch:
 
     @property
     def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this reply also answers; once it is planned, those that were in the prompt."""
+        """Return the parked batches that this reply also answers. Once the reply is planned, these are the batches that
+        were in the prompt."""
         if self.outbox is None:
             return self.earlier
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
@@ -56,7 +57,8 @@ class OwnedBatch:
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
     def question(self, now_ms: int) -> list[Turn]:
-        """Return what the reply answers: the parked batches, each with the parts sent to it, and then this batch."""
+        """Return the turns that the reply answers: each parked batch with the parts that were sent to answer it, then
+        this batch."""
         turns: list[Turn] = []
         for each in self.also_answers:
             turns.append(Turn(USER, each.text, now_ms, each.batch_id))
@@ -83,9 +85,9 @@ class OwnedBatch:
             raise LockLost("another run has changed the state of the part")
 
     def park(self, sent_text: str) -> None:
-        """Let the batch wait for the next one.
+        """Park the batch, so that it waits for the next batch.
 
-        Its outbox stays: it is sent if no newer batch has been answered by then.
+        The outbox keeps its planned parts, which are sent if no newer batch has been answered when the wait ends.
         """
         text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)

@@ -41,7 +41,7 @@ class Withholding:
         }
 
     def reason_for(self, owned: OwnedBatch) -> str | None:
-        """Return why the settings do not let the batch be answered, or None if they do."""
+        """Return the reason why the settings forbid to answer the batch, or None if they allow it."""
         settings, platform = owned.settings, owned.batch.conversation.platform
         if owned.record.hand_off_until_ms > self._clock():
             return HANDED_TO_HUMAN
@@ -57,7 +57,7 @@ class Withholding:
         """
         outcome, batch = self._outcomes[reason], owned.batch
         if owned.outbox:
-            # An earlier run has begun to answer.
+            # An earlier run planned a reply, and may have ended while it was sending a part.
             self._sender.give_up_interrupted(owned)
             self._table.clear_answered_by(owned.conversation, batch.batch_id)
         now_ms = self._clock()

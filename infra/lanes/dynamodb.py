@@ -47,8 +47,8 @@ class DynamoDbLane:
             memory_mb=config.memory.dynamodb_processor,
             timeout=TIMEOUT,
             environment=environment.dynamodb_processor(config=config, windows=self.windows, destinations=destinations),
-            # Messages that arrive during a window go to the next one, so a lively conversation is an endless chain of
-            # triggers.
+            # Messages that arrive while the processor empties a window are stored in the next window, so a lively
+            # conversation is an endless chain of triggers.
             in_a_loop=True,
         )
         self._invoke_processor(scope)
@@ -59,7 +59,8 @@ class DynamoDbLane:
         self.windows.triggers.grant_send(grantee)
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` record what the Valkey lane emits, and end windows that wait for it."""
+        """Let `grantee` record which messages the Valkey lane emits, and end windows that must be emitted before its
+        batch."""
         self.windows.table.grant_write_journal(grantee)
         self.windows.triggers.grant_send(grantee)
 
