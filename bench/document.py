@@ -261,7 +261,7 @@ def summary() -> str:
   debounce mode takes, which keeps only the last message, and {of_all:.0%} of what it takes to keep them all
   ({CLIENTS} clients, 200 bytes).
 - At {RATE:,} due batches a second, ours begins to handle 99 % of them within {p99["ours"]:.1f} ms, BullMQ
-    within {p99["bullmq"]:.0f}, a poll within {p99["naive"]:.0f}.
+  within {p99["bullmq"]:.0f}, a poll within {p99["naive"]:.0f}.
 - Of {checked["messages"]:,} messages with repeats and pauses, {wrong or "none"} were lost, doubled or merged.
 """
 

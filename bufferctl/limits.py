@@ -1,6 +1,6 @@
 """The numbers of the command line that only developers change."""
 
-# -- what the functions refuse above -------------------------------------------------------------------
+# -- above these the functions refuse ------------------------------------------------------------------
 
 MAX_HOLD_HOURS = 24
 MAX_LISTED_LETTERS = 500
@@ -18,7 +18,7 @@ MAX_EMULATOR_CONNECTIONS = 50
 
 LONG_POLL_SECONDS = 1
 SHORT_POLL_SECONDS = 0.1
-# The most that one call to SQS returns.
+# One call to SQS returns at most this many messages.
 MAX_EVENTS_IN_A_POLL = 10
 
 # -- defaults of options -------------------------------------------------------------------------------

@@ -117,8 +117,7 @@ class Function(lambda_.Function):
             security_groups=[placement.security_group] if placement else None,
         )
         self.entrance = _entrance(self, warmth)
-        """The API invokes this: the alias of the version with SnapStart or provisioned instances, otherwise the
-        function."""
+        """The API invokes this: the alias of the version with SnapStart or provisioned instances, or the function."""
         self._suppress_findings(traced=config.tracing)
         if _uses_snap_start(warmth):
             cdk.Annotations.of(self).acknowledge_warning(

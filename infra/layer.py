@@ -79,8 +79,7 @@ def link_to(layer: Path) -> Path:
 
 @cache
 def lambda_interpreter() -> str | None:
-    """Return a Python that writes byte code for Lambda: this interpreter, or `python3.13` on the PATH. None if neither
-    fits."""
+    """Return a Python that writes byte code for Lambda: this one, or `python3.13` on the PATH, or None."""
     wanted = f"python{LAMBDA_PYTHON}"
     if wanted == f"python{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable

@@ -64,8 +64,7 @@ class Account(NamedTuple):
 
 
 class Missing(Exception):
-    """Raised if a requirement is not met, so that others cannot be checked. The exception's text says how to meet
-    it."""
+    """Raised if an unmet requirement prevents the other checks. The exception's text says how to meet it."""
 
 
 def problems_here(purpose: Purpose) -> Iterator[str]:

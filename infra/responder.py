@@ -128,8 +128,7 @@ class ResponderStack(cdk.Stack):
 
 
 def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
-    """Return the ARNs to allow: that of a model in this region, or those of an inference profile and of its model in
-    any region."""
+    """Return the ARNs to allow: a model in this region, or an inference profile and its model in all regions."""
     if model.startswith("arn:"):
         name = model.partition(":inference-profile/")[2]
         return [model, *(_model_arns(stack, name)[1:] if name else [])]

@@ -220,8 +220,7 @@ class Responder(Settings):
     assistant: Literal["echo", "bedrock", "openai"] = "echo"
     """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's."""
     model: str = ""
-    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`. A tenant's
-    settings may name another model."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     """The system prompt."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
@@ -233,8 +232,7 @@ class Responder(Settings):
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the responder sends to the assistant."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """What happens to a reply if the customer writes again before it is sent; docs/responder.md explains the
-    policies."""
+    """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
     """How long a batch whose reply the gate has stopped waits for the customer's next batch."""
     channel: Literal["platform", "fake"] = "platform"
@@ -286,8 +284,7 @@ class StageConfig(Settings):
     fallback: bool = True
     """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """The number of shards into which conversations are divided; each has a processor. Change it only when no message
-    waits."""
+    """How many shards conversations are divided into, each with a processor. Change it only when no message waits."""
     log_level: LogLevel = "INFO"
     """The least severe log lines that the functions write."""
     log_retention: LogRetention = "two_weeks"

@@ -64,8 +64,7 @@ def _parse() -> argparse.Namespace:
     up.add_argument(
         "--overrides", type=_json_object, default={}, help="settings as JSON, which replace those of cdk.json"
     )
-    up.add_argument("--lane", choices=LANES, help="the stage's lane; default: the running stage's, or `lane` in
-    cdk.json")
+    up.add_argument("--lane", choices=LANES, help="default: the running stage's lane, or `lane` in cdk.json")
     up.add_argument("--yes", action="store_true", help="do not ask before replacing a stage of the other lane")
     commands.add_parser("down", help="stop everything that `up` started")
     commands.add_parser("status", help="say whether the stage is up, and at which URL")

@@ -36,8 +36,7 @@ class Sent:
 
 
 def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
-    """Return whether exactly one event had the five messages in order, and, if `reply`, whether exactly one reply
-    came."""
+    """Return whether exactly one event had the five messages in order, and, if `reply`, one reply came."""
     with (
         _started(stage, overrides) as outputs,
         collect(outputs) as inbox,
@@ -84,8 +83,7 @@ def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
 
 @contextmanager
 def _started(stage: Stage, overrides: Mapping[str, Any]) -> Iterator[Outputs]:
-    """Yield the outputs of the running stage. If no stage is up, start one with these overrides, and stop it at the
-    end."""
+    """Yield the outputs of the running stage. If none is up, start one with these overrides, and stop it at the end."""
     with ExitStack() as afterwards:
         try:
             outputs = stage.outputs()

@@ -94,8 +94,7 @@ def read_back(
     valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
-    """Make the settings that the emulator's CloudFormation ignores, write the webhook secrets, and return the
-    outputs."""
+    """Set what the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs."""
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)

@@ -21,8 +21,7 @@ ACCOUNT = "000000000000"
 
 
 def ensure_installed(folder: Path) -> Path:
-    """Return the interpreter of the emulator's environment. Rebuild the environment if its requirements or Python
-    changed."""
+    """Return the interpreter of the emulator's environment, which is rebuilt if its requirements or Python changed."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()

@@ -16,8 +16,7 @@ PROGRAM = "valkey-server"
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server and give it every slot. In the folder of an earlier server, it keeps that server's data and
-    slots."""
+    """Start the server and give it every slot. In an earlier server's folder, it keeps that server's data and slots."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,

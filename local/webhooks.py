@@ -139,8 +139,7 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
 
 
 def meta(platform: str, *events: Json, account: str, user: str) -> Json:
-    """Return the body of a Messenger or Instagram webhook with these events, to which sender and recipient are
-    added."""
+    """Return the body of a Messenger or Instagram webhook: these events, with sender and recipient added."""
     common = {"sender": {"id": user}, "recipient": {"id": account}, "timestamp": int(time.time() * 1_000)}
     entry = {"id": account, "time": int(time.time() * 1_000), "messaging": [common | event for event in events]}
     return {"object": "page" if platform == "messenger" else platform, "entry": [entry]}

@@ -45,8 +45,7 @@ class Gate:
         return self._policy == QUEUE
 
     def is_closed(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> bool:
-        """Return whether the policy forbids to send now, because the customer has written messages that no batch
-        contains yet.
+        """Return whether the reply must not be sent now, because the customer has written messages after the batch.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
         a later batch.

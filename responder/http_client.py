@@ -69,8 +69,7 @@ class Http:
         return self.post(url, body, headers={"Content-Type": "application/json", **headers}, seconds=seconds)
 
     def _read(self, answer: Any, deadline: float) -> bytes:
-        """Return the whole body, in chunks with a deadline, because the socket's time-out bounds only the pause between
-        two chunks."""
+        """Return the whole body. It has a deadline, because the socket's time-out bounds only pauses between chunks."""
         content = b""
         try:
             for chunk in answer.stream(MAX_HTTP_CHUNK_BYTES):

@@ -26,8 +26,7 @@ class OperatorCommands:
         self._clock = clock
 
     def run(self, event: Json) -> Json:
-        """Run the command. Return its outcome like the admin function: `{"ok": true, "result"}` or `{"ok": false,
-        "error"}`."""
+        """Run the command. Return `{"ok": true, "result"}` or `{"ok": false, "error"}`, as the admin function does."""
         commands: dict[str, Callable[[str, Json], Json]] = {
             "handoff": self.hand_off,
             "handback": self.hand_back,

@@ -44,8 +44,7 @@ class OwnedBatch:
 
     @property
     def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this reply also answers. Once the reply is planned, these are the batches that
-        were in the prompt."""
+        """Return the parked batches that this reply also answers: if it is planned, those in its prompt."""
         if self.outbox is None:
             return self.earlier
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
@@ -57,8 +56,7 @@ class OwnedBatch:
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
     def question(self, now_ms: int) -> list[Turn]:
-        """Return the turns that the reply answers: each parked batch with the parts that were sent to answer it, then
-        this batch."""
+        """Return the turns to answer: each parked batch, with the parts already sent to answer it, then this batch."""
         turns: list[Turn] = []
         for each in self.also_answers:
             turns.append(Turn(USER, each.text, now_ms, each.batch_id))

@@ -69,8 +69,7 @@ class Responder:
             return self._own_and_answer(batch, delivery)
         except MessageBufferError as error:
             return self._after_failure(error, batch, delivery)
-        except Exception as error:  # noqa: BLE001 - after any bug the delivery is retried, and becomes a dead letter in
-        the end
+        except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
             self._telemetry.crash("responder failed", error, batch=batch.batch_id if batch else None)
             return self._after_failure(Busy(f"unexpected error: {type(error).__name__}"), batch, delivery)
 

@@ -59,8 +59,7 @@ class DynamoDbLane:
         self.windows.triggers.grant_send(grantee)
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` record which messages the Valkey lane emits, and end windows that must be emitted before its
-        batch."""
+        """Let `grantee` record which messages the Valkey lane emits, and hasten windows of the same conversations."""
         self.windows.table.grant_write_journal(grantee)
         self.windows.triggers.grant_send(grantee)
 

@@ -1,5 +1,4 @@
-"""The interface of all assistants. An assistant makes one attempt. After Busy or Unconfirmed the responder tries
-later."""
+"""The interface of all assistants. Each makes one attempt; after Busy or Unconfirmed the responder tries later."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
