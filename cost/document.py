@@ -220,7 +220,8 @@ def _break_even_gb(config: StageConfig) -> float:
 
 
 def _lane_until(config: StageConfig) -> float:
-    """Return the messages a day, to two digits, up to which the DynamoDB lane is cheaper than one NAT gateway's stage."""
+    """Return, to two digits, up to how many messages a day the DynamoDB lane is cheaper than one NAT gateway's
+    stage."""
     low, high = 1.0, float(VOLUMES[-1])
     one_nat = with_egress(config, "1 NAT gateway")
     while high - low > 1:

@@ -57,7 +57,7 @@ def purpose(arguments: Sequence[str]) -> str | None:
 
 
 def stage(arguments: Sequence[str]) -> str:
-    """Return the stage that `-c stage=` names among these arguments of `cdk`, or the one of cdk.json."""
+    """Return the stage that `-c stage=` names among these arguments of `cdk`, or the default stage of cdk.json."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--context", action="append", default=[])
     given = dict(pair.partition("=")[::2] for pair in parser.parse_known_args(list(arguments))[0].context)

@@ -85,5 +85,5 @@ def _local_valkey(config: StageConfig) -> ValkeyAccess | None:
 
 
 def enforce_cdk_nag(app: cdk.App) -> None:
-    """Let synthesis fail if AWS's rules (cdk-nag) have a finding that no construct suppresses for a reason."""
+    """Let synthesis fail if cdk-nag, which checks AWS's rules, has a finding that no construct suppresses."""
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))

@@ -178,7 +178,7 @@ def _uses_snap_start(warmth: Warmth | None) -> bool:
 
 
 def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFunction:
-    """Return what the API invokes: an alias where SnapStart or provisioned instances need a published version."""
+    """Return what the API invokes: the function, or an alias if the warmth needs a published version."""
     if warmth is None or warmth.ingest == "none":
         return function
     return lambda_.Alias(
@@ -196,7 +196,7 @@ def source_code(repository: Path) -> lambda_.Code:
 
 
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
-    """Return what happens to a resource with data when it is removed.
+    """Return the removal policy of resources that contain data.
 
     If the first deployment fails, its resources are deleted in any case, because their names would block the next one.
     """

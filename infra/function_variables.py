@@ -9,7 +9,7 @@ templates, function by function.
 | variable | functions | in stages with | contains |
 |---|---|---|---|
 | STAGE | all | | the stage's name |
-| POWERTOOLS_SERVICE_NAME | all | | the function's role, which its logs and metrics carry |
+| POWERTOOLS_SERVICE_NAME | all | | the function's role, which is in its logs and metrics |
 | POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
 | POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
 | LANE | ingest, admin | | `valkey`, or `dynamodb` in a stage without Valkey |
@@ -36,12 +36,12 @@ templates, function by function.
 | OVERSIZE_BUCKET | conversation_processor, dynamodb_processor, responder | | the bucket for batches above that size |
 | MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
-| DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that it cannot answer |
+| DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that the responder cannot answer |
 | RESPONDER | responder | | JSON: the settings `Responder` of `infra/settings_and_defaults.py`, and two times |
-| CONVERSATIONS_TABLE | responder | | its table |
-| QUEUE_URL | responder | | the queue that it consumes |
+| CONVERSATIONS_TABLE | responder | | the responder's table |
+| QUEUE_URL | responder | | the queue that the responder consumes |
 | RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
-| ADMIN_FUNCTION | responder | | the function that it asks about a buffer |
+| ADMIN_FUNCTION | responder | | the function that the responder asks about a buffer |
 """
 
 from __future__ import annotations

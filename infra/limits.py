@@ -74,7 +74,8 @@ ZONES = 2
 MAX_STAGE_NAME_LENGTH = 20
 # With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.
 MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
-# A processor renews its lease after a third of its length. The other two thirds leave time for one search for due
+# A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
+# due
 # conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
 
@@ -86,7 +87,7 @@ MAX_SHARE_OF_AN_ADDRESS = 0.5
 
 # -- Preflight --
 
-# Preflight makes many calls, and a person waits for all of them.
+# Preflight makes many calls while a person waits, so each call must fail quickly.
 MAX_PREFLIGHT_CONNECT_SECONDS = 5
 MAX_PREFLIGHT_READ_SECONDS = 10
 MAX_PREFLIGHT_ATTEMPTS = 2

@@ -47,7 +47,7 @@ def grant_to_lanes(stack: BufferStack) -> None:
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
-    """Grant all functions of the buffer the sign-in to the cache."""
+    """Let all functions of the buffer stack sign in to the cache."""
     for function in buffer.functions.values():
         cache.grant_connect(function)
 

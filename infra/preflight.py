@@ -128,7 +128,7 @@ def _partition(region: str, session: Any) -> str:
 
 
 def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
-    # Read with CDK's lookup role, as CDK does. The role of a pipeline may do nothing but assume CDK's roles.
+    # Read with CDK's lookup role, as CDK does, because the role of a pipeline may do nothing but assume CDK's roles.
     keys: dict[str, str] = {}
     try:
         taken = sts.assume_role(RoleArn=role, RoleSessionName="preflight")["Credentials"]

@@ -94,7 +94,7 @@ class Warmth(Settings):
     """`warmth`: paid measures that shorten or avoid the cold starts of ingest."""
 
     ingest: Literal["none", "snap_start", "provisioned"] = "none"
-    """`none`: nothing. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
+    """`none`: no measure. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
     run."""
     provisioned_instances: Instances = 2
     """How many instances always run with `provisioned`."""

@@ -60,7 +60,7 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
         "MINISTACK_HOST": "127.0.0.1",
         "MINISTACK_REGION": region,
         "MINISTACK_ACCOUNT_ID": ACCOUNT,
-        # The emulator then enforces IAM: it checks signatures and policies, as AWS does.
+        # With this variable the emulator enforces IAM: it checks signatures and policies, as AWS does.
         "AUTH": "true",
         "TMPDIR": str(scratch),
         "S3_DATA_DIR": str(folder / "s3"),

@@ -11,7 +11,7 @@ MAX_FIRST_ANSWER_SECONDS = 30.0
 
 # A process that is still running this long after SIGTERM gets SIGKILL.
 MAX_ENDING_SECONDS = 3.0
-# The pause between two polls. It may be short for a look at a process, but each request to ingest runs the function.
+# The pause between two polls. A look at a process is cheap, but each request to ingest runs the function.
 PROCESS_POLL_SECONDS = 0.05
 FIRST_ANSWER_POLL_SECONDS = 0.2
 
