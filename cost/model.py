@@ -10,7 +10,8 @@ from cost.traffic import Traffic, processors
 from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
 
-# Passes of the watchdog in a month. A rule starts every second pass, a queue delivers the message for each other pass.
+# Passes of the watchdog in a month. A rule starts every second pass, and a queue delivers a message for each pass in
+# between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS
 QUEUED_PASSES = PASSES / 2
 # The next five numbers repeat those of the runtime, which `cost/` may not import; a test compares them. A running

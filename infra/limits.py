@@ -30,7 +30,7 @@ MAX_ASYNC_AGE_SECONDS = 60
 WATCHDOG_PASS_SECONDS = 30
 # A rule of EventBridge runs once a minute at most.
 RULE_SECONDS = 60
-# So the rule starts only every second pass, and a queue delays a message for the pass in between.
+# The rule starts only every second pass, so a queue delays a message that starts the pass in between.
 WATCHDOG_SECOND_PASS_DELAY_SECONDS = RULE_SECONDS - WATCHDOG_PASS_SECONDS
 # A second pass that is late is superfluous, because the rule starts the next pass within the minute.
 SECOND_PASS_RETENTION_SECONDS = 300

@@ -53,7 +53,7 @@ def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
-    """Grant the responder access to its own storage, and to the buffer as another consumer would have it."""
+    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have."""
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)
     stack.dead_letters.grant_send(stack.function)

@@ -41,7 +41,7 @@ DEMO_BAR_CHARACTERS = 30
 
 # -- demo ----------------------------------------------------------------------------------------------
 
-# Longer than `maxWaitMs` of the local stage's rules and the start of its functions together.
+# Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
 MAX_EVENT_SECONDS = 40.0
 # A second event, which the demo reports as an error, would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0

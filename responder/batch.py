@@ -1,4 +1,4 @@
-"""A batch, read from a delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it."""
+"""Reads a batch from a delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it."""
 
 import json
 from typing import Any, NamedTuple, Protocol

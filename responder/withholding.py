@@ -51,7 +51,7 @@ class Withholding:
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
     def withhold(self, owned: OwnedBatch, reason: str) -> int:
-        """Finish the batch without an answer. Return how many milliseconds it took.
+        """Finish the batch without a reply. Return how many milliseconds the run took.
 
         The customer's words stay in the history, for a person or a later reply.
         """

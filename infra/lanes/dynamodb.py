@@ -22,7 +22,7 @@ SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
 
 
 class DynamoDbLane:
-    """The lane's resources. They are children of the stack itself; in a scope of their own they would be replaced."""
+    """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
         config = runtime.config

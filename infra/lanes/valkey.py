@@ -26,7 +26,7 @@ from infra.storage import EventDestinations, Queue, WindowStorage
 
 
 class ValkeyLane:
-    """The lane's resources. They are children of the stack itself; in a scope of their own they would be replaced."""
+    """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(
         self,
