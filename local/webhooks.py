@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import urllib3
 
+from infra.settings_and_defaults import LOCAL_API_ID
 from local.limits import MAX_WEBHOOK_ANSWER_SECONDS
 from local.outputs import Outputs
 
@@ -77,7 +78,7 @@ class Webhooks:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
-        """Return the header that proves the body's origin, or no header for a platform without a secret."""
+        """Return the headers that prove the body's origin, or none for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
@@ -85,9 +86,13 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                proof = _sign_form(secret, f"https://{urlsplit(self._outputs.ApiEndpoint).netloc}/webhook/twilio", raw)
+                proof = _sign_form(secret, f"https://{LOCAL_API_ID}.execute-api.localhost/webhook/twilio", raw)
+            case "generic":
+                now = str(int(time.time()))
+                proof = _sign_bytes(secret, f"{now}.".encode() + raw)
+                return {"X-Signature-Timestamp": now, SIGNATURE_HEADER[platform]: proof}
             case _:
-                proof = "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+                proof = _sign_bytes(secret, raw)
         return {SIGNATURE_HEADER[platform]: proof}
 
 
@@ -101,8 +106,12 @@ def _encoded(platform: str, body: object) -> tuple[bytes, str]:
     return json.dumps(body).encode(), content_type
 
 
+def _sign_bytes(secret: str, signed: bytes) -> str:
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """Sign a form as Twilio does; `url` is as ingest sees it, without the emulator's own path."""
+    """Sign a form as Twilio does; `url` is as ingest sees it, under the domain that the emulator names."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()

@@ -98,6 +98,7 @@ class Scene:
         *,
         stage_rules: Json | None = None,
         lane: Lane | None = None,
+        time_is_required: bool = False,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -112,6 +113,7 @@ class Scene:
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, clock=engine.clock),
             clock=engine.clock,
+            time_is_required=time_is_required,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
         monkeypatch.setattr(handler_module, "_telemetry", lambda: self.telemetry)
