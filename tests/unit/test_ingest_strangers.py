@@ -1,24 +1,32 @@
 """What a request may cost before its signature is known, and what a stranger's requests leave in the process."""
 
-import gc
 import hmac
 import json
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.limits import MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS
-from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules import rule_book
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import FakeRules, RecordedTelemetry
-from tests.support.ingest_scene import CHAT, SECRET, Json, Scene, gateway, message, signature
-from tests.support.platforms import OBJECTS, body_of, content_type, one_message, signed
+from tests.support.ingest_scene import (
+    CHAT,
+    SECRET,
+    Json,
+    Scene,
+    account,
+    gateway,
+    message,
+    request,
+    resident_bytes,
+    signature,
+)
+from tests.support.platforms import OBJECTS, content_type, one_message, signed
 
 WITH_A_HASH = [name for name in PLATFORMS if name != "telegram"]
 MB = 1_000_000
@@ -27,24 +35,6 @@ MB = 1_000_000
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def account(number: int) -> str:
-    return f"1555{number:06}"
-
-
-def keep_secrets(scene: Scene, platform: str, count: int, *, platform_wide: str | None = None) -> None:
-    """Give each of so many accounts a secret of its own."""
-    own = {account(number): {"secret": f"secret {number}"} for number in range(count)}
-    scene.secrets.text = json.dumps({platform: {"secret": platform_wide, "accounts": own}})
-    scene.secrets_now_ms += SECRET_LIFE_MS + 1
-
-
-def request(platform: str, content: Any, secret: str) -> Json:
-    raw = content if isinstance(content, bytes) else body_of(platform, content)
-    fields = list(content.items()) if platform == "twilio" else None
-    proof = signed(platform, raw, secret, fields=fields)
-    return gateway(platform, raw, headers={"content-type": content_type(platform), **proof})
 
 
 def post(scene: Scene, platform: str, content: Any, *, secret: str) -> tuple[int, Any]:
@@ -89,24 +79,26 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
 def test_a_forged_request_costs_at_most_twice_a_true_one_whatever_the_number_of_secrets(
     scene: Scene, hashed: Hashed, platform: str, secrets: int
 ) -> None:
-    keep_secrets(scene, platform, secrets)
+    scene.keep_secrets(platform, secrets)
     last, text = account(secrets - 1), "x" * 20_000
     # Twilio may have signed the URL with its port or without.
     most = MAX_SECRETS_TRIED * (len(text) + 1_000) * (2 if platform == "twilio" else 1)
+    all_forged = []
     for claimed in (last, account(0), "19990000000"):
         forged_request = request(platform, one_message(platform, claimed, text), "a guess")
         status, forged = hashed.during(scene.call, forged_request)
         assert status == 401
         assert 0 < forged <= most
+        all_forged.append(forged)
     assert scene.is_empty()
     of_the_last = request(platform, one_message(platform, last, text), f"secret {secrets - 1}")
     status, true = hashed.during(scene.call, of_the_last)
     assert status == 200
-    assert forged <= 2 * true
+    assert max(all_forged) <= 2 * true
 
 
 def test_a_body_that_names_many_accounts_has_no_more_secrets_tried(scene: Scene, hashed: Hashed) -> None:
-    keep_secrets(scene, "generic", 200)
+    scene.keep_secrets("generic", 200)
     body = [message(f"m{number}", account=account(number), text="x" * 5_000) for number in range(100)]
     status, forged = hashed.during(scene.call, request("generic", body, "a guess"))
     assert status == 401
@@ -139,14 +131,14 @@ def test_the_limits_of_the_platforms(scene: Scene) -> None:
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("number", [0, 3, 4, 150, 199])
 def test_of_200_secrets_each_opens_its_account(scene: Scene, platform: str, number: int) -> None:
-    keep_secrets(scene, platform, 200)
+    scene.keep_secrets(platform, 200)
     assert post(scene, platform, one_message(platform, account(number)), secret=f"secret {number}")[0] == 200
     assert not scene.is_empty()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_beside_200_secrets_the_platforms_own_is_good_for_all_other_accounts(scene: Scene, platform: str) -> None:
-    keep_secrets(scene, platform, 200, platform_wide="everybodys")
+    scene.keep_secrets(platform, 200, platform_wide="everybodys")
     assert post(scene, platform, one_message(platform, "19990000000"), secret="everybodys")[0] == 200
     assert not scene.is_empty()
 
@@ -154,7 +146,7 @@ def test_beside_200_secrets_the_platforms_own_is_good_for_all_other_accounts(sce
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("platform", WITH_A_HASH)
 def test_of_200_secrets_none_opens_the_account_of_another(scene: Scene, platform: str) -> None:
-    keep_secrets(scene, platform, 200, platform_wide="everybodys")
+    scene.keep_secrets(platform, 200, platform_wide="everybodys")
     for secret in ("secret 0", "secret 151", "everybodys", "a guess"):
         assert post(scene, platform, one_message(platform, account(150)), secret=secret)[0] == 401
     assert scene.is_empty()
@@ -196,29 +188,24 @@ HONEST = {
 @pytest.mark.parametrize("name", HONEST)
 def test_the_account_is_found_wherever_an_honest_body_has_it(scene: Scene, name: str) -> None:
     platform = name.partition(":")[0]
-    keep_secrets(scene, platform, 200)
+    scene.keep_secrets(platform, 200)
     assert post(scene, platform, HONEST[name], secret="secret 150")[0] == 200
 
 
 def test_a_status_of_twilio_names_our_number_as_the_sender(scene: Scene) -> None:
-    keep_secrets(scene, "twilio", 200)
+    scene.keep_secrets("twilio", 200)
     status = {"MessageSid": "SM1", "From": f"+{account(150)}", "To": "+1401", "MessageStatus": "delivered"}
     assert post(scene, "twilio", status, secret="secret 150")[0] == 200
 
 
 def test_few_secrets_are_all_tried_even_if_the_body_names_no_account(scene: Scene) -> None:
-    keep_secrets(scene, "whatsapp", MAX_SECRETS_TRIED - 1, platform_wide="everybodys")
+    scene.keep_secrets("whatsapp", MAX_SECRETS_TRIED - 1, platform_wide="everybodys")
     news = {"object": OBJECTS["whatsapp"], "entry": []}
     for secret in ("everybodys", *(f"secret {number}" for number in range(MAX_SECRETS_TRIED - 1))):
         assert post(scene, "whatsapp", news, secret=secret)[0] == 200
 
 
 # -- memory ----------------------------------------------------------------------------------------
-
-
-def resident_bytes() -> int:
-    gc.collect()
-    return int(psutil.Process().memory_info().rss)
 
 
 def test_2000_signed_names_of_60_kb_leave_nothing_in_the_process(scene: Scene) -> None:
