@@ -119,8 +119,8 @@ class Api(Settings):
     burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
     """How many requests the API admits at once before it applies the rate."""
     generic_timestamp: Literal["optional", "required"] = "optional"
-    """`required` refuses webhooks of the generic platform whose signature does not cover the time. Whoever has
-    recorded one could otherwise send it again for ever."""
+    """`required` refuses webhooks of the generic platform whose signature does not cover the time: a recorded one
+    could be sent again for ever."""
     domain: Domain | None = None
     """Without a domain, the API has the address that API Gateway gives it."""
 

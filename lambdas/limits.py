@@ -18,7 +18,7 @@ MAX_TELEGRAM_WEBHOOK_BYTES = 1024 * 1024
 MAX_TWILIO_WEBHOOK_BYTES = 64 * 1024
 # A secret costs a hash of the whole body, so this many are tried, however many a stage has.
 MAX_SECRETS_TRIED = 4
-# The account that a body claims stands in its first bytes, among the first names that look like one.
+# The search for the accounts that a body claims ends after this many bytes, and after this many names.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
 # A signature of the generic platform may be this far from the clock of ingest, which covers both hosts' skew.

@@ -122,14 +122,14 @@ def hmac_signer(
 
 
 def claims_of(*keys: str) -> re.Pattern[bytes]:
-    """Return the pattern of a string behind one of these keys, as it stands in JSON."""
+    """Return the pattern of a JSON string behind one of these keys."""
     names = "|".join(keys).encode()
     # Possessive, so that no text makes it look twice at the same bytes.
     return re.compile(rb'"(?:' + names + rb')"\s*+:\s*+("(?:[^"\\]|\\.)*+")', re.DOTALL)
 
 
 def _claimed(body: bytes, claims: re.Pattern[bytes]) -> Iterator[str]:
-    """Yield the first accounts that a JSON body names. The body is not parsed: nobody has vouched for it yet."""
+    """Yield the first accounts that a JSON body names. The body is not parsed before its signature is checked."""
     for found in islice(claims.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
         try:
             yield str(json.loads(found[1].decode()))

@@ -52,7 +52,7 @@ class Generic(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         time = webhook.headers.get(TIMESTAMP)
-        # No JSON begins with a number and a dot, so nobody can pass the time off as part of the body.
+        # A body that begins with a time and a dot is not JSON, so the time cannot be moved into the body.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
         return hmac_signer(webhook, credentials, header="x-signature-256", claims=_CLAIMS, prefix=prefix)
 
