@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
@@ -86,7 +86,9 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                proof = _sign_form(secret, f"https://{LOCAL_API_ID}.execute-api.localhost/webhook/twilio", raw)
+                # The domain that the emulator tells the function, wherever it was called.
+                domain = f"{LOCAL_API_ID}.execute-api.{urlsplit(self._outputs.ApiEndpoint).hostname}"
+                proof = _sign_form(secret, f"https://{domain}/webhook/twilio", raw)
             case "generic":
                 now = str(int(time.time()))
                 proof = _sign_bytes(secret, f"{now}.".encode() + raw)
@@ -111,7 +113,7 @@ def _sign_bytes(secret: str, signed: bytes) -> str:
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """Sign a form as Twilio does; `url` is as ingest sees it, under the domain that the emulator names."""
+    """Sign a form as Twilio does; `url` is as ingest sees it, without the emulator's own path."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()

@@ -72,7 +72,7 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
