@@ -14,7 +14,7 @@ MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
 # 3 MB. Telegram does not say, but its longest text has 4,096 characters, and an update quotes few others.
 MAX_META_WEBHOOK_BYTES = 3 * 1024 * 1024
 MAX_TELEGRAM_WEBHOOK_BYTES = 1024 * 1024
-# A form with 4,096 characters, the longest text, takes 12 bytes for each, and a few more for its other fields.
+# A form spends at most 12 bytes on a character, so this holds 5,000 of any script; an SMS has at most 1,600.
 MAX_TWILIO_WEBHOOK_BYTES = 64 * 1024
 # A secret costs a hash of the whole body, so this many are tried, however many a stage has.
 MAX_SECRETS_TRIED = 4
