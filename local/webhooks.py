@@ -86,7 +86,7 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                # The domain that the emulator tells the function, wherever it was called.
+                # The domain that the emulator names in its events, whatever the address of the call.
                 domain = f"{LOCAL_API_ID}.execute-api.{urlsplit(self._outputs.ApiEndpoint).hostname}"
                 proof = _sign_form(secret, f"https://{domain}/webhook/twilio", raw)
             case "generic":

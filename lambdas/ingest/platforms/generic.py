@@ -5,9 +5,9 @@ The body is an object with these fields (`?`: optional), or a list of such objec
     {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
      "agent"?, "groupId"?, "edited"?}
 
-The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.<raw body>">`. The time, in seconds since
-1970, is that of the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the stage
-requires the time.
+The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.<raw body>">`. The time, in seconds
+since 1970, is in the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the
+stage requires the time.
 
 A sender that signs with a secret of one account must not name a tenant.
 
