@@ -221,11 +221,16 @@ def send(stage: Stage, given: Namespace) -> None:
     message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
     message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
     body = json.dumps(message).encode()
-    signature = hmac.new(stage.webhook_secret().encode(), body, hashlib.sha256).hexdigest()
+    now = str(int(time.time()))
+    signature = hmac.new(stage.webhook_secret().encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()
     request = urllib.request.Request(  # noqa: S310 - the stage's own endpoint
         f"{stage.api_endpoint}/webhook/generic",
         data=body,
-        headers={"Content-Type": "application/json", "X-Signature-256": f"sha256={signature}"},
+        headers={
+            "Content-Type": "application/json",
+            "X-Signature-Timestamp": now,
+            "X-Signature-256": f"sha256={signature}",
+        },
     )
     try:
         with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as answer:  # noqa: S310

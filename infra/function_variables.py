@@ -29,6 +29,7 @@ templates, function by function.
 | TRIGGER_QUEUE_URL | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
+| GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
@@ -148,6 +149,7 @@ def ingest(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        "GENERIC_TIMESTAMP": config.api.generic_timestamp,
         **_starting(processor),
         **_windows(windows),
     }

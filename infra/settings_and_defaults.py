@@ -118,6 +118,9 @@ class Api(Settings):
     """The API answers 429 above this rate."""
     burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
     """How many requests above the rate the API admits in a short burst."""
+    generic_timestamp: Literal["optional", "required"] = "optional"
+    """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
+    webhook could be sent again at any later time."""
     domain: Domain | None = None
     """Without a domain, the API has the address that API Gateway gives it."""
 

@@ -23,6 +23,8 @@ class IngestSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings | None
     """None if the Valkey lane has no fallback."""
     webhook_secret_id: str
+    time_is_required: bool
+    """A webhook of the generic platform must be signed with its time."""
     event_bus: str
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
@@ -118,6 +120,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         valkey=valkey,
         dynamodb_lane=dynamodb_lane,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
+        time_is_required=env.text("GENERIC_TIMESTAMP") == "required",
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),

@@ -132,9 +132,10 @@ def how_to_send(outputs: Outputs) -> str:
 
   body='{{"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}}'
   secret={outputs.WebhookSecrets["generic"]}
-  signature=$(printf %s "$body" | openssl dgst -sha256 -hmac "$secret" | sed 's/.* //')
-  curl -d "$body" -H 'Content-Type: application/json' -H "X-Signature-256: sha256=$signature" \\
-    '{outputs.ApiEndpoint}/webhook/generic'
+  now=$(date +%s)
+  signature=$(printf %s "$now.$body" | openssl dgst -sha256 -hmac "$secret" | sed 's/.* //')
+  curl -d "$body" -H 'Content-Type: application/json' -H "X-Signature-Timestamp: $now" \\
+    -H "X-Signature-256: sha256=$signature" '{outputs.ApiEndpoint}/webhook/generic'
 """
 
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
+from infra.settings_and_defaults import LOCAL_API_ID
 from local.limits import MAX_WEBHOOK_ANSWER_SECONDS
 from local.outputs import Outputs
 
@@ -77,7 +78,7 @@ class Webhooks:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
-        """Return the header that proves the body's origin, or no header for a platform without a secret."""
+        """Return the headers that prove the body's origin, or none for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
@@ -85,9 +86,15 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                proof = _sign_form(secret, f"https://{urlsplit(self._outputs.ApiEndpoint).netloc}/webhook/twilio", raw)
+                # The domain that the emulator names in its events, whatever the address of the call.
+                domain = f"{LOCAL_API_ID}.execute-api.{urlsplit(self._outputs.ApiEndpoint).hostname}"
+                proof = _sign_form(secret, f"https://{domain}/webhook/twilio", raw)
+            case "generic":
+                now = str(int(time.time()))
+                proof = _sign_bytes(secret, f"{now}.".encode() + raw)
+                return {"X-Signature-Timestamp": now, SIGNATURE_HEADER[platform]: proof}
             case _:
-                proof = "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+                proof = _sign_bytes(secret, raw)
         return {SIGNATURE_HEADER[platform]: proof}
 
 
@@ -99,6 +106,10 @@ def _encoded(platform: str, body: object) -> tuple[bytes, str]:
         assert isinstance(body, Mapping)
         return urlencode(body).encode(), content_type
     return json.dumps(body).encode(), content_type
+
+
+def _sign_bytes(secret: str, signed: bytes) -> str:
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:

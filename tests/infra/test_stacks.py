@@ -117,6 +117,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "RULES",
             "RULES_TABLE",
             "WEBHOOK_SECRET_ID",
+            "GENERIC_TIMESTAMP",
             *holding,
         },
         "processor": {

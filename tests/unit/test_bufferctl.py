@@ -428,13 +428,14 @@ def test_help_needs_no_sdk() -> None:
 
 @pytest.fixture
 def webhook(aws: FakeAws) -> Iterator[list[tuple[str, str, Json]]]:
-    """Keeps (path, signature, body) of what is posted; refuses a text that says so."""
+    """Keeps (path, time and signature, body) of what is posted; refuses a text that says so."""
     posted: list[tuple[str, str, Json]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            posted.append((self.path, self.headers["X-Signature-256"], body))
+            proof = f"{self.headers['X-Signature-Timestamp']} {self.headers['X-Signature-256']}"
+            posted.append((self.path, proof, body))
             self.send_response(401 if body["text"] == "forged" else 200)
             self.end_headers()
             self.wfile.write(json.dumps({"conversations": {NAME: {"dueAt": NOON_MS, "count": 1}}}).encode())
@@ -451,17 +452,21 @@ def webhook(aws: FakeAws) -> Iterator[list[tuple[str, str, Json]]]:
         serving.join()
 
 
-def test_a_test_message_is_signed_with_the_stages_newest_secret(
-    aws: FakeAws, webhook: list[tuple[str, str, Json]], capsys: pytest.CaptureFixture[str]
+def test_a_test_message_is_signed_with_the_stages_newest_secret_and_the_time(
+    aws: FakeAws,
+    webhook: list[tuple[str, str, Json]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bufferctl.commands.time.time", lambda: NOON_MS / 1_000)
     assert run("send", "Hey", "--id", "m1", "--user", "c1") == 0
-    ((path, signature, body),) = webhook
+    ((path, proof, body),) = webhook
     assert (path, body) == (
         "/webhook/generic",
         {"account": "bufferctl", "conversation": "c1", "id": "m1", "text": "Hey"},
     )
-    # Made with `printf %s "$body" | openssl dgst -sha256 -hmac newest`.
-    assert signature == "sha256=64de685d0dd0330441b281344cce4d4492821f72cc8b45690d21b115331cab6a"
+    # Made with `printf %s "1700000000.$body" | openssl dgst -sha256 -hmac newest`.
+    assert proof == "1700000000 sha256=d796f97c87c52220f106289713d7c752818dcbef9ffe514db1e5e6bcaa17c226"
     assert NAME in capsys.readouterr().out
 
 

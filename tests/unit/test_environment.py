@@ -12,6 +12,7 @@ INGEST = COMMON | {
     "LANE": "valkey",
     "PROCESSOR_FUNCTION_NAME": "p",
     "WEBHOOK_SECRET_ID": "s",
+    "GENERIC_TIMESTAMP": "optional",
     "EVENT_BUS_NAME": "b",
     "RULES": '{"silenceMs": 5}',
     "RULES_TABLE": "t",
