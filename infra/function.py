@@ -116,6 +116,7 @@ class Function(lambda_.Function):
             vpc_subnets=placement.subnets if placement else None,
             security_groups=[placement.security_group] if placement else None,
         )
+        self.calls_valkey = runtime.valkey is not None
         self.entrance = _entrance(self, warmth)
         """The target of the API: the alias of the warm version if there is one, otherwise the function."""
         self._suppress_findings(traced=config.tracing)

@@ -63,6 +63,8 @@ class Memory(Settings):
     """Empties windows in the DynamoDB lane."""
     admin: MemoryMb = 256
     """Executes the commands of operators."""
+    gate: MemoryMb = 256
+    """Answers the questions of consumers."""
     responder: MemoryMb = 256
     """Answers batches, in a stage that has a responder."""
 
@@ -85,7 +87,9 @@ class Concurrency(Settings):
     dynamodb_processor: Instances | None = None
     """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None
-    """Limits how many commands of operators, and requests of the responder, run at the same time."""
+    """Limits how many commands of operators run at the same time."""
+    gate: Instances | None = None
+    """Limits how many requests of consumers run at the same time."""
     responder: Instances | None = None
     """Limits how many batches are answered at the same time."""
 
@@ -338,7 +342,7 @@ class StageConfig(Settings):
         """Return the roles of the functions that this stage has."""
         valkey = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
         dynamodb = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
-        return {"ingest", "admin"} | valkey | dynamodb | ({"responder"} if self.responder else set())
+        return {"ingest", "admin", "gate"} | valkey | dynamodb | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
     @classmethod

@@ -212,6 +212,10 @@ class MessageTable(Table):
         """Let `grantee` record which messages the Valkey lane emits, and look for stored ones."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
 
+    def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read the window of a conversation, and put it on hold."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
+
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find open windows, freeze their batches, and mark messages as emitted or dropped."""
         self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchWriteItem")

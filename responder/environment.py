@@ -41,7 +41,7 @@ class ResponderSettings(NamedTuple):
     queue_url: str
     dead_letter_queue_url: str
     secret_id: str
-    admin_function: str
+    gate_function: str
     event_bus: str
     oversize_bucket: str
     options: ResponderOptions
@@ -60,7 +60,7 @@ def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSetting
         queue_url=env.text("QUEUE_URL"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         secret_id=env.text("RESPONDER_SECRET_ID"),
-        admin_function=env.text("ADMIN_FUNCTION"),
+        gate_function=env.text("GATE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
         options=options,

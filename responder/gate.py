@@ -14,7 +14,7 @@ the reply is sent after all, because the newer messages may have been cancelled.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from responder.admin_client import Buffer
+from responder.gate_client import Buffer
 from responder.batch import Batch
 from responder.limits import MAX_PARKED_BATCHES
 

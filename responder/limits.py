@@ -29,8 +29,8 @@ MIN_HEARTBEATS_WHILE_HIDDEN = 3
 MAX_CONNECT_SECONDS = 2.0
 # A channel only accepts a part and delivers it later.
 MAX_SEND_SECONDS = 8.0
-# The admin function may have to start, and asks Valkey or DynamoDB.
-MAX_ADMIN_ANSWER_SECONDS = 6.0
+# The function `gate` may have to start, and asks Valkey or DynamoDB.
+MAX_GATE_ANSWER_SECONDS = 6.0
 # A reply has a few kilobytes; a longer answer is an error that must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536
@@ -61,7 +61,7 @@ MIN_BYTES_IN_A_TOKEN = 3
 
 # -- operators -------------------------------------------------------------------------------------
 
-# The admin function accepts no longer hold, and a hand-off holds the buffer for as long as it lasts.
+# The function `gate` accepts no longer hold, and a hand-off holds the buffer for as long as it lasts.
 MAX_HOLD_MS = DAY_SECONDS * 1_000
 MAX_HAND_OFF_MS = MAX_HOLD_MS
 MAX_OLDER_TURNS_IN_AN_ANSWER = 200

@@ -9,7 +9,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from responder.admin_client import Buffer
+from responder.gate_client import Buffer
 from responder.conversations_table import ConversationsTable
 from responder.history import Turn
 from responder.json_object import Json
@@ -25,7 +25,7 @@ class OperatorCommands:
         self._telemetry = telemetry
         self._clock = clock
 
-    def run(self, event: Json) -> Json:
+    def run(self, event: Json, *, request_id: str) -> Json:
         """Return what the admin function would: `{"ok": true, "result"}` or `{"ok": false, "error"}`."""
         commands: dict[str, Callable[[str, Json], Json]] = {
             "handoff": self.hand_off,
@@ -41,8 +41,14 @@ class OperatorCommands:
         except MessageBufferError as error:
             code = "invalid" if isinstance(error, InvalidInput) else "unavailable"
             return {"ok": False, "error": {"code": code, "message": str(error)}}
-        by = str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS]
-        self._telemetry.info("operator", operation=str(event["operation"]), conversation=conversation, by=by)
+        self._telemetry.info(
+            "operator",
+            operation=str(event["operation"]),
+            conversation=conversation,
+            # Lambda does not say who invoked the function. CloudTrail knows it by the request's id.
+            claimedBy=str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS],
+            requestId=request_id,
+        )
         return {"ok": True, "result": result}
 
     def hand_off(self, conversation: str, event: Json) -> Json:

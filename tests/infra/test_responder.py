@@ -87,6 +87,15 @@ def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
 
 
+def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:
+    """Before, it invoked the admin function, and so might do all that an operator may."""
+    named = str(_statements(template)["lambda:InvokeFunction"])
+    assert "Gate" in named
+    assert "Admin" not in named
+    variables = _one(template, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"]
+    assert "Admin" not in str(variables)
+
+
 @pytest.mark.parametrize(
     ("model", "named"),
     [
