@@ -1,7 +1,7 @@
 """The environment variables of every function: who gets them, when, and what they contain.
 
-The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor and
-watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
+The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor
+and watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
 (`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or in stages with the DynamoDB
 lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
 templates, function by function.
@@ -18,7 +18,7 @@ templates, function by function.
 | VALKEY_CACHE_NAME | callers of Valkey | Valkey in AWS | the cache for which the sign-in token is made |
 | SHARDS | callers of Valkey | Valkey | the number of shards |
 | START_MS | callers of Valkey | Valkey | how long a start of a processor may take |
-| PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the processor, to start it |
+| PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
 | CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |

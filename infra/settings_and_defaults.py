@@ -236,6 +236,11 @@ class Responder(Settings):
     """The longest reply."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the assistant is sent."""
+    max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
+    """The longest batch that is answered; a batch is not cut. Twenty of WhatsApp's longest messages are 27,000."""
+    max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
+    """How many replies the assistant is asked for in a conversation, within an hour that begins with a reply. This
+    stops two bots that answer each other."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """What happens to a reply if the customer has written again in the meantime; docs/responder.md explains the
     policies."""

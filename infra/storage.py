@@ -244,8 +244,8 @@ class ConversationsTable(Table):
         )
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read, write and check items, as the responder does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query")
+        """Let `grantee` read and write items, as the responder does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query")
 
 
 class _Secret(secretsmanager.Secret):

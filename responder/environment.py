@@ -18,6 +18,8 @@ class ResponderOptions(NamedTuple):
     assistant_seconds: int
     max_reply_tokens: int
     max_history_tokens: int
+    max_question_tokens: int
+    max_replies_an_hour: int
     gate: str
     gate_wait_seconds: int
     channel: str

@@ -16,7 +16,6 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
-from responder.gate_client import BufferClient
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
@@ -32,6 +31,7 @@ from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
 from responder.environment import ResponderOptions, read_responder
+from responder.gate_client import BufferClient
 from responder.http_client import Http
 from responder.json_object import Json
 from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN

@@ -6,6 +6,7 @@ Operators change those of `Responder` in `infra/settings_and_defaults.py`.
 from message_buffer.limits import MAX_CALL_MS
 
 DAY_SECONDS = 86_400
+HOUR_MS = 3_600_000
 
 # -- deliveries of the queue -----------------------------------------------------------------------
 

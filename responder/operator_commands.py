@@ -9,8 +9,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from responder.gate_client import Buffer
 from responder.conversations_table import ConversationsTable
+from responder.gate_client import Buffer
 from responder.history import Turn
 from responder.json_object import Json
 from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS

@@ -19,8 +19,8 @@ from lambdas.admin.requests import (
     read_request,
 )
 from message_buffer.errors import InvalidInput
-from responder.gate_client import BufferClient
 from responder.batch import read_batch
+from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene

@@ -1,8 +1,8 @@
 """A cold start is a feature: the allowed cost of importing each handler, in units of `import boto3`.
 
 Half of a handler's cost is redis, which imports its asyncio half with itself; Powertools is a tenth, without its
-Tracer. Ingest, admin and gate add pydantic for rules, messages and requests; the others read messages with json alone. No
-handler imports the SDK: the first client does.
+Tracer. Ingest, admin and gate add pydantic for rules, messages and requests; the others read messages with json alone.
+No handler imports the SDK: the first client does.
 """
 
 import os
@@ -20,8 +20,8 @@ ROUNDS = 4
 MORE_ROUNDS = 20
 
 BUDGETS = {
-    "ingest": 1.8, "processor": 1.3, "conversation_processor": 1.3, "watchdog": 1.3, "admin": 1.8, "gate": 1.8, "responder": 0.6,
-    "dynamodb_processor": 0.7,
+    "ingest": 1.8, "processor": 1.3, "conversation_processor": 1.3, "watchdog": 1.3, "admin": 1.8, "gate": 1.8,
+    "responder": 0.6, "dynamodb_processor": 0.7,
 }  # fmt: skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("imports")]

@@ -13,11 +13,11 @@ from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import handler as module
-from responder.gate_client import BufferClient
 from responder.batch import read_batch
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent
+from responder.gate_client import BufferClient
 from responder.history import Turn, alternate, fit_into_budget, shorten, trim
 from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
 from responder.operator_commands import OperatorCommands
