@@ -132,7 +132,8 @@ class Bus(Settings):
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
     """How long the bus keeps events for a replay; 0 keeps none."""
     consumer_accounts: tuple[AccountId, ...] = ()
-    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event."""
+    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
+    can read the events of every tenant."""
 
 
 class Alarms(Settings):

@@ -38,8 +38,8 @@ from message_buffer.telemetry import Telemetry
 
 Operation = Callable[[Json], Json]
 
-# The fields that name the caller and the subject of an operation, and their names in the log. Lambda does not tell a
-# function who invoked it, so the caller's name is a claim; CloudTrail knows the caller by the request's id.
+# The names in the log of the fields that name the caller and the subject. Lambda does not tell a function who invoked
+# it, so the caller's name is only a claim. CloudTrail records the true caller under the request's id.
 NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": "scope", "batchId": "batchId"}
 
 
