@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bufferctl.limits import LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
+from bufferctl.limits import EVENT_RETENTION_SECONDS, LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
 
 Event = dict[str, Any]
 EVERYTHING = {"source": ["message-buffer"]}
@@ -79,7 +79,8 @@ def subscribe(
     """Yield a subscription that begins now. At the end, remove its rule and its queue."""
     name = f"{prefix}-{uuid.uuid4().hex[:12]}"
     sqs, events = client("sqs"), client("events")
-    queue_url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    kept = {"MessageRetentionPeriod": str(EVENT_RETENTION_SECONDS)}
+    queue_url = sqs.create_queue(QueueName=name, Attributes=kept)["QueueUrl"]
     try:
         attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]
         rule = {"Rule": name, "EventBusName": bus}

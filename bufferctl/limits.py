@@ -18,7 +18,10 @@ MAX_EMULATOR_CONNECTIONS = 50
 
 LONG_POLL_SECONDS = 1
 SHORT_POLL_SECONDS = 0.1
-# One call to SQS returns at most this many messages.
+# Events contain what people wrote. A listener that is killed leaves its queue behind, and the queue its events for this
+# long; one that listens reads them within a second.
+EVENT_RETENTION_SECONDS = 300
+# The most that one call to SQS returns.
 MAX_EVENTS_IN_A_POLL = 10
 
 # -- defaults of options -------------------------------------------------------------------------------

@@ -58,10 +58,20 @@ def purpose(arguments: Sequence[str]) -> str | None:
 
 def stage(arguments: Sequence[str]) -> str:
     """Return the stage that `-c stage=` names among these arguments of `cdk`, or the default stage of cdk.json."""
+    given = dict(pair.partition("=")[::2] for pair in _given(arguments).context)
+    return str(given.get("stage", context()["stage"]))
+
+
+def is_synthesized(arguments: Sequence[str]) -> bool:
+    """Return whether these arguments of `cdk` name a folder that was synthesized, in place of our app."""
+    return bool(_given(arguments).app)
+
+
+def _given(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--context", action="append", default=[])
-    given = dict(pair.partition("=")[::2] for pair in parser.parse_known_args(list(arguments))[0].context)
-    return str(given.get("stage", context()["stage"]))
+    parser.add_argument("-a", "--app")
+    return parser.parse_known_args(list(arguments))[0]
 
 
 def context() -> dict[str, Any]:
@@ -83,6 +93,11 @@ def _package(name: str) -> Path:
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Replace this process with the CDK CLI, or exit with 1 if something is missing for the command."""
+    if is_synthesized(arguments):
+        # The CLI is all that this takes: where there are credentials, no other package is installed.
+        full = command(*arguments)
+        os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
+
     from infra import preflight  # noqa: PLC0415 - it imports this module
 
     full = command(*arguments, *app())

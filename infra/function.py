@@ -116,6 +116,7 @@ class Function(lambda_.Function):
             vpc_subnets=placement.subnets if placement else None,
             security_groups=[placement.security_group] if placement else None,
         )
+        self.calls_valkey = runtime.valkey is not None
         self.entrance = _entrance(self, warmth)
         """The API invokes this: the alias of the version with SnapStart or provisioned instances, or the function."""
         self._suppress_findings(traced=config.tracing)

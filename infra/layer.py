@@ -104,26 +104,34 @@ def _content_key(requirements: Path, platform: Platform) -> str:
 
 def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
     # `--no-deps`, because the requirements are a lock file, which already contains all dependencies.
-    options = ["--quiet", "--no-deps", "--no-compile", "--only-binary=:all:", "--disable-pip-version-check"]
+    options = ["--quiet", "--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    options += ["--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(into)]
     if platform is Platform.LAMBDA:
         command += ["--implementation", "cp", "--python-version", LAMBDA_PYTHON]
         command += [argument for tag in LAMBDA_PLATFORMS for argument in ("--platform", tag)]
-        command += lambda_pins(requirements)
+        # Beside the layer, not in it. pip takes hashes only from a file.
+        pins = into.parents[1] / "pins.txt"
+        pins.write_text("\n".join(lambda_pins(requirements)), "utf-8")
     else:
-        command += ["--requirement", str(requirements)]
+        pins = requirements
+    command += ["--requirement", str(pins)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input
     if result.returncode:
         raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
 
 
 def lambda_pins(requirements: Path) -> Iterator[str]:
-    """Yield the pins whose markers apply on Lambda. pip itself would evaluate the markers for its own interpreter."""
-    for line in requirements.read_text("utf-8").splitlines():
+    """Yield the pins that apply on Lambda, with their hashes.
+
+    pip itself would evaluate their markers for the interpreter it runs on.
+    """
+    for line in requirements.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
-            pin = Requirement(line)
+            words, *hashes = line.split("--hash=")
+            pin = Requirement(words)
             if pin.marker is None or pin.marker.evaluate(LAMBDA_MARKERS):
-                yield f"{pin.name}{pin.specifier}"
+                yield " ".join([f"{pin.name}{pin.specifier}", *(f"--hash={each.strip()}" for each in hashes)])
 
 
 def _strip(packages: Path) -> None:

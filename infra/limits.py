@@ -12,6 +12,8 @@ Nothing here imports the CDK: `infra/settings_and_defaults.py` and `cost/` use t
 INGEST_TIMEOUT_SECONDS = 15
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
+# Longer than the responder waits for an answer.
+GATE_TIMEOUT_SECONDS = 10
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
 DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30

@@ -1,7 +1,7 @@
 """Responder stack: the reference consumer, from the bus to the channel. No other stack depends on it.
 
 The responder runs outside of the stage's network, because it calls AIs and channels on the internet. It never calls
-Valkey; it asks the admin function instead.
+Valkey; it asks the function `gate` instead.
 """
 
 from pathlib import Path
@@ -81,7 +81,7 @@ class ResponderStack(cdk.Stack):
                 queue=self.queue,
                 dead_letters=self.dead_letters,
                 secret=self.secrets,
-                admin=buffer.admin,
+                gate=buffer.gate,
                 bus=buffer.bus,
                 oversize=buffer.oversize,
             ),

@@ -63,6 +63,8 @@ class Memory(Settings):
     """Empties windows in the DynamoDB lane."""
     admin: MemoryMb = 256
     """Executes the commands of operators."""
+    gate: MemoryMb = 256
+    """Answers the questions of consumers."""
     responder: MemoryMb = 256
     """Answers batches, in a stage that has a responder."""
 
@@ -85,7 +87,9 @@ class Concurrency(Settings):
     dynamodb_processor: Instances | None = None
     """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None
-    """Limits how many commands of operators, and requests of the responder, run at the same time."""
+    """Limits how many commands of operators run at the same time."""
+    gate: Instances | None = None
+    """Limits how many requests of consumers run at the same time."""
     responder: Instances | None = None
     """Limits how many batches are answered at the same time."""
 
@@ -131,7 +135,8 @@ class Bus(Settings):
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
     """How long the bus keeps events for a replay; 0 keeps none."""
     consumer_accounts: tuple[AccountId, ...] = ()
-    """AWS accounts that may put rules on the bus, and read batches that are too large for an event from the bucket."""
+    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
+    can read the events of every tenant."""
 
 
 class Alarms(Settings):
@@ -233,7 +238,12 @@ class Responder(Settings):
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
     """The length of the longest reply."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
-    """How much of the conversation's history the responder sends to the assistant."""
+    """How much of the conversation's history the assistant is sent."""
+    max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
+    """The longest batch that is answered; a batch is not cut. Twenty of WhatsApp's longest messages are 27,000."""
+    max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
+    """How many replies the assistant is asked for in a conversation, within an hour that begins with a reply. This
+    stops two bots that answer each other."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
@@ -338,7 +348,7 @@ class StageConfig(Settings):
         """Return the roles of the functions that this stage has."""
         valkey = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
         dynamodb = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
-        return {"ingest", "admin"} | valkey | dynamodb | ({"responder"} if self.responder else set())
+        return {"ingest", "admin", "gate"} | valkey | dynamodb | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
     @classmethod

@@ -213,6 +213,10 @@ class MessageTable(Table):
         """Let `grantee` record which messages the Valkey lane emits, and look for stored messages."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
 
+    def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read the window of a conversation, and put it on hold."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
+
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find open windows, freeze their batches, and mark messages as emitted or dropped."""
         self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchWriteItem")
@@ -241,8 +245,8 @@ class ConversationsTable(Table):
         )
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read, write and check items, as the responder does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query")
+        """Let `grantee` read and write items, as the responder does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query")
 
 
 class _Secret(secretsmanager.Secret):

@@ -67,6 +67,13 @@ class AdminSettings(NamedTuple):
     rules_table: str
 
 
+class GateSettings(NamedTuple):
+    valkey: ValkeySettings | None
+    """None on a stage with the DynamoDB lane alone."""
+    dynamodb_lane: DynamoDbLaneSettings | None
+    """None if the Valkey lane has no fallback."""
+
+
 class _Environment(Variables):
     """Reads the settings that several functions share."""
 
@@ -176,6 +183,10 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
     )
+
+
+def read_gate(environ: Mapping[str, str] | None = None) -> GateSettings:
+    return GateSettings(*_environment(environ).lanes())
 
 
 def _environment(environ: Mapping[str, str] | None) -> _Environment:

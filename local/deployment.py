@@ -17,7 +17,16 @@ from local.errors import LocalError
 from local.limits import MAX_SHOWN_LOG_LINES
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "responder")
+ROLES = (
+    "ingest",
+    "processor",
+    "conversation_processor",
+    "watchdog",
+    "dynamodb_processor",
+    "admin",
+    "gate",
+    "responder",
+)
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")

@@ -40,7 +40,7 @@ def ensure_installed(folder: Path) -> Path:
         "--quiet",
         "--only-binary=:all:",
     ]
-    command += ["--disable-pip-version-check", "--requirement", str(REQUIREMENTS)]
+    command += ["--disable-pip-version-check", "--require-hashes", "--requirement", str(REQUIREMENTS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise LocalError(f"The emulator could not be installed:\n{result.stderr}")

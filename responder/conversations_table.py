@@ -21,10 +21,24 @@ from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions,
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import DAY_SECONDS
+from responder.limits import DAY_SECONDS, HOUR_MS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
+
+
+class ReplyCount(NamedTuple):
+    """The replies that were planned within an hour of the first of them."""
+
+    began_at_ms: int
+    replies: int
+
+    def at(self, now_ms: int) -> "ReplyCount":
+        """Return the count at this time: an hour after it began, it begins again at zero."""
+        return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
+
+    def with_one_more(self) -> "ReplyCount":
+        return self._replace(replies=self.replies + 1)
 
 
 class ConversationRecord(NamedTuple):
@@ -39,6 +53,7 @@ class ConversationRecord(NamedTuple):
     parked: Sequence[ParkedBatch]
     answered: Mapping[str, int]
     """For each lane, the highest generation that has been answered."""
+    reply_count: ReplyCount
 
 
 class OwnedByAnother(NamedTuple):
@@ -148,7 +163,9 @@ class ConversationsTable(Table):
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
         return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
 
-    def plan(self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, now_ms: int) -> bool:
+    def plan(
+        self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, reply_count: ReplyCount, now_ms: int
+    ) -> bool:
         """Store the planned parts before the first is sent. Return False if another run owns the conversation."""
         expires_at = self._expires_at(now_ms)
         plan: Values = {
@@ -159,8 +176,13 @@ class ConversationsTable(Table):
             self._change(_key(conversation, _outbox_key(each)), do, {"by": batch_id, "at": expires_at})
             for each in outbox.also_answers
         ]
-        owned = self._check(_key(conversation, RECORD), {"me": owner}, only_if="#owner = :me")
-        return self._transact("plan reply", [owned, self._new(plan), *others])
+        record = self._change(
+            _key(conversation, RECORD),
+            "SET #repliesSince = :since, #replies = :replies",
+            {"me": owner, "since": reply_count.began_at_ms, "replies": reply_count.replies},
+            only_if="#owner = :me",
+        )
+        return self._transact("plan reply", [record, self._new(plan), *others])
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
         """Change a part's state from `before` to `after`. Return False if the part is in another state."""
@@ -248,6 +270,7 @@ def _to_record(item: Item) -> ConversationRecord:
         older_turn_count=number(item, "rolled"),
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
         answered=_json(item, "answered", {}),
+        reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
     )
 
 

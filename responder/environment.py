@@ -18,6 +18,8 @@ class ResponderOptions(NamedTuple):
     assistant_seconds: int
     max_reply_tokens: int
     max_history_tokens: int
+    max_question_tokens: int
+    max_replies_an_hour: int
     gate: str
     gate_wait_seconds: int
     channel: str
@@ -41,7 +43,7 @@ class ResponderSettings(NamedTuple):
     queue_url: str
     dead_letter_queue_url: str
     secret_id: str
-    admin_function: str
+    gate_function: str
     event_bus: str
     oversize_bucket: str
     options: ResponderOptions
@@ -60,7 +62,7 @@ def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSetting
         queue_url=env.text("QUEUE_URL"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         secret_id=env.text("RESPONDER_SECRET_ID"),
-        admin_function=env.text("ADMIN_FUNCTION"),
+        gate_function=env.text("GATE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
         options=options,

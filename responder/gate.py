@@ -14,8 +14,8 @@ the reply is sent after all, because the newer messages may have been cancelled.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from responder.admin_client import Buffer
 from responder.batch import Batch
+from responder.gate_client import Buffer
 from responder.limits import MAX_PARKED_BATCHES
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"

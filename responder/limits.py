@@ -6,6 +6,7 @@ Operators change those of `Responder` in `infra/settings_and_defaults.py`.
 from message_buffer.limits import MAX_CALL_MS
 
 DAY_SECONDS = 86_400
+HOUR_MS = 3_600_000
 
 # -- deliveries of the queue -----------------------------------------------------------------------
 
@@ -30,8 +31,8 @@ MIN_HEARTBEATS_WHILE_HIDDEN = 3
 MAX_CONNECT_SECONDS = 2.0
 # A channel needs little time, because it only accepts a part, and delivers the part later.
 MAX_SEND_SECONDS = 8.0
-# The admin function may need a cold start, and then calls Valkey or DynamoDB.
-MAX_ADMIN_ANSWER_SECONDS = 6.0
+# The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
+MAX_GATE_ANSWER_SECONDS = 6.0
 # A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536
@@ -63,7 +64,7 @@ MIN_BYTES_IN_A_TOKEN = 3
 
 # -- operators -------------------------------------------------------------------------------------
 
-# The admin function accepts no longer hold. A hand-off holds the buffer until its end, so it cannot be longer either.
+# The function `gate` accepts no longer hold. A hand-off holds the buffer until its end, so it cannot be longer either.
 MAX_HOLD_MS = DAY_SECONDS * 1_000
 MAX_HAND_OFF_MS = MAX_HOLD_MS
 MAX_OLDER_TURNS_IN_AN_ANSWER = 200

@@ -30,6 +30,7 @@ class OwnedBatch:
     record: ConversationRecord
     outbox: Outbox | None
     settings: Json
+    max_question_tokens: int
 
     @property
     def conversation(self) -> str:
@@ -46,8 +47,16 @@ class OwnedBatch:
     def also_answers(self) -> list[ParkedBatch]:
         """Return the parked batches that this reply also answers: if it is planned, those in its prompt."""
         if self.outbox is None:
-            return self.earlier
+            return self._newest_that_fit()
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
+
+    def _newest_that_fit(self) -> list[ParkedBatch]:
+        """Return the newest earlier batches that this batch's question has room for. The others are answered alone."""
+        earlier, left = self.earlier, self.max_question_tokens - history.estimate_tokens(self.batch.text)
+        first = len(earlier)
+        while first and (left := left - _tokens(earlier[first - 1])) >= 0:
+            first -= 1
+        return earlier[first:]
 
     @property
     def sent_text(self) -> str:
@@ -73,7 +82,8 @@ class OwnedBatch:
     # -- writes ------------------------------------------------------------------------------------
 
     def plan(self, outbox: Outbox, *, now_ms: int) -> None:
-        if not self.table.plan(self.conversation, self.owner, self.batch.batch_id, outbox, now_ms=now_ms):
+        batch_id, reply_count = self.batch.batch_id, self.record.reply_count.at(now_ms).with_one_more()
+        if not self.table.plan(self.conversation, self.owner, batch_id, outbox, reply_count=reply_count, now_ms=now_ms):
             raise LockLost(LOST)
         self.outbox = outbox
 
@@ -130,3 +140,7 @@ class OwnedBatch:
         if not self.table.finish(self.conversation, self.owner, finished):
             raise LockLost(LOST)
         return processing_ms
+
+
+def _tokens(parked: ParkedBatch) -> int:
+    return history.estimate_tokens(parked.text) + history.estimate_tokens(parked.sent_text)

@@ -119,7 +119,10 @@ class Responder:
                 self._table.release(conversation, owner, status=record.status or outbox.outcome, reason="")
                 return None
             settings = {**self._table.tenant_settings(batch.conversation.tenant), **record.settings}
-            return self._answer(OwnedBatch(self._table, batch, delivery, owner, now_ms, record, outbox, settings))
+            max_tokens = self._options.max_question_tokens
+            return self._answer(
+                OwnedBatch(self._table, batch, delivery, owner, now_ms, record, outbox, settings, max_tokens)
+            )
         except Exception as error:
             self._telemetry.count("ProcessingErrors")
             reason = str(error) if isinstance(error, MessageBufferError) else type(error).__name__

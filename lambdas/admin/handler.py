@@ -62,6 +62,6 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
         ),
     )
     try:
-        return Admin(operations, telemetry).answer(event)
+        return Admin(operations, telemetry).answer(event, request_id=context.aws_request_id)
     finally:
         telemetry.flush()

@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutErro
 
 from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
+from bufferctl.events import subscribe
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
@@ -508,6 +509,21 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     assert run("tail") == 0
     assert done == ["removed"]
     assert signal.getsignal(ending) is before
+
+
+def test_a_tail_that_is_killed_leaves_what_people_wrote_for_minutes_only() -> None:
+    """Before, its queue kept every event for SQS's four days."""
+    created: list[dict[str, Any]] = []
+
+    class Sqs:
+        def create_queue(self, **call: Any) -> NoReturn:
+            created.append(call)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), subscribe(lambda _: Sqs(), "bus", pattern={}, prefix="bufferctl-tail"):
+        pass
+    (call,) = created
+    assert 60 <= int(call["Attributes"]["MessageRetentionPeriod"]) <= 600
 
 
 # -- the document ----------------------------------------------------------------------------------

@@ -279,6 +279,10 @@ class DynamoDbLane:
             payloads=[each.body for each in waiting[:limit]],
         )
 
+    def generation(self, conversation: str) -> int:
+        """Return the number of the newest window, or 0 if the conversation is unknown. Reads no message."""
+        return self._table.window(conversation).generation
+
     def open_windows(self, *, limit: int) -> list[Opened]:
         """Return open windows, the most overdue first."""
         found = self._table.open_windows(due_before_ms=self._clock() + REMEMBERED_MS, limit=limit)
