@@ -6,10 +6,7 @@ import pytest
 
 from tests.support.aws_proxy import AwsProxy, aws_proxy
 from tests.support.judge import TEXT_MARK
-from tests.support.local_stage import LocalStage
-
-# The watchdog passes this often in these tests, instead of every half a minute.
-PASS_SECONDS = 2.0
+from tests.support.local_stage import PASS_SECONDS, LocalStage
 
 
 @pytest.fixture(scope="package")

@@ -5,10 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.chaos.conftest import PASS_SECONDS
 from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
 from tests.support.judge import Talk, judge
-from tests.support.local_stage import CLAIM_TIMEOUT_MS, SILENCE_MS, TOKEN_MS, LocalStage
+from tests.support.local_stage import CLAIM_TIMEOUT_MS, PASS_SECONDS, SILENCE_MS, TOKEN_MS, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
@@ -160,11 +159,11 @@ def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks:
 
 
 def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aws: AwsProxy) -> None:
-    """Cut a processor's life to a second and a half: Lambda's guard against loops would stop the chain at 16."""
+    """Cut a processor's life to three quarters of a second: Lambda's guard against loops would stop the chain at 16."""
     stage.wait_until_idle()
     processor = stage.outputs.Functions["processor"]
     talks = [Talk(stage) for _ in range(4)]
-    with stage.configured("processor", timeout_seconds=20, PROCESSOR_HANDOVER_MS="18500", AWS_ENDPOINT_URL=aws.url):
+    with stage.configured("processor", timeout_seconds=20, PROCESSOR_HANDOVER_MS="19250", AWS_ENDPOINT_URL=aws.url):
         aws.reset()
         deadline = time.monotonic() + 90
         while (generations := aws.longest_chain(processor)) < GENERATIONS:

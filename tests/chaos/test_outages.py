@@ -115,7 +115,7 @@ def test_a_conversation_processor_started_twice_emits_once(stage: LocalStage, aw
     aws.on(INVOKE, LOSE_ANSWER, times=3, function=stage.outputs.Functions["conversation_processor"])
     for talk in talks:
         talk.insist()
-    arrivals = judge(talks, within_ms=MARGIN_MS)
+    arrivals = judge(talks, within_ms=MARGIN_MS, quiet_seconds=1.0)
     assert len(arrivals) == len(talks)
 
 
