@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from bufferctl.events import Arrival
-from message_buffer.limits import MAX_BREAKER_PAUSE_MS
+from infra.timeouts import SWEEP_SECONDS
+from lambdas.limits import WINDOW_LOCK_MS
+from message_buffer.limits import MAX_BREAKER_PAUSE_MS, WINDOW_GRACE_MS
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema, settle
 from tests.support.local_stage import LocalStage
 
@@ -27,9 +29,10 @@ TALKS = 20
 PAUSE_SECONDS = 3.0
 BEFORE_SECONDS, OUTAGE_SECONDS, AFTER_SECONDS = PAUSE_SECONDS, 20.0, PAUSE_SECONDS
 SLOWEST_SECONDS = 3.0
-# A run that the busy emulator ends keeps its lock for half a minute. A trigger that is lost with it is sent again by
-# the sweep, which lets a window be overdue for a minute and comes once a minute.
-DRAIN_SECONDS = 180.0
+# The slowest way that one fault can take: a trigger is lost, so its window is overdue for a minute, and the sweep, which
+# comes once a minute, sends another; or a run is killed, and its lock and its trigger come back after half a minute.
+# Beside them, room for one more fault of a busy emulator, and the starts of functions.
+DRAIN_SECONDS = (WINDOW_GRACE_MS + 2 * WINDOW_LOCK_MS) / 1_000 + SWEEP_SECONDS
 ATTEMPTS, CONVERSATION_PROCESSOR_SECONDS = "20", 20
 
 Outage = Callable[[LocalStage], AbstractContextManager[None]]
