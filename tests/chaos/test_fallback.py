@@ -29,9 +29,8 @@ TALKS = 20
 PAUSE_SECONDS = 3.0
 BEFORE_SECONDS, OUTAGE_SECONDS, AFTER_SECONDS = PAUSE_SECONDS, 20.0, PAUSE_SECONDS
 SLOWEST_SECONDS = 3.0
-# The slowest way that one fault can take: a trigger is lost, so its window is overdue for a minute, and the sweep, which
-# comes once a minute, sends another; or a run is killed, and its lock and its trigger come back after half a minute.
-# Beside them, room for one more fault of a busy emulator, and the starts of functions.
+# If a trigger is lost, its window has to be overdue for a minute until the sweep, which comes once a minute, sends
+# another. If the run of that one is killed, its lock and its trigger come back after half a minute: twice at most.
 DRAIN_SECONDS = (WINDOW_GRACE_MS + 2 * WINDOW_LOCK_MS) / 1_000 + SWEEP_SECONDS
 ATTEMPTS, CONVERSATION_PROCESSOR_SECONDS = "20", 20
 
