@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bufferctl.events import Arrival
-from infra.timeouts import SWEEP_SECONDS
+from infra.limits import SWEEP_SECONDS
 from lambdas.limits import WINDOW_LOCK_MS
 from message_buffer.limits import MAX_BREAKER_PAUSE_MS, WINDOW_GRACE_MS
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema, settle

@@ -103,7 +103,7 @@ class DynamoDbLane:
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
             self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
             return due_at_ms, count
-        if messages == 0:
+        if new is None:
             # The request that stored the message may have ended after it had opened the window, and before it sent the
             # trigger. A second trigger does no harm.
             self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
