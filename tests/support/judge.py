@@ -93,7 +93,7 @@ class Talk:
         """Return the messages of each batch; a batch that came twice counts once."""
         return list({arrival.batch["batchId"]: ids_of(arrival) for arrival in self.arrivals()}.values())
 
-    def wait_all(self, *, timeout_seconds: float = 20.0) -> list[list[str]]:
+    def wait_all(self, *, timeout_seconds: float = 40.0) -> list[list[str]]:
         """Wait until all accepted messages have come out, and return their batches."""
         _wait([self], timeout_seconds)
         return self.batches()
