@@ -12,7 +12,7 @@ from tests.support.local_stage import CLAIM_TIMEOUT_MS, PASS_SECONDS, SILENCE_MS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 # Time for cold starts of the killed functions, on a machine that runs other tests.
-MARGIN_MS = 10_000
+MARGIN_MS = 15_000
 # When the claim has run out, or the token of its conversation processor, the watchdog's next pass puts the batch back.
 HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 SCHEDULED_PASS_MS = 30_000

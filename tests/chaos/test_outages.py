@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.usefixtures("watchdog"),
 ]
 
-MARGIN_MS = 10_000
+MARGIN_MS = 15_000
 # Between attempts the batch waits one second, then two.
 RETRIES_MS = 3_000
 # The SDK passes this error on at once; others it tries again itself.
