@@ -239,7 +239,8 @@ def outage() -> str:
          f"{max(each[name]['errors'] for each in found['rounds']):.1%}"]
         for name, said in (("healthy", "Valkey healthy"), ("silent", "Valkey silent"))
     ]  # fmt: skip
-    return f"{_table(heads, rows)}\nThe median while silent, as a multiple of the healthy one: {told(_figure(found['slower']))}.\n"
+    slower = told(_figure(found["slower"]))
+    return f"{_table(heads, rows)}\nThe median while silent, as a multiple of the healthy one: {slower}.\n"
 
 
 def model() -> str:
