@@ -24,7 +24,7 @@ from local.outputs import Outputs
 from message_buffer.limits import MAX_BREAKER_PAUSE_MS
 
 CLIENTS = 4
-# As long as the outage of tests/chaos/test_fallback.py.
+# The second is that of the outage in tests/chaos/test_fallback.py.
 HEALTHY_SECONDS, SILENT_SECONDS = 5.0, 20.0
 MOST_MS = 3_000
 # Nothing falls due while it is measured, in either lane.

@@ -115,7 +115,7 @@ class LocalStage:
         def missing(arrivals: Sequence[Arrival]) -> set[str]:
             return names - {str(each.batch["conversationId"]).rpartition("/")[2] for each in arrivals[known:]}
 
-        # A processor that was stopped for a new configuration leaves a lease, and nobody starts another meanwhile.
+        # If a new configuration has stopped the processor, no message starts another before its lease ends.
         passes = self.watched(every_seconds=PASS_SECONDS) if "watchdog" in self.outputs.Functions else nullcontext()
         with ThreadPoolExecutor(WARM_PROCESSES) as pool, passes:
             while left := missing(self.inbox.arrivals):
