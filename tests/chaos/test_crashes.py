@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.chaos.conftest import CLAIM_TIMEOUT_MS, TOKEN_MS
 from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
 from tests.support.judge import Talk, judge
-from tests.support.local_stage import CLAIM_TIMEOUT_MS, PASS_SECONDS, SILENCE_MS, TOKEN_MS, LocalStage
+from tests.support.local_stage import PASS_SECONDS, SILENCE_MS, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
@@ -68,7 +69,7 @@ def test_the_conversation_processor_killed_before_put_events(
     held.release()
     say(talks, 1)
     arrivals = judge(talks, within_ms=HEALED_MS)
-    assert max(arrival.batch["attempt"] for arrival in arrivals) == 2
+    assert max(arrival.batch["attempt"] for arrival in arrivals) >= 2
 
 
 @pytest.mark.case(5)
@@ -87,8 +88,8 @@ def test_the_conversation_processor_killed_after_put_events_emits_the_same_batch
     arrivals = judge(talks, within_ms=HEALED_MS)
     ids = [arrival.batch["batchId"] for arrival in arrivals]
     (repeated,) = {batch_id for batch_id in ids if ids.count(batch_id) == 2}
-    attempts = [arrival.batch["attempt"] for arrival in arrivals if arrival.batch["batchId"] == repeated]
-    assert attempts == [1, 2]
+    first, second = (arrival.batch["attempt"] for arrival in arrivals if arrival.batch["batchId"] == repeated)
+    assert first < second
 
 
 @pytest.mark.case(6)

@@ -36,11 +36,6 @@ MAX_WAIT_MS = 4_000
 MAX_MESSAGES = 20
 MAX_ATTEMPTS = 3
 MAX_EVENT_BYTES = 65_536
-CLAIM_TIMEOUT_MS = 7_000
-# A cold start on a busy machine takes seconds. If it takes more than this, the emulator kills it, and the next is cold.
-CONVERSATION_PROCESSOR_TIMEOUT_MS = 6_000
-# A conversation processor's token outlives it by two seconds, so that is when its batch is free again.
-TOKEN_MS = CONVERSATION_PROCESSOR_TIMEOUT_MS + 2_000
 LEASE_MS = 3_000
 START_MS = 3_000
 IDLE_MS = 2_500
@@ -51,6 +46,8 @@ PASS_SECONDS = 2.0
 WINDOW_MS = 2_000
 DENIED = "denied-by-a-test"
 
+# The time-outs of functions are those of a real stage. On a busy machine a cold start takes seconds; with a short
+# time-out, the emulator would kill it, and the next start would be cold, too.
 OVERRIDES: dict[str, Any] = {
     "rules": {
         "silenceMs": SILENCE_MS,
@@ -61,8 +58,6 @@ OVERRIDES: dict[str, Any] = {
     },
     "limits": {"max_attempts": MAX_ATTEMPTS, "max_event_bytes": MAX_EVENT_BYTES},
     "timings": {
-        "claim_timeout_ms": CLAIM_TIMEOUT_MS,
-        "conversation_processor_timeout_ms": CONVERSATION_PROCESSOR_TIMEOUT_MS,
         "lease_ms": LEASE_MS,
         "start_ms": START_MS,
         "processor_idle_ms": IDLE_MS,
@@ -106,8 +101,8 @@ class LocalStage:
     def warm_up(self) -> None:
         """Start some processes of each function, so that tests do not measure the emulator's cold starts.
 
-        On a busy machine, a cold conversation processor may use up its few seconds before it can emit, and the batch's
-        few attempts with them: then its conversation gets another message.
+        On a busy machine, cold conversation processors may use up a batch's few attempts before they can emit: then its
+        conversation gets another message.
         """
         known, deadline = len(self.inbox.arrivals), time.monotonic() + WARM_UP_SECONDS
         names = {f"warm-up-{number}" for number in range(WARM_PROCESSES)}
