@@ -227,6 +227,22 @@ def stage() -> str:
     return _table(heads, rows)
 
 
+def outage() -> str:
+    found = results("outage")
+
+    def cell(name: str, column: str) -> str:
+        return told(figure([each[name][column] for each in found["rounds"]]))
+
+    heads = ["", "p50, ms", "p99, ms", "slowest, ms", "refused"]
+    rows = [
+        [said, *(cell(name, column) for column in ("p50_ms", "p99_ms", "most_ms")),
+         f"{max(each[name]['errors'] for each in found['rounds']):.1%}"]
+        for name, said in (("healthy", "Valkey healthy"), ("silent", "Valkey silent"))
+    ]  # fmt: skip
+    slower = told(_figure(found["slower"]))
+    return f"{_table(heads, rows)}\nThe median while silent, as a multiple of the healthy one: {slower}.\n"
+
+
 def model() -> str:
     found = results("model")
     quotas = found["quotas"]
@@ -316,7 +332,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
-    "targets": lambda: targets("live", "handler", "growth"),
+    "targets": lambda: targets("live", "handler", "outage", "growth"),
     "engine": engine,
     "growth": growth,
     "due_to_event": due_to_event,
@@ -325,6 +341,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "systems": systems,
     "handler": handler,
     "stage": stage,
+    "outage": outage,
     "model": model,
 }
 

@@ -12,7 +12,13 @@ from typing import Any, TextIO
 from bufferctl.events import Arrival
 from local.errors import LocalError
 from local.events import Inbox, collect
-from local.limits import DEMO_BAR_CHARACTERS, DEMO_TICK_SECONDS, MAX_EVENT_SECONDS, MAX_SECOND_EVENT_SECONDS
+from local.limits import (
+    DEMO_BAR_CHARACTERS,
+    DEMO_TICK_SECONDS,
+    DEMO_WARM_UP_MESSAGES,
+    MAX_EVENT_SECONDS,
+    MAX_SECOND_EVENT_SECONDS,
+)
 from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import Stage
@@ -102,12 +108,13 @@ def _down(stage: Stage) -> None:
 
 
 def _warm_up(webhooks: Webhooks, inbox: Inbox) -> None:
-    """Send another customer's message, so that the functions' processes run before the demo measures them."""
+    """Send another customer's messages, so that the functions' processes run before the demo measures them."""
     name = f"warm-up-{uuid.uuid4().hex}"
-    webhooks.post("generic", {"account": "demo", "conversation": name, "id": name, "text": "warm-up"})
+    body = {"account": "demo", "conversation": name, "text": "warm-up"}
+    webhooks.post("generic", [body | {"id": f"{name}-{number}"} for number in range(DEMO_WARM_UP_MESSAGES)])
 
     def is_out(arrivals: Sequence[Arrival]) -> bool:
-        return any(name in _ids(arrival) for arrival in arrivals)
+        return any(f"{name}-0" in _ids(arrival) for arrival in arrivals)
 
     inbox.wait_until(is_out, timeout_seconds=MAX_EVENT_SECONDS)
 

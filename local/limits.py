@@ -41,6 +41,8 @@ DEMO_BAR_CHARACTERS = 30
 
 # -- demo ----------------------------------------------------------------------------------------------
 
+# As many as `maxMessages` of the rules: a full buffer is due at once, in both lanes.
+DEMO_WARM_UP_MESSAGES = 20
 # Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
 MAX_EVENT_SECONDS = 40.0
 # A second event, which the demo reports as an error, would come within this time after the first one.

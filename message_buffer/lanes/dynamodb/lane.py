@@ -103,7 +103,11 @@ class DynamoDbLane:
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
             self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
             return due_at_ms, count
-        if before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
+        if new is None:
+            # The request that stored the message may have ended after it had opened the window, and before it sent the
+            # trigger. A second trigger does no harm.
+            self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
+        elif before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
         if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
