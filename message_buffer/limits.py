@@ -103,10 +103,10 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# A message to edit or delete is looked for where it should be, then among this many messages, the newest first: those
-# of a full batch and as many that wait behind it.
+# A script looks for a message where it should be, then among this many messages, the newest first. A full batch has half
+# as many.
 MAX_MESSAGES_SEARCHED = 2_000
-# The search goes on in another call after this many bytes of payloads, so that nobody waits long for the server.
+# After this many bytes of payloads the search goes on in another call, so that other clients' calls do not wait for it.
 MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
 # A conversation remembers this many batches, to name the one that contains a message that is edited later.
 MAX_BATCHES_REMEMBERED = 100

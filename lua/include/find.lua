@@ -36,7 +36,7 @@ local function find()
         if list_key == msgs_key then return at, payload end
         return nil, {'FROZEN', redis.call('HGET', conv_key, 'frozen')}
       end
-      cost = math.max(256, #payload) -- a look takes time, however short the payload
+      cost = math.max(512, #payload) -- a look takes time, however short the payload
       bytes = bytes + cost
     end
   end

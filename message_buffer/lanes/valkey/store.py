@@ -28,7 +28,7 @@ from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
 FIRST_PAGE = "open:0"  # of list_conversations
-FIRST_LOOK = "near:0"  # of a search for a message
+FIRST_LOOK = "near:0"  # in a search for a message
 _CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
 
 
