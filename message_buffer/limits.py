@@ -103,8 +103,8 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# A script looks for a message where it should be, then among this many messages, the newest first. A full batch has half
-# as many.
+# A script looks for a message where it should be, then among this many messages, the newest first: a full batch has
+# half as many.
 MAX_MESSAGES_SEARCHED = 2_000
 # After this many bytes of payloads the search goes on in another call, so that other clients' calls do not wait for it.
 MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
