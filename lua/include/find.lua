@@ -1,17 +1,17 @@
--- find: look for a message that waits or is frozen, at a few payloads in each call.
+-- find: look for a message that waits or is frozen, reading only a few payloads in each call.
 --
 -- Reads    message_id, id_line, cursor, limit, page_bytes, max_emitted
 -- Reads    conv_key, msgs_key, batch_key, seen_key, emitted_key
--- Defines  find(): its position among those that wait, and its payload; or nil and the answer
+-- Defines  find(): the position and payload of a waiting message; otherwise nil and the script's reply
 
 local function find()
   local arrived_at = redis.call('ZSCORE', seen_key, message_id)
   if not arrived_at then return nil, {'ABSENT', 0, ''} end
 
-  -- Positions count from the head of the frozen batch through all that waits behind it.
+  -- Positions count from the head of the frozen batch, and on through the messages that wait behind it.
   local frozen = redis.call('LLEN', batch_key)
   local count = frozen + redis.call('LLEN', msgs_key)
-  -- A hint only: `seen` also has cancels and ids that have left, by each sender's clock.
+  -- This is only a hint: `seen` also has the ids of cancels and of messages that have left, by each sender's clock.
   local guess = math.max(0, count - 1 - redis.call('ZCOUNT', seen_key, '(' .. arrived_at, '+inf'))
   local phase, step = string.match(cursor, '^(%l+):(%d+)$')
   local bytes, cost = 0, 0
@@ -23,7 +23,7 @@ local function find()
     if phase == 'near' then
       step = step + 1
     else
-      -- From the newest to the oldest: whatever leaves between two calls, no other message moves to a higher position.
+      -- From the newest to the oldest, because between two calls a message can only move to a lower position.
       step = math.min(step, count) - 1
       position = step
       if position < math.max(0, count - limit) then break end
@@ -36,12 +36,12 @@ local function find()
         if list_key == msgs_key then return at, payload end
         return nil, {'FROZEN', redis.call('HGET', conv_key, 'frozen')}
       end
-      cost = math.max(512, #payload) -- a look takes time, however short the payload
+      cost = math.max(512, #payload) -- reading a short payload takes time, too
       bytes = bytes + cost
     end
   end
 
-  -- The message came out in the earliest batch that ends no earlier than the message arrived.
+  -- The message was in the earliest batch whose last message arrived at the same time as this one, or later.
   local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
   -- If older batches may have been forgotten, the message may have been in one of those instead.
   if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return nil, {'ABSENT', 1, ''} end
