@@ -314,6 +314,17 @@ def growth() -> str:
     return _table(heads, rows)
 
 
+def editors() -> str:
+    found = results("editors")
+    neighbours = [
+        [kind, *(told(_figure(each[name]), 2) for name in ("p50", "p99"))] for kind, each in found["neighbours"].items()
+    ]
+    scripts = sorted(found["longest_call_ms"].items(), key=lambda item: -_figure(item[1]).median)
+    longest = ", ".join(f"{name} {told(_figure(each), 2)}" for name, each in scripts if _figure(each).median >= 0.1)
+    table = _table(["another tenant's message beside ten", "p50, ms", "p99, ms"], neighbours)
+    return f"{table}\nThe longest call of each script, in ms: {longest}; all others below 0.1.\n"
+
+
 def due_to_event() -> str:
     found = results("lateness")
     rows = [
@@ -332,9 +343,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
-    "targets": lambda: targets("live", "handler", "outage", "growth"),
+    "targets": lambda: targets("live", "handler", "outage", "growth", "editors"),
     "engine": engine,
     "growth": growth,
+    "editors": editors,
     "due_to_event": due_to_event,
     "ingest": ingest,
     "lateness": lateness,

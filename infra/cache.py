@@ -16,13 +16,14 @@ SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
 # cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
+# `lmove` is for the version before, whose functions go on running while a deployment has already changed this.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
         "+eval +evalsha +blpop +command +cluster|slots +asking",
         "+del +persist +pexpire +rename",
         "+hdel +hexists +hget +hmget +hscan +hset",
-        "+llen +lmove +lpush +lrange +lrem +lset +rpush",
+        "+llen +lmove +lpush +lrange +lrem +lset +ltrim +rpush",
         "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",
     ]
 )

@@ -104,8 +104,11 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# A script looks for a message to edit or delete among this many waiting messages, the newest first.
-MAX_MESSAGES_SEARCHED = 1_000
+# A script looks for a message where it should be, then among this many messages, the newest first: a full batch has
+# half as many.
+MAX_MESSAGES_SEARCHED = 2_000
+# After this many bytes of payloads the search goes on in another call, so that other clients' calls do not wait for it.
+MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
 # emitted, the event about the edit names that batch.
 MAX_BATCHES_REMEMBERED = 100
