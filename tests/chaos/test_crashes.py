@@ -149,12 +149,16 @@ def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks:
         stage.invoke("processor", {"shard": 0})
     say(talks, 3)
     judge(talks, within_ms=MARGIN_MS)
-    stage.wait_until_idle()
-    time.sleep(0.5)
-    left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor left"' in line]
+    # A run is in the log when it has ended, and on a busy machine a start takes seconds.
+    left: list[str] = []
+    deadline = time.monotonic() + 60
+    while len(left) < 4 or stage.processor_is_there():
+        assert time.monotonic() < deadline, f"of four processors, these have left: {left}"
+        time.sleep(0.2)
+        left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor left"' in line]
     held, idle = sum('"held"' in line for line in left), sum('"idle"' in line for line in left)
     # On a slow machine the first processor may have left before the second pair came; then that pair has a winner too.
-    assert 1 <= idle <= 2
+    assert 1 <= idle < 4
     assert held >= 4 - idle
     assert held + idle == len(left)
 
