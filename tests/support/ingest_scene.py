@@ -149,7 +149,8 @@ class Scene:
         return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]
 
     def buffered(self, conversation: str) -> list[Json]:
-        found = self.engine.store.peek_conversation(conversation, limit=1_000).payloads
+        key = f"msgs:{conversation}"
+        found = next((each.value for name, each in self.engine.keys().items() if name.endswith(key)), [])
         return [decode(payload).model_dump(by_alias=True, exclude_defaults=True) for payload in found]
 
     def is_empty(self) -> bool:
