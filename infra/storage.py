@@ -20,7 +20,8 @@ from infra.limits import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENT
 from infra.settings_and_defaults import StageConfig
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
-# The bucket's folders for batches that are too large for an event, and for those too large for a dead letter.
+# The bucket's folders for batches that are too large for an event, and for batches that are too large for a dead
+# letter.
 BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only name their folder."
 
@@ -60,7 +61,7 @@ class Queue(sqs.Queue):
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
     def grant_redrive(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` look through the dead letters and delete those that it has emitted again."""
+        """Let `grantee` read the dead letters, and delete those whose batches were emitted again."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
 
@@ -102,7 +103,7 @@ class OversizeBucket(s3.Bucket):
         """Let `function` store batches, and store and read dead letters."""
         batches, dead_letters = map(self.arn_for_objects, (BATCHES, DEAD_LETTERS))
         grant(function, "s3:PutObject", on=batches)
-        # A dead letter that was too large for its queue is read from the bucket when it is redriven.
+        # A redrive reads the content of a dead letter that was too large for its queue from the bucket.
         grant(function, "s3:PutObject", "s3:GetObject", on=dead_letters)
         assert function.role is not None
         for folder in (BATCHES, DEAD_LETTERS):
@@ -120,7 +121,7 @@ class OversizeBucket(s3.Bucket):
 
 @dataclass(frozen=True)
 class EventDestinations:
-    """The places that a batch may go to: the bus, the bucket if it is too large, the queue if it cannot be emitted."""
+    """The destinations of a batch: the bus, the bucket if the batch is too large, the queue if it cannot be emitted."""
 
     bus: BatchBus
     oversize: OversizeBucket
@@ -138,7 +139,7 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
 
 
 class Table(dynamodb.Table):
-    """A table that is billed by use and encrypted with a key of AWS.
+    """A table that AWS bills by use and encrypts with a key of AWS.
 
     In AWS it can be restored to any second of the last five weeks.
     """
@@ -188,7 +189,7 @@ class RulesTable(Table):
 
 
 class MessageTable(Table):
-    """The DynamoDB lane's table: the messages of each conversation, one after another, and the state of its window."""
+    """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
     # The index with which the sweep finds the open windows, oldest first.
     OPEN = "open"
@@ -206,11 +207,15 @@ class MessageTable(Table):
 
     def grant_store_messages(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` store and change messages and open windows, as ingest does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` record which messages the Valkey lane emits, and look for stored ones."""
+        """Let `grantee` record which messages the Valkey lane emits, and look for stored messages."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
+
+    def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read the window of a conversation, and put it on hold."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
 
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find open windows, freeze their batches, and mark messages as emitted or dropped."""
@@ -234,14 +239,14 @@ class ConversationsTable(Table):
     """The responder's records, outboxes and turns. `responder/conversations_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        # Only outboxes have the attribute by which items expire.
+        # Only outboxes expire, because only they have the attribute `expiresAt`.
         super().__init__(
             scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
         )
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read, write and check items, as the responder does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query")
+        """Let `grantee` read and write items, as the responder does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query")
 
 
 class _Secret(secretsmanager.Secret):

@@ -24,6 +24,8 @@ class IngestSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings | None
     """None if the Valkey lane has no fallback."""
     webhook_secret_id: str
+    time_is_required: bool
+    """A webhook of the generic platform must be signed with its time."""
     event_bus: str
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
@@ -68,8 +70,15 @@ class AdminSettings(NamedTuple):
     rules_table: str
 
 
+class GateSettings(NamedTuple):
+    valkey: ValkeySettings | None
+    """None on a stage with the DynamoDB lane alone."""
+    dynamodb_lane: DynamoDbLaneSettings | None
+    """None if the Valkey lane has no fallback."""
+
+
 class _Environment(Variables):
-    """The environment, and the settings that several functions share."""
+    """Reads the settings that several functions share."""
 
     def is_dynamodb_lane(self) -> bool:
         lane = self.text("LANE")
@@ -125,6 +134,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         valkey=valkey,
         dynamodb_lane=dynamodb_lane,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
+        time_is_required=env.text("GENERIC_TIMESTAMP") == "required",
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
@@ -139,7 +149,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
     env = _environment(environ)
     return ProcessorSettings(
         valkey=env.valkey(
-            # Lambda sets this variable: a processor's successor is the same function.
+            # A processor starts its successor by invoking its own function, whose name Lambda puts into this variable.
             processor="AWS_LAMBDA_FUNCTION_NAME",
             lease_ms=env.whole("LEASE_MS"),
             claim_ms=env.whole("CLAIM_TIMEOUT_MS"),
@@ -184,6 +194,10 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
     )
+
+
+def read_gate(environ: Mapping[str, str] | None = None) -> GateSettings:
+    return GateSettings(*_environment(environ).lanes())
 
 
 def _environment(environ: Mapping[str, str] | None) -> _Environment:

@@ -20,10 +20,10 @@
 -- ARGV[6]  max_seen                int   number of message ids that it remembers, beside those of waiting messages
 -- ARGV[7]  start_id                str   names this call; a retry sends the same
 -- ARGV[8]  start_ms                int   lifetime of a start reservation
--- ARGV[9]  horizon_ms              int   work due further ahead is left to the watchdog
+-- ARGV[9]  horizon_ms              int   work due further ahead than this is left to the watchdog
 -- Returns  {"COMPLETED", due_at_ms | -1, count, start, forgotten} | {"STALE"}
--- Repeat   COMPLETED again, with the same start reservation, until the next batch is completed
--- Keeps    a newer batch: an old conversation processor's completion does not touch it
+-- Repeat   returns COMPLETED again, with the same start reservation, until the next batch is completed
+-- Keeps    a newer batch: an old conversation processor cannot complete it
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -46,8 +46,9 @@ local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
-  redis.call('ZREM', pending_key, conversation) -- put back in the meantime: the conversation processor was slow, not dead
-  -- Ids are forgotten by age, but never those of messages that still wait (a clock may have been a minute off).
+  redis.call('ZREM', pending_key, conversation) -- a claim is put back if its conversation processor is slow
+  -- Forget old message ids, but never that of a waiting message. A host whose clock lags may have recorded an id up to
+  -- a minute before the buffer's first arrival.
   local waiting_ms = buffer and first_at_of(buffer) - 60001 or now_ms + 60000
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', math.min(now_ms - seen_ms, waiting_ms))
   forgotten = forget_ids(waiting_ms)

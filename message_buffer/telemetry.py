@@ -20,7 +20,7 @@ Value = str | int | float | bool | None | list[str]
 class Telemetry:
     """Writes logs and metrics with Powertools.
 
-    Its objects are made on first use, and take their names from the environment.
+    The logger and the metrics are made on first use. Powertools reads their names from the environment.
     """
 
     def info(self, decision: str, **fields: Value) -> None:

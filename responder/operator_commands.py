@@ -1,6 +1,6 @@
 """Operators' commands: hand a conversation to a person, hand it back, show its history.
 
-`bufferctl` invokes the function with them; IAM decides who may. They never come from the queue.
+`bufferctl` invokes the function with these commands; IAM decides who may do so. The queue never delivers them.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from responder.admin_client import Buffer
 from responder.conversations_table import ConversationsTable
+from responder.gate_client import Buffer
 from responder.history import Turn
 from responder.json_object import Json
 from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS
@@ -25,8 +25,8 @@ class OperatorCommands:
         self._telemetry = telemetry
         self._clock = clock
 
-    def run(self, event: Json) -> Json:
-        """Return what the admin function would: `{"ok": true, "result"}` or `{"ok": false, "error"}`."""
+    def run(self, event: Json, *, request_id: str) -> Json:
+        """Run the command. Return `{"ok": true, "result"}` or `{"ok": false, "error"}`, as the admin function does."""
         commands: dict[str, Callable[[str, Json], Json]] = {
             "handoff": self.hand_off,
             "handback": self.hand_back,
@@ -41,8 +41,14 @@ class OperatorCommands:
         except MessageBufferError as error:
             code = "invalid" if isinstance(error, InvalidInput) else "unavailable"
             return {"ok": False, "error": {"code": code, "message": str(error)}}
-        by = str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS]
-        self._telemetry.info("operator", operation=str(event["operation"]), conversation=conversation, by=by)
+        self._telemetry.info(
+            "operator",
+            operation=str(event["operation"]),
+            conversation=conversation,
+            # Lambda does not say who invoked the function. CloudTrail knows it by the request's id.
+            claimedBy=str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS],
+            requestId=request_id,
+        )
         return {"ok": True, "result": result}
 
     def hand_off(self, conversation: str, event: Json) -> Json:
@@ -51,7 +57,8 @@ class OperatorCommands:
         if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
             raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
         now_ms = self._clock()
-        # The table first: if the buffer then cannot be held, the batches that it emits are withheld.
+        # Write to the table first: if the buffer then cannot be held, the responder withholds the batches that it
+        # emits.
         self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
         self._buffer.hold(conversation, for_ms)
         return {"handedOffUntil": now_ms + for_ms}

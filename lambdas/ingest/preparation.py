@@ -1,6 +1,6 @@
-"""Gives each update its owner, its rules and its wire form, before the first of them is stored.
+"""Gives each update its owner, its rules and its wire form, before any update is stored.
 
-So one wrong update can still make ingest refuse the whole body.
+So ingest can still refuse the whole body because of one wrong update.
 """
 
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ from message_buffer.messages.changes import Change, Edited
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
-from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 
@@ -29,7 +29,7 @@ class TooManyUpdates(InvalidInput):
 
 
 class PreparedMessage(NamedTuple):
-    """A message as its buffer stores it, or a control word, which acts on the buffer instead."""
+    """A message in the form in which a lane stores it, or a control word, which is carried out instead."""
 
     conversation: ConversationId
     id: str
@@ -40,13 +40,14 @@ class PreparedMessage(NamedTuple):
 
 
 class PreparedChange(NamedTuple):
-    """An edit, a deletion or a reaction, about a message that came earlier."""
+    """An edit or a deletion of a message that was sent earlier, or a reaction to one."""
 
     change: Change
     payload: bytes = b""
     """The new wire form, if the message was edited."""
     timing: Timing | None = None
-    """The wait of the edited message, if its buffer may have waited for this edit."""
+    """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
+    transcript. Otherwise None."""
 
 
 class Prepared(NamedTuple):
@@ -54,17 +55,16 @@ class Prepared(NamedTuple):
     changes: list[PreparedChange]
 
 
-def prepare(intake: Intake, book: RuleBook, quota: Quota, *, leave_out: bool) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
-    With `leave_out`, an update that cannot be stored is counted as `unreadable` in the intake; otherwise it raises
-    InvalidInput. `quota` is that of an account for which the rules set none. Raises SendFailed if the rules were never
-    read, and TooManyUpdates.
+    With `leave_out`, count an update that cannot be stored as `unreadable` in the intake; otherwise raise InvalidInput
+    for it. Raise SendFailed if the rules were never read, and TooManyUpdates.
     """
     prepared = Prepared([], [])
     for update in intake.updates:
         try:
-            _prepare_one(update, book, quota, prepared)
+            _prepare_one(update, book, prepared)
         except InvalidInput:
             if not leave_out:
                 raise
@@ -81,7 +81,7 @@ def _require_few(prepared: Prepared) -> None:
         raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
-def _prepare_one(update: Update, book: RuleBook, quota: Quota, prepared: Prepared) -> None:
+def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
     conversation, agent = update_belongs(update, owner)
     encode_conversation(str(conversation))
@@ -96,12 +96,12 @@ def _prepare_one(update: Update, book: RuleBook, quota: Quota, prepared: Prepare
                     encode(message),
                     timing_of(message, rules),
                     word,
-                    book.charge_for(conversation, default=quota),
+                    book.charge_for(conversation),
                 )
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
-            # The edit may bring the caption or transcript that the buffer waited for, so it need not wait any longer.
+            # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
             prepared.changes.append(PreparedChange(update._replace(conversation=conversation), encode(message), timing))
         case _:

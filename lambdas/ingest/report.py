@@ -1,4 +1,4 @@
-"""Reports a webhook that was taken: the conversations of the answer, the metrics, and one line in the log."""
+"""Reports what became of a webhook: the response's entries for conversations, the metrics, and a log line."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from message_buffer.telemetry import Telemetry
 
 @dataclass
 class Done:
-    """The counts of a webhook's messages and changes, and the answer's entry for each conversation."""
+    """The counts of a webhook's messages and changes, and the response's entry for each conversation."""
 
     ignored: Counter[str]
     """Items that are not messages to us, counted by kind."""
@@ -26,15 +26,15 @@ class Done:
     over_quota: int = 0
     """Messages that were buffered over a quota, because their platform would not send them again."""
     amended: int = 0
-    """Changes that were published, because the message has left or because it was a reaction."""
+    """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
     def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
-        """Keep the due time and the count that the answer names for this conversation."""
+        """Set the due time and the count in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
-    """Count and log what became of a webhook. A count of zero is left out, since each metric costs money."""
+    """Publish the metrics and the log line of a webhook. Omit most counts of zero, since each metric costs money."""
     telemetry.count("Messages", done.accepted)
     if done.duplicates:
         telemetry.count("Duplicates", done.duplicates)
@@ -56,6 +56,12 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
         conversations=list(done.conversations),
     )  # fmt: skip
+
+
+def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem: str) -> None:
+    """Count and log a body that was refused: some platforms do not send it again, so its messages may be lost."""
+    telemetry.count("BodiesRefused")
+    telemetry.warn("body refused", platform=platform, status=status, reason=problem)
 
 
 def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:

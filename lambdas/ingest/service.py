@@ -1,8 +1,8 @@
 """Ingest: authenticates a webhook, reads it, buffers its messages, and applies or publishes its edits and deletions.
 
-The answer is 2xx only if every message is buffered, every control word carried out, and every change made or published.
+The status is 2xx only if every message is buffered, every control word carried out, and every change made or published.
 Otherwise the platform sends the whole webhook again. Messages and stop words that were handled before are recognised by
-their ids; changes are made twice.
+their ids, but changes are made or published again.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
 from lambdas.ingest.preparation import TooManyUpdates, prepare
-from lambdas.ingest.report import Done, report
+from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
     Response,
@@ -25,18 +25,14 @@ from lambdas.ingest.responses import (
     refuse_method,
     refuse_over_quota,
     refuse_platform,
-    refuse_signature,
-    refuse_size,
 )
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.limits import MAX_WEBHOOK_BYTES
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
-from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -50,17 +46,16 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
-        quota: Quota,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
+        time_is_required: bool = False,
     ) -> None:
         self._lane = lane
-        self._authentication = Authentication(secrets, telemetry)
+        self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
         self._telemetry = telemetry
         self._book = book
-        self._quota = quota
         self._platforms = platforms
         self._clock = clock
 
@@ -71,10 +66,10 @@ class Ingest:
             return refuse_platform()
         try:
             return self._answer(platform, request)
-        except Unauthentic:
+        except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=platform.name)
-            return refuse_signature()
+            self._telemetry.warn("signature refused", platform=platform.name, reason=str(error))
+            return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
@@ -83,6 +78,9 @@ class Ingest:
 
     def _answer(self, platform: Platform, request: Request) -> Response:
         match request.webhook.method, request.route:
+            # Before the signature, whose price grows with the body.
+            case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
+                return self._refuse_body(platform, 413, f"A webhook has at most {platform.max_body_bytes} bytes.")
             case "GET", "webhook":
                 return self._challenge(platform, request.webhook)
             case "POST", "webhook":
@@ -96,25 +94,21 @@ class Ingest:
         return refuse_challenge() if echo is None else Response(200, echo, "text/plain")
 
     def _receive(self, platform: Platform, webhook: Webhook) -> Response:
-        if len(webhook.body) > MAX_WEBHOOK_BYTES:
-            return refuse_size()
         signer = self._authentication.signer_of(platform, webhook)
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Everything is read before anything is stored: a body is refused whole or taken whole.
-            messages, changes = prepare(intake, self._book, self._quota, leave_out=platform.leaves_out_what_is_wrong)
+            # Read everything before storing anything, so that a refused body leaves nothing behind.
+            messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
         except TooManyUpdates as error:
-            self._telemetry.count("TooManyUpdates")
-            self._telemetry.warn("too many updates", platform=platform.name, reason=str(error))
-            return refuse(413, str(error))
+            return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
-            return refuse(413, f"A message is too large: {error}.")
+            return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
-            return refuse(400, str(error))
+            return self._refuse_body(platform, 400, str(error))
         require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
-        # Changes come after all messages, because a body may name a change before the message that it changes.
+        # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
         report(self._telemetry, platform.name, done)
         if refusals:
@@ -129,17 +123,19 @@ class Ingest:
         return refuse_for_now()
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
-        if len(webhook.body) > MAX_WEBHOOK_BYTES:
-            return refuse_size()
         signer = self._authentication.signer_of(platform, webhook)
         try:
-            typing = platform.read_typing(webhook)
+            typing = platform.read_typing(webhook, signer=signer)
             for conversation in typing:
                 encode_conversation(str(conversation))
         except InvalidInput as error:
-            return refuse(400, str(error))
+            return self._refuse_body(platform, 400, str(error))
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(typing, self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
+
+    def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
+        report_refusal(self._telemetry, platform.name, status=status, problem=problem)
+        return refuse(status, problem)

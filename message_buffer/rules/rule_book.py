@@ -3,7 +3,7 @@
     defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
 All but the first two are in the table, where operators change them. An instance reads the table's version every few
-seconds, and the whole table only if the version has changed. Wrong rules are skipped. If the table cannot be reached,
+seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table cannot be reached,
 the rules that were read last stay in force. An instance that has never read the table cannot know who owns an account,
 so it refuses messages.
 """
@@ -14,7 +14,12 @@ from typing import Any, Protocol
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
-from message_buffer.limits import MAX_MS_BETWEEN_RULES_CHECKS, MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import (
+    MAX_MS_BETWEEN_RULES_CHECKS,
+    MAX_QUOTA,
+    MAX_RESOLVED_RULES,
+    MIN_MS_BETWEEN_RULES_CHECKS,
+)
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
 from message_buffer.rules.quota import Charge, Quota
@@ -86,10 +91,12 @@ class _Snapshot:
         self._resolved: dict[tuple[tuple[str, ...], str], ResolvedRules] = {}
 
     def resolve(self, scopes: Iterable[str], platform: str) -> ResolvedRules:
-        # Cache by the layers that exist: most conversations have none of their own, and share one answer.
+        # Cache by the scopes that have rules. Most conversations have no rules of their own, so they share one result.
         known = tuple(scope for scope in scopes if scope in self._stored)
         resolved = self._resolved.get((known, platform))
         if resolved is None:
+            if len(self._resolved) >= MAX_RESOLVED_RULES:
+                self._resolved.clear()
             resolved = self._resolved[known, platform] = resolve_rules(self.layers(known), platform)
             for skipped in resolved.skipped:
                 self._skip(skipped.layer, skipped.reason, platform=platform)
@@ -136,12 +143,15 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
+        quota: Quota | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # Use wall time, because the monotonic clock of a frozen function may stop while its rules grow old.
+        # That of an account for which the rules set none.
+        self._quota = quota
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
         self._version: int | None = None
@@ -153,11 +163,11 @@ class RuleBook:
         return self._current().resolve(scopes_of(conversation, agent), conversation.platform)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
-        """Return the layers that decide about this conversation, the lowest first."""
+        """Return the layers that apply to this conversation, the lowest first."""
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Return who owns the account, or None if no rules say so.
+        """Return the account's owner, or None if the table names none.
 
         Raises SendFailed if the table was never read, because there is no safe default for an owner.
         """
@@ -166,17 +176,19 @@ class RuleBook:
             raise SendFailed("read rules: the table was never reached, so the owner of an account is not known")
         return snapshot.owner(account_scope(platform, account))
 
-    def charge_for(self, conversation: ConversationId, *, default: Quota) -> Charge:
-        """Return the quotas of the conversation's account, whose default is given, and of its tenant."""
+    def charge_for(self, conversation: ConversationId) -> Charge | None:
+        """Return the quotas of the conversation's account and tenant, or None if the book was made without a quota."""
+        if self._quota is None:
+            return None
         snapshot = self._current()
         owner = snapshot.owner(account_scope(conversation.platform, conversation.account))
         layer = snapshot.layer(f"tenant:{escape_part(conversation.tenant)}")
-        return charge_to(conversation, owner, layer, default=default)
+        return charge_to(conversation, owner, layer, default=self._quota)
 
     def _current(self) -> _Snapshot:
         with self._checking:
             now_ms = self._clock()
-            # Until the table was read once, messages are refused, so do not pause for longer after failures.
+            # Messages are refused until the table has been read once, so do not pause longer after failures until then.
             checks_missed = 0 if self._version is None else self._failures
             pause_ms = min(MIN_MS_BETWEEN_RULES_CHECKS * (checks_missed + 1), MAX_MS_BETWEEN_RULES_CHECKS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:
@@ -186,7 +198,7 @@ class RuleBook:
 
     def _check(self, table: ReadsRules) -> None:
         try:
-            # Read the version first, so that the next check finds whatever is written after it.
+            # Read the version before the rules. If rules are written in between, the next check sees a newer version.
             version = table.version()
             if version != self._version:
                 self._snapshot = _Snapshot(table.read_all(), self._stage_rules, self._telemetry)

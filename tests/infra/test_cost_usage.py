@@ -73,8 +73,8 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "OverQuota", "OverQuotaTaken", "ConversationsFull", "TooManyUpdates", "IdsForgotten",
-    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "OverQuota", "OverQuotaTaken", "ConversationsFull", "IdsForgotten",
+    "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
@@ -97,8 +97,7 @@ class Scene:
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(None, {}, self.telemetry),
-            quota=ACCOUNT_QUOTA,
+            book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
             clock=engine.clock,
         )
 
@@ -112,7 +111,8 @@ class Scene:
             "from": "16505551234", "id": message_id, "timestamp": "1749416383", "type": "text", "text": {"body": TEXT},
         }  # fmt: skip
         value = {"metadata": {"phone_number_id": "106540352242922"}, "messages": [message]}
-        body = json.dumps({"entry": [{"changes": [{"value": value, "field": "messages"}]}]})
+        entry = {"changes": [{"value": value, "field": "messages"}]}
+        body = json.dumps({"object": "whatsapp_business_account", "entry": [entry]})
         signature = "sha256=" + hmac.new(SECRET.encode(), body.encode(), sha256).hexdigest()
         answer = ingest_handler.handler(
             {

@@ -29,6 +29,7 @@ from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import CONVERSATION_PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry, valkey_lane
 
 ME = "arn:aws:iam::111122223333:user/ada"
+REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
 # The largest payload that Lambda passes on.
 ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
@@ -127,7 +128,9 @@ class Desk:
             ),
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
         )
-        return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
+        return Admin(operations, self.telemetry).answer(
+            {"operation": operation, "by": ME, **fields}, request_id=REQUEST
+        )
 
     def result(self, operation: str, **fields: object) -> Json:
         answer = self.ask(operation, **fields)
@@ -251,8 +254,8 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
     ("fields", "problem"),
     [
         ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
-        ({"cursor": "windows"}, "cursor: no answer gave 'windows'; leave it out to begin again"),
-        ({"cursor": "0/closed:0"}, "a cursor is what the page before gave, not 'closed:0'"),
+        ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
+        ({"cursor": "0/closed:0"}, "a cursor must be the next_cursor of an earlier page, not 'closed:0'"),
         ({"cursor": "7/open:0"}, "shard: this stage has the shards 0 to 0, not 7"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
     ],
@@ -273,7 +276,7 @@ def test_an_unknown_operation_is_answered_with_the_known(desk: Desk, operation: 
 
 @pytest.mark.parametrize("event", [None, [], "status", {}])
 def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object) -> None:
-    answer = Admin({}, desk.telemetry).answer(event)
+    answer = Admin({}, desk.telemetry).answer(event, request_id=REQUEST)
     assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
 
 
@@ -309,9 +312,11 @@ def test_who_did_what_is_told_without_what_people_wrote(desk: Desk) -> None:
     desk.engine.send(NAME, "m1", "my secret")
     desk.result("conversation.show", conversation=NAME, messages=True)
     desk.error("conversation.resume", conversation=NAME)
+    # Lambda tells nobody's name: only the request's id leads to the caller that IAM knew, in CloudTrail.
+    caller = {"claimedBy": ME, "requestId": REQUEST}
     assert desk.telemetry.said("operator") == [
-        {"operation": "conversation.show", "outcome": "ok", "by": ME, "conversation": NAME},
-        {"operation": "conversation.resume", "outcome": "not_found", "by": ME, "conversation": NAME},
+        {"operation": "conversation.show", "outcome": "ok", **caller, "conversation": NAME},
+        {"operation": "conversation.resume", "outcome": "not_found", **caller, "conversation": NAME},
     ]
     assert "my secret" not in str(desk.telemetry.lines)
 
@@ -548,7 +553,7 @@ def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: D
 def test_a_scope_that_nothing_is_looked_up_under_is_refused(desk: Desk, scope: str) -> None:
     code, message = desk.error("rules.set", scope=scope, rules={})
     assert code == "invalid"
-    assert message.startswith("A scope reads stage, tenant:<tenant>")
+    assert message.startswith("A scope must be stage, tenant:<tenant>")
 
 
 def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
@@ -694,7 +699,7 @@ def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, pro
     desk.conversation_processor.answer = lambda _letter: answer
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
-        f"The batch was not sent again, and its letter stays in the queue: {problem}.",
+        f"The batch was not sent again, and its dead letter stays in the queue: {problem}.",
     )
     assert len(desk.queue.letters) == 1
     assert desk.queue.hidden == set()
@@ -705,7 +710,7 @@ def test_a_letter_without_messages_is_refused_in_a_sentence_and_stays(desk: Desk
     desk.queue = FakeLetters(json.dumps({"batchId": "b0", **without}))
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
-        "The dead letter of this batch holds no messages: it cannot be sent again, and stays.",
+        "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead letter stays.",
     )
     assert desk.conversation_processor.calls == []
     assert len(desk.queue.letters) == 1

@@ -19,8 +19,8 @@ from lambdas.admin.requests import (
     read_request,
 )
 from message_buffer.errors import InvalidInput
-from responder.admin_client import BufferClient
 from responder.batch import read_batch
+from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
@@ -96,12 +96,12 @@ def test_open_windows_are_listed_after_the_shards(
     assert behind.conversations.list(everything)["more"], "windows that were not looked at are not called listed"
     with pytest.raises(InvalidInput, match="this stage has no shards"):
         alone.conversations.list(ListConversations(by="operator", shard=0))
-    with pytest.raises(InvalidInput, match="no answer gave '0/open:0'"):
+    with pytest.raises(InvalidInput, match="no earlier call returned '0/open:0'"):
         alone.conversations.list(ListConversations(by="operator", cursor="0/open:0"))
 
 
 class Calls:
-    """The admin function, called in this process."""
+    """The function `gate`, called in this process."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._operations: dict[str, tuple[type[Request], Callable[[Any], dict[str, Any]]]] = {

@@ -20,6 +20,7 @@ from message_buffer.limits import (
     WINDOW_GRACE_MS,
 )
 from message_buffer.rules.layers import Rules
+from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import payload
 from tests.support.window import (
     CONVERSATION,
@@ -200,6 +201,38 @@ def test_without_a_trigger_the_request_fails_and_its_redelivery_opens_the_window
     assert window.batches() == [["m1"]]
 
 
+@pytest.mark.promise("P1")
+def test_a_request_that_is_refused_leaves_no_words_and_no_count(window: WindowScene) -> None:
+    for number in range(20):
+        with window.wire.at("send_message", _fail), pytest.raises(SendFailed):
+            window.send(f"refused-{number}")
+    assert [item["item"]["S"] for item in _items(window)] == ["!"]
+    assert window.table.window(CONVERSATION).waiting == 0
+    assert "expires_at" in _items(window)[0]
+    assert window.send("m1").count == 1
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
+@pytest.mark.promise("P1")
+def test_a_redelivery_stores_again_what_the_refused_request_takes_back_meanwhile(window: WindowScene) -> None:
+    take_turns(window.wire)
+    first = Actor("first", lambda: window.send("m1"))
+    first.step()
+    first.step()
+    assert first.request == "send_message"
+    again = Actor("again", lambda: window.send("m1"))
+    again.step()
+    assert again.request == "update_item", "it has found the message stored, and has not opened the window yet"
+    first.step(REFUSE)
+    first.finish()
+    again.finish()
+    assert isinstance(first.error, SendFailed)
+    assert again.error is None
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
 def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_sends_it(window: WindowScene) -> None:
     def second() -> None:
         window.send("m2")
@@ -211,6 +244,18 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
     window.pass_time(WINDOW_MS + WINDOW_GRACE_MS + 60_000, sweep=True)
     assert window.batches() == [["m1", "m2"]]
     assert window.telemetry.counts["TriggersResent"] == 1
+
+
+def test_a_repeat_sends_the_trigger_if_the_first_request_ended_after_it_had_opened_the_window(
+    window: WindowScene,
+) -> None:
+    with window.wire.at("update_item", _fail, after=True), pytest.raises(SendFailed):
+        window.send("m1")
+    assert window.table.window(CONVERSATION).is_open
+    assert window.triggers.waiting == []
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
 
 
 def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: WindowScene) -> None:

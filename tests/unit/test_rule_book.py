@@ -14,13 +14,14 @@ from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, 
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 
+DEFAULT_QUOTA = Quota(600, 60)
 ACME = ConversationId("acme", "whatsapp", "1", "ann")
 
 
 class Scene:
     def __init__(self, *, deployed: dict[str, Any] | None = None) -> None:
         self.table, self.telemetry, self.clock = FakeRules(), RecordedTelemetry(), ManualClock()
-        self.book = RuleBook(self.table, deployed or {}, self.telemetry, clock=self.clock)
+        self.book = RuleBook(self.table, deployed or {}, self.telemetry, quota=DEFAULT_QUOTA, clock=self.clock)
 
     def silence_ms(self, conversation: ConversationId = ACME, agent: str | None = None) -> int:
         return self.book.for_conversation(conversation, agent).rules.silence_ms
@@ -234,31 +235,29 @@ def test_without_a_table_nothing_is_asked() -> None:
 
 # -- quotas ----------------------------------------------------------------------------------------
 
-DEFAULT_QUOTA = Quota(600, 60)
-
 
 def test_without_a_rule_a_message_is_charged_to_its_account_by_the_stages_quota(scene: Scene) -> None:
-    assert scene.book.charge_for(ACME, default=DEFAULT_QUOTA) == Charge("whatsapp/1", DEFAULT_QUOTA)
+    assert scene.book.charge_for(ACME) == Charge("whatsapp/1", DEFAULT_QUOTA)
 
 
 def test_a_quota_of_an_account_takes_the_place_of_the_stages_field_by_field(scene: Scene) -> None:
     scene.table.write(account_scope("whatsapp", "1"), {"tenant": "acme", "quota": {"messagesPerMinute": 5}})
-    assert scene.book.charge_for(ACME, default=DEFAULT_QUOTA) == Charge("whatsapp/1", Quota(5, 60), is_exact=True)
+    assert scene.book.charge_for(ACME) == Charge("whatsapp/1", Quota(5, 60), is_exact=True)
     other = ACME._replace(account="2")
-    assert scene.book.charge_for(other, default=DEFAULT_QUOTA) == Charge("whatsapp/2", DEFAULT_QUOTA)
+    assert scene.book.charge_for(other) == Charge("whatsapp/2", DEFAULT_QUOTA)
 
 
 def test_a_tenants_quota_comes_on_top_of_the_accounts(scene: Scene) -> None:
     scene.table.write("tenant:acme", {"silenceMs": 900, "quota": {"conversationsPerMinute": 7}})
-    found = scene.book.charge_for(ACME, default=DEFAULT_QUOTA)
+    found = scene.book.charge_for(ACME)
     assert found == Charge("whatsapp/1", DEFAULT_QUOTA, "acme", Quota(MAX_QUOTA, 7), is_exact=True)
     assert scene.silence_ms() == 900
-    assert scene.book.charge_for(ACME._replace(tenant="other"), default=DEFAULT_QUOTA).tenant == ""
+    assert scene.book.charge_for(ACME._replace(tenant="other")).tenant == ""
 
 
 def test_names_are_escaped_so_that_no_two_share_a_quota(scene: Scene) -> None:
     scene.table.write("tenant:a%2Fb", {"quota": {"messagesPerMinute": 1}})
-    found = scene.book.charge_for(ConversationId("a/b", "generic", "c/d", "u"), default=DEFAULT_QUOTA)
+    found = scene.book.charge_for(ConversationId("a/b", "generic", "c/d", "u"))
     assert (found.account, found.tenant) == ("generic/c%2Fd", "a%2Fb")
 
 
