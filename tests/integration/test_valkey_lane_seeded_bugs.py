@@ -400,7 +400,11 @@ BUGS = (
         "buffer_message",
         "for i = 1, (refused or account == '/') and 0 or #spent, 3 do",
         "for i = 1, (refused or account == '/') and 0 or 1, 3 do",
-        tuple((lambda m, name=name: m.burst_at_a_quota(name, 1, 0, False)) for name in CONVERSATIONS),
+        (
+            lambda m: m.burst_at_a_quota(CONVERSATIONS[0], 1, 0, False),
+            lambda m: m.burst_at_a_quota(CONVERSATIONS[1], 1, 0, False),
+            lambda m: m.burst_at_a_quota(CONVERSATIONS[2], 1, 0, False),
+        ),
     ),
     Bug(
         "the quota of a host whose clock was far ahead blocks the others",

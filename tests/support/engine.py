@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock
-from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate
+from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate, Refused
 from message_buffer.lanes.valkey.connection import Client, Connection
 from message_buffer.lanes.valkey.from_environment import StoreSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -44,6 +44,12 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return all
 """
+
+
+def stored(outcome: Buffered | Duplicate | Refused) -> Buffered | Duplicate:
+    """Return the outcome of a message that nothing may refuse."""
+    assert not isinstance(outcome, Refused), outcome
+    return outcome
 
 
 class ManualClock:
@@ -107,8 +113,10 @@ class Engine:
     def send(
         self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
     ) -> Buffered | Duplicate:
-        return self.store.buffer_message(
-            conversation, message_id, payload=payload(message_id, text), timing=(rules or Rules()).timing
+        return stored(
+            self.store.buffer_message(
+                conversation, message_id, payload=payload(message_id, text), timing=(rules or Rules()).timing
+            )
         )
 
     def cancel(self, conversation: str) -> Cancelled:
