@@ -428,7 +428,7 @@ BUGS = (
         "buffer_message",
         "if count - max_waiting > 0 then refused = 'waiting' end",
         "",
-        tuple(lambda m: m.burst("ann", RULES[2], 6, 0, False) for _ in range(3)),
+        (lambda m: m.burst("ann", RULES[2], 25, 0, False),),
     ),
     Bug(
         "the longest wait has no bound",

@@ -21,7 +21,7 @@ SETTINGS = STAGE_SETTINGS._replace(
     token_ms=60_000,
     max_batch=4,
     max_emitted=2,
-    max_waiting=12,
+    max_waiting=24,
 )
 CONVERSATIONS = ("ann", "bob {b0} }{", "çé\n\x00")
 PROCESSORS = ("p1", "p2")
