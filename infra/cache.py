@@ -20,7 +20,7 @@ ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
         "+eval +evalsha +blpop +command +cluster|slots +asking",
-        "+del +persist +pexpire +rename",
+        "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hmget +hscan +hset",
         "+llen +lmove +lpush +lrange +lrem +lset +rpush",
         "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",

@@ -21,9 +21,12 @@ local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS
 local now_ms, conversation, cancel_id, seen_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 -- include open_buffer: last_at_of, base_of
+-- include hashed_id: hash_of
 
 local buffer = redis.call('HGET', open_key, conversation)
-if redis.call('ZSCORE', seen_key, cancel_id) then
+local secret = redis.call('HGET', conv_key, 'id_secret')
+if redis.call('ZSCORE', seen_key, cancel_id)
+  or secret and redis.call('ZSCORE', seen_key, hash_of(secret, cancel_id)) then
   local generation = tonumber(redis.call('HGET', conv_key, 'generation')) or 0
   if buffer then generation = base_of(buffer) + redis.call('LLEN', msgs_key) end
   return {'REPEATED', generation}

@@ -105,6 +105,8 @@ START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 PROCESSOR_LOOK_MS = 500
 # A script looks for a message to edit or delete among this many waiting messages, the newest first.
 MAX_MESSAGES_SEARCHED = 1_000
+# A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
+MAX_IDS_HASHED_IN_A_CALL = 200
 # A conversation remembers this many batches, to name the one that contains a message that is edited later.
 MAX_BATCHES_REMEMBERED = 100
 

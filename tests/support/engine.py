@@ -144,7 +144,7 @@ def payload(message_id: str, text: str | None = None) -> bytes:
 # -- which keys a script really touched ------------------------------------------------------------
 
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-_EVERY_ARGUMENT_IS_A_KEY = {b"del"}
+_EVERY_ARGUMENT_IS_A_KEY = {b"del", b"unlink"}
 _TWO_KEYS = {b"rename", b"lmove"}
 _ONE_KEY = {
     b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hscan", b"hset", b"linsert", b"llen", b"lpush",

@@ -23,7 +23,7 @@ from message_buffer.lanes.valkey.keys import (
     shard_of_encoded,
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.limits import DAY_MS
+from message_buffer.limits import DAY_MS, MAX_IDS_HASHED_IN_A_CALL
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
@@ -139,6 +139,21 @@ class Store:
         if reply.word == b"REPEATED":
             return o.AlreadyCancelled(reply.generation)
         return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
+
+    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str, page: int = 0) -> o.Forgotten:
+        """Erase what the conversation holds, and replace one page of its message ids with hashes.
+
+        `secret` is a secret for the hashes, which is used unless the conversation was forgotten before. The calls
+        for further pages have the same `forget_id`.
+        """
+        reply = self._run(
+            "forget_conversation", conversation=conversation, now_ms=self._clock(), forget_id=forget_id,
+            secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, seen_ms=self.settings.seen_ms,
+        )  # fmt: skip
+        return o.Forgotten(
+            reply.at_ms, reply.generation, reply.waiting, reply.frozen,
+            _or_none(reply.leaving_until_ms), _or_none(reply.skip),
+        )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         _whole("hold_ms", hold_ms, 1, DAY_MS)

@@ -26,7 +26,7 @@ class Writers(Base):
 
     def _deliver(self, name: str, message_id: str, timing: Timing, skew: int, twice: bool) -> None:
         model, now = self.model[name], self.now(skew)
-        known = message_id in model.seen
+        known = message_id in model.seen or message_id in model.forgotten
         outcome = self.call(skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing)
         if known:
             assert isinstance(outcome, Duplicate)
