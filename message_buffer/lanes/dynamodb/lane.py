@@ -6,13 +6,14 @@ that opens a window sends a trigger, and fails if it cannot. At the trigger the 
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, hash_of, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
@@ -20,6 +21,7 @@ from message_buffer.limits import (
     MAX_CANCEL_LOCK_TRIES,
     MAX_CHANGE_TRIES,
     MAX_CLOCK_STEP_BACK_MS,
+    MINUTE_MS,
     REMEMBERED_MS,
     WINDOW_GRACE_MS,
 )
@@ -60,11 +62,16 @@ class DynamoDbLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        put = self._table.put_message(conversation, name_of(message_id), body=payload, arrived_at_ms=self._arrival())
+        name = name_of(message_id)
+        put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=self._arrival())
         if put == "left before":
             return o.Duplicate(None, 0)
         # If an earlier request stored it, that request may have failed to open the window.
-        due_at_ms, count = self._wait(conversation, timing, messages=1 if put == "new" else 0)
+        due_at_ms, count, secret = self._wait(conversation, timing, messages=1 if put == "new" else 0)
+        # The conversation was forgotten. If the processor is faster, it finds the hash as well.
+        if secret and self._table.was_erased(conversation, secret, name):
+            self._table.erase(conversation, names=[name])
+            return o.Duplicate(None, 0)
         return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
@@ -73,8 +80,11 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int]:
-        """Let stored messages wait in the conversation's window. Return its due time, and the number of messages."""
+    def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int, str]:
+        """Let stored messages wait in the conversation's window.
+
+        Return its due time, the number of messages, and the key of its hashes.
+        """
         now_ms = self._clock()
         window_ms = min(timing.window_ms, timing.max_wait_ms)
         due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
@@ -91,13 +101,13 @@ class DynamoDbLane:
                 due_at_ms = before.held_until_ms
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
             self._open(conversation, due_at_ms - now_ms, generation=before.generation + 1)
-            return due_at_ms, count
+            return due_at_ms, count, before.id_secret
         if before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
         if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
-            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count
-        return before.due_at_ms, count
+            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count, before.id_secret
+        return before.due_at_ms, count, before.id_secret
 
     def _open(self, conversation: str, delay_ms: int, *, generation: int) -> None:
         try:
@@ -167,10 +177,10 @@ class DynamoDbLane:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Drop all messages under the window's lock. Raise StoreUnavailable if a processor keeps it locked."""
         owner = uuid4().hex
-        window = self._lock(conversation, owner)
+        window = self._lock(conversation, owner, self._table.acquire_to_cancel)
         try:
             contents = self._table.read(conversation)
-            if cancel_id is not None and name_of(cancel_id) in contents.tombstones:
+            if cancel_id is not None and contents.knows(name_of(cancel_id)):
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
             # The Valkey lane emits or drops the messages that it has taken, except those that were already frozen here.
@@ -194,15 +204,46 @@ class DynamoDbLane:
         finally:
             self._table.release(conversation, owner)
 
-    def _lock(self, conversation: str, owner: str) -> Window:
+    def forget_conversation(self, conversation: str, *, secret: str) -> o.Forgotten:
+        """Erase all items under the window's lock, and leave hashes of the messages' names.
+
+        Raise StoreUnavailable if a processor keeps the window locked.
+        """
+        owner = uuid4().hex
+        window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
+        try:
+            contents, now_ms = self._table.read(conversation), self._clock()
+            expires_at_ms = now_ms + REMEMBERED_MS
+            stored = [each.name for each in contents.stored]
+            frozen = set(window.frozen.names) if window.frozen else set()
+            names = {*stored, *contents.tombstones, *contents.journaled}
+            # The hashes come first: if this run ends early, the next one finds the rest.
+            hashes = [hash_of(window.id_secret, name) for name in names]
+            self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
+            self._table.erase(conversation, names={*stored, *contents.tombstones}, journals=contents.journals)
+            self._table.drop_batch(conversation, owner)
+            # A message that came since the lock keeps the window open.
+            self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            arrivals = [each.arrived_at_ms for each in contents.stored]
+            return o.Forgotten(
+                max([now_ms, *(each for each in arrivals if each < now_ms + MINUTE_MS)]),
+                window.generation,
+                len([each for each in contents.waiting if not contents.was_erased(each.name)]),
+                len(frozen & set(stored)),
+                leaving_until_ms=None,
+            )
+        finally:
+            self._table.release(conversation, owner)
+
+    def _lock(self, conversation: str, owner: str, acquire: Callable[..., Window]) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = self._table.acquire_to_cancel(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
+            window = acquire(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
             if window.owner == owner:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
                 self._sleep(CANCEL_LOCK_PAUSE_SECONDS)
-        raise StoreUnavailable("cancel: the DynamoDB processor is emptying the window; try again")
+        raise StoreUnavailable("the DynamoDB processor is emptying the window; try again")
 
     # -- messages that wait ------------------------------------------------------------------------------------
 
@@ -286,4 +327,4 @@ def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
     for position, each in enumerate(contents.waiting):
         if each.name == name:
             return o.Waiting(position, lane="window")
-    return o.Absent(known=went is not None, batch_id=None if went == DROPPED else went, lane="window")
+    return o.Absent(known=contents.knows(name), batch_id=None if went == DROPPED else went, lane="window")

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from typing import TypeVar
+from uuid import uuid4
 
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.limits import MAX_PAGES_OF_IDS_IN_A_FORGET
 from message_buffer.rules.timing import Timing
 
 MayStart = (
@@ -38,6 +40,17 @@ class ValkeyLane:
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
+
+    def forget_conversation(self, conversation: str, *, secret: str) -> o.Forgotten:
+        """Erase what the conversation holds. `next_page` is not None if it had too many message ids for one call."""
+        forget_id = uuid4().hex
+        forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret)
+        page = forgotten.next_page
+        for _ in range(MAX_PAGES_OF_IDS_IN_A_FORGET):
+            if page is None:
+                break
+            page = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret, page=page).next_page
+        return replace(forgotten, next_page=page)
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         return self._started(conversation, self.store.hold_buffer(conversation, hold_ms=hold_ms))

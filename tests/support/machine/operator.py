@@ -59,9 +59,7 @@ class Operators(Writers):
         forget_id = f"forget-{self.tokens}"
         outcome = self.call(skew, twice, "forget_conversation", name, forget_id=forget_id, secret=secret)
         at = model.forget(now)
-        assert outcome == Forgotten(
-            at, model.generation, waiting, len(frozen.messages) if frozen else 0, leaving_until
-        )
+        assert outcome == Forgotten(at, model.generation, waiting, len(frozen.messages) if frozen else 0, leaving_until)
         self._nothing_is_left_but_hashes(name)
 
     def _nothing_is_left_but_hashes(self, name: str) -> None:
