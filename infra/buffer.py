@@ -135,6 +135,7 @@ class BufferStack(cdk.Stack):
                 redrive=self.emitter,
                 destinations=self.destinations,
                 rules_table=self.rules_table,
+                undelivered=self.undelivered,
             ),
         )
 

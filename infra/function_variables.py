@@ -30,10 +30,12 @@ templates, function by function.
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
 | WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
+| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
+| AGES_OUT | admin | | JSON: the copies that a forget cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
 | MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
-| OVERSIZE_BUCKET | conversation_processor, dynamodb_processor, responder | | the bucket for batches above that size |
+| OVERSIZE_BUCKET | admin, conversation_processor, dynamodb_processor, responder | | the bucket for larger batches |
 | MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
 | DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that it cannot answer |
@@ -58,6 +60,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
+from infra.copies import ages_out
 from infra.settings_and_defaults import Responder, StageConfig
 from infra.timeouts import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
 
@@ -194,12 +197,16 @@ def admin(
     redrive: lambda_.IFunction,
     destinations: EventDestinations,
     rules_table: dynamodb.ITable,
+    undelivered: sqs.IQueue | None,
 ) -> Environment:
     return {
         "LANE": config.lane,
         "REDRIVE_FUNCTION": redrive.function_name,
         "EVENT_BUS_NAME": destinations.bus.event_bus_name,
         "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
+        "OVERSIZE_BUCKET": destinations.oversize.bucket_name,
+        "AGES_OUT": json.dumps(ages_out(config), separators=(",", ":")),
+        **({"UNDELIVERED_QUEUE_URL": undelivered.queue_url} if undelivered else {}),
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         **_starting(processor),

@@ -33,6 +33,17 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
 ]
+# Only these are offered, because a deployment knows each by its name.
+LOG_RETENTION_DAYS: dict[LogRetention, int] = {
+    "one_day": 1,
+    "one_week": 7,
+    "two_weeks": 14,
+    "one_month": 30,
+    "three_months": 90,
+    "six_months": 180,
+    "one_year": 365,
+    "ten_years": 3_653,
+}
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]

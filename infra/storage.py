@@ -59,8 +59,8 @@ class Queue(sqs.Queue):
         """Let `grantee` send messages."""
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
-    def grant_redrive(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` look through the dead letters and delete those that it has emitted again."""
+    def grant_look_through(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` look through the queue and delete what it finds."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
 
@@ -106,6 +106,17 @@ class OversizeBucket(s3.Bucket):
         grant(function, "s3:PutObject", "s3:GetObject", on=dead_letters)
         assert function.role is not None
         for folder in (BATCHES, DEAD_LETTERS):
+            suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]", UNKNOWN_NAMES)
+
+    def grant_forget(self, function: Function) -> None:
+        """Let `function` find the objects of a conversation and delete them. It cannot read them."""
+        folders = (BATCHES, DEAD_LETTERS)
+        found = grant(function, "s3:ListBucket", on=self.bucket_arn)
+        for statement in found.principal_statements:
+            statement.add_conditions({"StringLike": {"s3:prefix": list(folders)}})
+        assert function.role is not None
+        for folder in folders:
+            grant(function, "s3:DeleteObject", on=self.arn_for_objects(folder))
             suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]", UNKNOWN_NAMES)
 
     def grant_read_batches(self, function: Function) -> None:
@@ -213,7 +224,7 @@ class MessageTable(Table):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
 
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` find open windows, freeze their batches, and mark messages as emitted or dropped."""
+        """Let `grantee` find open windows, freeze their batches, and erase messages or mark them as emitted."""
         self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchWriteItem")
         grant(grantee, "dynamodb:Query", on=f"{self.table_arn}/index/{self.OPEN}")
 

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from message_buffer.aws.functions import Functions
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -59,6 +61,19 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
             functions,
             settings.redrive_function,
             context.get_remaining_time_in_millis,
+        ),
+        Forgetting(
+            [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
+            Places(
+                rules=RulesTable(settings.rules_table),
+                objects=ObjectStore(settings.oversize_bucket),
+                dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
+                undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
+                ages_out=settings.ages_out,
+            ),
+            bus=EventBus(settings.event_bus),
+            telemetry=telemetry,
+            time_left=context.get_remaining_time_in_millis,
         ),
     )
     try:

@@ -11,10 +11,12 @@ from typing import Any
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.errors import NotFound
+from lambdas.admin.forgetting import Forgetting
 from lambdas.admin.requests import (
     AskGate,
     DeleteRules,
     ExplainRules,
+    ForgetConversation,
     HoldConversation,
     ListConversations,
     ListDeadLetters,
@@ -42,7 +44,7 @@ NAMED_IN_THE_LOG = ("by", "conversation", "scope", "batchId")
 
 
 def operations_of(
-    conversations: Conversations, rules: RulesAdmin, dead_letters: DeadLetters
+    conversations: Conversations, rules: RulesAdmin, dead_letters: DeadLetters, forgetting: Forgetting
 ) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
@@ -52,6 +54,7 @@ def operations_of(
         "conversation.cancel": _on(OfConversation, conversations.cancel),
         "conversation.hold": _on(HoldConversation, conversations.hold),
         "conversation.resume": _on(OfConversation, conversations.resume),
+        "conversation.forget": _on(ForgetConversation, forgetting.forget),
         "gate": _on(AskGate, conversations.gate),
         "rules.list": _on(ListRules, rules.list),
         "rules.get": _on(OfScope, rules.get),

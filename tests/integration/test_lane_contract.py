@@ -2,6 +2,8 @@
 lane (moto). What only one lane does is tested where that lane is.
 """
 
+from uuid import uuid4
+
 import pytest
 
 from message_buffer.errors import SendFailed
@@ -37,8 +39,8 @@ def send(running: RunningLane, *message_ids: str) -> o.Buffered | o.Duplicate:
     return outcomes[-1]
 
 
-def forget(running: RunningLane) -> o.Forgotten:
-    return running.lane.forget_conversation(C, secret="secret")
+def forget(running: RunningLane, forget_id: str = "") -> o.Forgotten:
+    return running.lane.forget_conversation(C, forget_id=forget_id or uuid4().hex, secret="secret")
 
 
 def edit(running: RunningLane, message_id: str, text: str = "edited") -> o.Edited | o.Frozen | o.Absent:

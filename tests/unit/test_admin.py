@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
@@ -26,12 +27,20 @@ from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
 from tests.support.engine import SETTINGS, Engine, payload
-from tests.support.fakes import CONVERSATION_PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry, valkey_lane
+from tests.support.fakes import (
+    CONVERSATION_PROCESSOR,
+    FakeBus,
+    FakeFunctions,
+    FakeObjects,
+    RecordedTelemetry,
+    valkey_lane,
+)
 
 ME = "arn:aws:iam::111122223333:user/ada"
 # The largest payload that Lambda passes on.
 ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
+AGES_OUT = [{"place": "logs", "days": 14}]
 
 Json = dict[str, Any]
 
@@ -111,6 +120,7 @@ class Desk:
         self.engine = engine
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
+        self.undelivered, self.objects = FakeLetters(), FakeObjects()
         self.time_left_ms = 60_000
 
     def ask(self, operation: object, **fields: object) -> Json:
@@ -126,6 +136,14 @@ class Desk:
                 clock=self.engine.clock,
             ),
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
+            Forgetting(
+                [lane],
+                Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
+                bus=self.bus,
+                telemetry=self.telemetry,
+                time_left=lambda: self.time_left_ms,
+                clock=self.engine.clock,
+            ),
         )
         return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
 

@@ -1,5 +1,7 @@
 """A forget in the DynamoDB lane: what is in the table before, between and after its requests."""
 
+from uuid import uuid4
+
 import pytest
 
 from lambdas.conversation_processor.lane_agreement import LaneAgreement
@@ -12,8 +14,8 @@ from tests.support.window import CONVERSATION, WindowScene, due, failing, settle
 STEPS = ["update_item", "query", "batch_write_item", "batch_write_item", "update_item", "update_item", "update_item"]
 
 
-def forget(window: WindowScene) -> o.Forgotten:
-    return window.lane.forget_conversation(CONVERSATION, secret="secret")
+def forget(window: WindowScene, forget_id: str = "") -> o.Forgotten:
+    return window.lane.forget_conversation(CONVERSATION, forget_id=forget_id or uuid4().hex, secret="secret")
 
 
 def items(window: WindowScene) -> list[str]:
@@ -96,3 +98,14 @@ def test_the_valkey_lane_leaves_out_what_was_erased(window: WindowScene) -> None
     agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
     taken = o.Taken("batch", 1, 1, 0, 0, 0, "silence", [payload("m1"), payload("m2")])
     assert agreement.left_out(CONVERSATION, taken) == {0}
+
+
+def test_a_forget_that_goes_on_erases_what_the_valkey_lane_has_recorded_since(window: WindowScene) -> None:
+    window.send("m1")
+    forget(window, "f")
+    window.table.journal(CONVERSATION, "batch", ["m0"], expires_at_ms=window.clock() + 60_000)
+    window.send("m2")
+    forget(window, "f")
+    assert {each[:2] for each in items(window)} == {"!", "h#", "m#"}
+    settle(window)
+    assert window.batches() == [["m2"]]

@@ -112,7 +112,7 @@ class WindowMachine(RuleBasedStateMachine):
                         if what == "stop":
                             lane.cancel_buffer(name)
                         else:
-                            lane.forget_conversation(name, secret="secret")
+                            lane.forget_conversation(name, forget_id=f"f{self.now}", secret="secret")
                     finally:
                         # The stop may have begun long ago: it drops what it finds when it gets there.
                         self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}

@@ -49,7 +49,7 @@ BUGS = (
     Bug(
         "emitted messages are forgotten at once", message_table,
         '[{"PutRequest": {"Item": encode(item)}} for item in items]',
-        '[{"DeleteRequest": {"Key": encode({name: item[name] for name in ("conversation", "item")})}} for item in items]',
+        '[{"DeleteRequest": {"Key": encode({x: item[x] for x in ("conversation", "item")})}} for item in items]',
         Crossing("cross_processor", 5, "redeliver", GO),
     ),
     Bug(

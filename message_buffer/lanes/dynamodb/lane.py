@@ -204,32 +204,36 @@ class DynamoDbLane:
         finally:
             self._table.release(conversation, owner)
 
-    def forget_conversation(self, conversation: str, *, secret: str) -> o.Forgotten:
+    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str) -> o.Forgotten:
         """Erase all items under the window's lock, and leave hashes of the messages' names.
 
+        A further call with the same id erases only what a slow processor of the Valkey lane has recorded meanwhile.
         Raise StoreUnavailable if a processor keeps the window locked.
         """
         owner = uuid4().hex
         window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
         try:
             contents, now_ms = self._table.read(conversation), self._clock()
-            expires_at_ms = now_ms + REMEMBERED_MS
-            stored = [each.name for each in contents.stored]
-            frozen = set(window.frozen.names) if window.frozen else set()
-            names = {*stored, *contents.tombstones, *contents.journaled}
+            goes_on, expires_at_ms = window.forget_id == forget_id, now_ms + REMEMBERED_MS
+            stored = [] if goes_on else contents.stored
+            left = {*contents.tombstones, *(each.name for each in stored)}
             # The hashes come first: if this run ends early, the next one finds the rest.
-            hashes = [hash_of(window.id_secret, name) for name in names]
+            hashes = [hash_of(window.id_secret, name) for name in left | contents.journaled]
             self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
-            self._table.erase(conversation, names={*stored, *contents.tombstones}, journals=contents.journals)
-            self._table.drop_batch(conversation, owner)
+            self._table.erase(conversation, names=left, journals=contents.journals)
+            if goes_on:
+                return o.Forgotten(window.forgotten_at_ms, window.generation, 0, 0, leaving_until_ms=None)
+            arrivals = [each.arrived_at_ms for each in stored if each.arrived_at_ms < now_ms + MINUTE_MS]
+            at_ms = max([now_ms, *arrivals])
+            self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms)
             # A message that came since the lock keeps the window open.
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
-            arrivals = [each.arrived_at_ms for each in contents.stored]
+            frozen = set(window.frozen.names) if window.frozen else set()
             return o.Forgotten(
-                max([now_ms, *(each for each in arrivals if each < now_ms + MINUTE_MS)]),
+                at_ms,
                 window.generation,
                 len([each for each in contents.waiting if not contents.was_erased(each.name)]),
-                len(frozen & set(stored)),
+                len(frozen & {each.name for each in stored}),
                 leaving_until_ms=None,
             )
         finally:

@@ -73,6 +73,9 @@ class Window(NamedTuple):
     frozen: Frozen | None = None
     id_secret: str = ""
     """The key of the hashes, if the conversation was forgotten."""
+    forget_id: str = ""
+    """The last forget, and the time until which it erased what had arrived."""
+    forgotten_at_ms: int = 0
 
 
 class StoredMessage(NamedTuple):
@@ -438,9 +441,15 @@ class MessageTable(Table):
             only_if=" AND #generation = :generation",
         )
 
-    def drop_batch(self, conversation: str, owner: str) -> bool:
-        """Remove the frozen batch and the hold. The window stays open."""
-        return self._owned("drop batch", conversation, owner, do="REMOVE #frozen, #attempt, #held_until")
+    def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
+        """Remove the frozen batch and the hold, and record the forget. The window stays open."""
+        return self._owned(
+            "forget batch",
+            conversation,
+            owner,
+            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #held_until",
+            values={"id": forget_id, "at": at_ms},
+        )
 
     def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
         """Release the lock, and begin the next window."""
@@ -511,6 +520,8 @@ def _window(item: Item) -> Window:
         attempt=number(item, "attempt"),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         id_secret=text(item, "id_secret"),
+        forget_id=text(item, "forget_id"),
+        forgotten_at_ms=number(item, "forgotten_at"),
     )
 
 

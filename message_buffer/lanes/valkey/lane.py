@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from typing import TypeVar
-from uuid import uuid4
 
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -41,9 +40,11 @@ class ValkeyLane:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
-    def forget_conversation(self, conversation: str, *, secret: str) -> o.Forgotten:
-        """Erase what the conversation holds. `next_page` is not None if it had too many message ids for one call."""
-        forget_id = uuid4().hex
+    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str) -> o.Forgotten:
+        """Erase what the conversation holds. A further call with the same id erases nothing newer.
+
+        `next_page` is not None if there were too many message ids for one call.
+        """
         forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret)
         page = forgotten.next_page
         for _ in range(MAX_PAGES_OF_IDS_IN_A_FORGET):
