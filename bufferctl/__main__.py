@@ -86,6 +86,9 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     flush = _command(verbs, "flush", commands.flush, "send waiting messages now")
     cancel = _command(verbs, "cancel", commands.cancel, "drop waiting messages, and publish a cancel event")
     cancel.add_argument("--yes", action="store_true", help="do not ask")
+    forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and tell consumers")
+    forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
+    forget.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
     hold.add_argument(
         "--for",
@@ -110,7 +113,7 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     history.add_argument(
         "--older", type=int, default=0, metavar="N", help="also N turns that are no longer in the record"
     )
-    for each in (show, flush, cancel, hold, resume, hand_off, history):
+    for each in (show, flush, cancel, forget, hold, resume, hand_off, history):
         each.add_argument("conversation", help="tenant/platform/account/user")
 
 

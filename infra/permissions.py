@@ -61,6 +61,7 @@ def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)
     stack.dead_letters.grant_send(stack.function)
+    stack.dead_letters.grant_look_through(stack.function)
     buffer.admin.grant_invoke_function(stack.function)
     buffer.bus.grant_publish(stack.function)
     buffer.oversize.grant_read_batches(stack.function)

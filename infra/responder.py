@@ -23,7 +23,7 @@ from infra.settings_and_defaults import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
 from infra.timeouts import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 
-BATCH_READY = "messages.batch.ready"
+CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 # The prefixes of inference profiles that span regions.
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
@@ -94,7 +94,7 @@ class ResponderStack(cdk.Stack):
             self,
             "BatchesReady",
             event_bus=buffer.bus,
-            event_pattern=events.EventPattern(source=[SOURCE], detail_type=[BATCH_READY]),
+            event_pattern=events.EventPattern(source=[SOURCE], detail_type=CONSUMED),
             targets=[targets.SqsQueue(self.queue, dead_letter_queue=self.dead_letters)],
         )
         self._export()

@@ -269,6 +269,8 @@ class Responder(Settings):
     delivery counts as an attempt."""
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
     """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
+    turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
+    """How long the responder keeps what was said, and the conversation's own settings, after the last batch."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Responder:

@@ -245,14 +245,14 @@ class ConversationsTable(Table):
     """The responder's records, outboxes and turns. `responder/conversations_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        # Only outboxes have the attribute by which items expire.
         super().__init__(
             scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
         )
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read, write and check items, as the responder does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query")
+        """Let `grantee` read, write, check and erase items, as the responder does."""
+        actions = ("GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query", "BatchWriteItem")
+        return self._grant(grantee, *actions)
 
 
 class _Secret(secretsmanager.Secret):

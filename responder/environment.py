@@ -30,6 +30,7 @@ class ResponderOptions(NamedTuple):
     hold_seconds: int
     max_attempts: int
     outbox_days: int
+    turn_days: int
     lock_ms: int
     """A run owns its conversation for this long. It is longer than the function's time-out."""
     hidden_seconds: int

@@ -32,6 +32,7 @@ from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
 from responder.environment import ResponderOptions, read_responder
+from responder.forgetting import Forgetting
 from responder.http_client import Http
 from responder.json_object import Json
 from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN
@@ -60,7 +61,9 @@ class _Components(NamedTuple):
 def _components() -> _Components:
     settings, telemetry = read_responder(), Telemetry()
     options = settings.options
-    table = ConversationsTable(settings.conversations_table, outbox_days=options.outbox_days)
+    table = ConversationsTable(
+        settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days
+    )
     deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
     buffer = BufferClient(Functions(), settings.admin_function, by="responder")
     bus = EventBus(settings.event_bus)
@@ -73,8 +76,11 @@ def _components() -> _Components:
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, Fake(bus)),
     )
-    responder = Responder(table=table, collaborators=collaborators, options=options, telemetry=telemetry)
-    commands = OperatorCommands(table=table, buffer=buffer, telemetry=telemetry)
+    forgetting = Forgetting(table=table, dead_letters=deliveries, lock_ms=options.lock_ms)
+    responder = Responder(
+        table=table, collaborators=collaborators, forgetting=forgetting, options=options, telemetry=telemetry
+    )
+    commands = OperatorCommands(table=table, buffer=buffer, forgetting=forgetting, telemetry=telemetry)
     return _Components(responder, commands, deliveries, telemetry, options.hidden_seconds)
 
 
@@ -106,7 +112,7 @@ def handler(event: Json, context: Any) -> Json:
     components = _components()
     try:
         if "operation" in event:
-            return components.commands.run(event)
+            return components.commands.run(event, context.get_remaining_time_in_millis)
         failed = [each["messageId"] for each in event["Records"] if not _is_finished(each, components, context)]
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
     finally:

@@ -59,6 +59,17 @@ MAX_PARKED_TEXT_BYTES = 12_288
 # A token of English has about four bytes, one of other scripts fewer. The estimate errs on the high side.
 MIN_BYTES_IN_A_TOKEN = 3
 
+# -- forgetting ------------------------------------------------------------------------------------
+
+# A batch that was leaving while its conversation was forgotten comes within minutes; a replay may come later.
+TOMBSTONE_DAYS = 1
+# A run that forgets stops with this much time left, and leaves the rest to the next one.
+MIN_TIME_TO_ERASE_MS = 10_000
+# Longer than the function may run: a dead letter that it was looking at becomes visible again after this time.
+DEAD_LETTER_HIDDEN_SECONDS = 720
+# The most that one call to SQS returns.
+MAX_LETTERS_IN_A_PAGE = 10
+
 # -- operators -------------------------------------------------------------------------------------
 
 # The admin function accepts no longer hold, and a hand-off holds the buffer for as long as it lasts.

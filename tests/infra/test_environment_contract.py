@@ -11,7 +11,7 @@ from infra import bus, responder, storage
 from lambdas import environment as config
 from lambdas.admin.requests import HoldConversation, read_request
 from message_buffer.errors import InvalidInput, InvalidSettings
-from message_buffer.events import amended, cancelled, event_bus
+from message_buffer.events import amended, cancelled, event_bus, forgotten
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
@@ -180,7 +180,7 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE} | by_responder
+    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, forgotten.DETAIL_TYPE} | by_responder
     assert set(bus.EVENTS) == published
 
 
@@ -203,7 +203,8 @@ def test_a_responder_reads_what_its_stage_tells_it(
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.BATCH_READY == batch.DETAIL_TYPE == responder_batch.DETAIL_TYPE
+    assert responder.CONSUMED == [batch.DETAIL_TYPE, forgotten.DETAIL_TYPE]
+    assert responder.CONSUMED == [responder_batch.DETAIL_TYPE, responder_batch.FORGOTTEN]
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 

@@ -46,7 +46,7 @@ def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Call
 
 def test_batches_of_the_bus_and_nothing_else_reach_the_queue(template: Template) -> None:
     rule = _one(template, "AWS::Events::Rule")["Properties"]
-    pattern = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready"]}
+    pattern = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready", "messages.conversation.forgotten"]}
     assert rule["EventPattern"] == pattern
     (target,) = rule["Targets"]
     queues = template.find_resources("AWS::SQS::Queue")

@@ -72,10 +72,10 @@ def test_every_id_of_a_long_talk_becomes_a_hash_and_remains_known(engine: Engine
 def test_messages_that_come_between_two_pages_are_kept(engine: Engine) -> None:
     for number in range(MANY):
         engine.send("c", f"m{number}")
-    page, answers = 0, 0
+    page: int | None = 0
+    answers = 0
     while page is not None:
-        forgotten = forget(engine, page=page)
-        page, answers = forgotten.next_page, answers + 1
+        page, answers = forget(engine, page=page).next_page, answers + 1
         assert isinstance(engine.send("c", f"new{answers}"), Buffered)
         assert_invariants(engine)
     assert not raw_ids(engine) & {b"m%d" % number for number in range(MANY)}

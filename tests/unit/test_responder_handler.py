@@ -247,10 +247,14 @@ def world(new_table: Tables) -> World:
 @pytest.fixture
 def ask(world: World) -> Answer:
     commands = OperatorCommands(
-        table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms
+        table=world.table,
+        buffer=world.buffer,
+        forgetting=world.forgetting,
+        telemetry=world.telemetry,
+        clock=lambda: world.now_ms,
     )
     return lambda operation, **fields: commands.run(
-        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}
+        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}, lambda: 60_000
     )
 
 

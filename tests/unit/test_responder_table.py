@@ -117,7 +117,7 @@ def test_settings_a_hand_off_and_older_turns_of_an_earlier_version_are_read(befo
     record = before.table.read(NAME)
     assert record
     assert (record.settings, record.hand_off_until_ms) == ({"model": "m"}, 7)
-    assert before.table.older_turns(NAME, limit=5) == [Turn("user", "Hello?", 1, "b-00")]
+    assert before.table.older_turns(NAME, limit=5, now_ms=BEGAN_MS) == [Turn("user", "Hello?", 1, "b-00")]
 
 
 def test_a_reply_that_an_earlier_version_began_is_finished_by_this_one(before: World) -> None:
@@ -143,7 +143,10 @@ def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> 
     world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
-    assert stored_items(world) == ITEMS
+    written = stored_items(world)
+    # An earlier version does not know this attribute of a record, and keeps the record for longer.
+    assert written["!"].pop("expiresAt")
+    assert written == ITEMS
 
 
 def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:
