@@ -67,6 +67,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_conversation(topics.add_parser("conversation", help="list conversations, look at one, or step in"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
     _add_dead(topics.add_parser("dead", help="look at batches that could not be sent, and send them again"))
+    logged = _command(topics, "logged", commands.look_up, "show how the logs name a conversation or a batch")
+    logged.add_argument("id", help="tenant/platform/account/user, or a batch id")
     _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
     _add_tail(_command(topics, "tail", commands.tail, "show events as they come; AWS may take a minute to begin"))
     return parser

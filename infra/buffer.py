@@ -15,7 +15,14 @@ from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
 from infra.settings_and_defaults import StageConfig
-from infra.storage import EventDestinations, OversizeBucket, Queue, RulesTable, WebhookSecrets
+from infra.storage import (
+    EventDestinations,
+    OversizeBucket,
+    Queue,
+    RulesTable,
+    WebhookSecrets,
+    key_of_logged_ids,
+)
 from infra.timeouts import ADMIN_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 
 
@@ -38,12 +45,14 @@ class BufferStack(cdk.Stack):
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
+        self.log_id_key = key_of_logged_ids(self, config)
         self._runtime = Runtime(
             config=config,
             code=source_code(source),
             layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
             valkey=valkey,
             placement=placement,
+            log_id_key=self.log_id_key,
         )
         self.bus = BatchBus(self, "Bus", config=config)
         self.dead_letters = Queue(

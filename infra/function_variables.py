@@ -2,9 +2,9 @@
 
 The functions are named by their roles; *callers of Valkey* are ingest, admin, processor, conversation_processor and
 watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
-(`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or in stages with the DynamoDB
-lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this table with the
-templates, function by function.
+(`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), in stages with the DynamoDB
+lane, alone or as a fallback (`DynamoDB`), or with `log_ids: hashed` (`hashed ids`).
+tests/infra/test_environment_table.py compares this table with the templates, function by function.
 
 | variable | functions | in stages with | contains |
 |---|---|---|---|
@@ -12,6 +12,7 @@ templates, function by function.
 | POWERTOOLS_SERVICE_NAME | all | | the function's role, which its logs and metrics carry |
 | POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
 | POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
+| LOG_ID_KEY | all | hashed ids | the key under which ids are logged as hashes |
 | LANE | ingest, admin | | `valkey`, or `dynamodb` in a stage without Valkey |
 | REDIS_URL | callers of Valkey | Valkey | `redis://` or `valkey://` (`rediss://`, `valkeys://`: TLS), then an address |
 | VALKEY_IAM_USER | callers of Valkey | Valkey in AWS | the user to sign in as |
@@ -89,7 +90,9 @@ class ValkeyAccess:
         return {name: value for name, value in named.items() if value is not None}
 
 
-def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> Environment:
+def common(
+    role: str, *, config: StageConfig, valkey: ValkeyAccess | None, log_id_key: str | None = None
+) -> Environment:
     """Return the variables that every function gets, and those that every function with Valkey gets."""
     of_valkey = {
         "SHARDS": str(config.shards),
@@ -101,6 +104,7 @@ def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> En
         "POWERTOOLS_SERVICE_NAME": role,
         "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
         "POWERTOOLS_LOG_LEVEL": config.log_level,
+        **({"LOG_ID_KEY": log_id_key} if log_id_key else {}),
         **of_valkey,
     }
 

@@ -71,6 +71,7 @@ class ResponderStack(cdk.Stack):
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 valkey=None,
                 placement=None,
+                log_id_key=buffer.log_id_key,
             ),
             memory_mb=config.memory.responder,
             timeout=timeout,

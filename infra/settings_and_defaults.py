@@ -305,6 +305,9 @@ class StageConfig(Settings):
     """The least severe log lines that the functions write."""
     log_retention: LogRetention = "two_weeks"
     """How long CloudWatch keeps the logs."""
+    log_ids: Literal["plain", "hashed"] = "plain"
+    """How log lines name conversations and batches. Ids of conversations contain phone numbers; `hashed` replaces them
+    with hashes under a secret of the stage, which `bufferctl logged` computes for an id."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()

@@ -314,3 +314,22 @@ class WebhookSecrets(_Secret):
             "AwsSolutions-SMG4",
             "The platforms issue these secrets, so only a person can rotate them there. Two are valid meanwhile.",
         )
+
+
+def key_of_logged_ids(scope: Construct, config: StageConfig) -> str | None:
+    """Return the key under which ids are logged as hashes, or None if they are logged as they are.
+
+    CloudFormation puts the secret's value into the functions' environment, so no function reads it at its start.
+    """
+    if config.log_ids == "plain":
+        return None
+    secret = _Secret(
+        scope,
+        "LogIdKey",
+        description="The key of the hashes that stand for ids in the logs.",
+        generate_secret_string=secretsmanager.SecretStringGenerator(exclude_punctuation=True),
+        removal_policy=removal_policy(config),
+    )
+    keep_identity(secret, "LogIdKey")
+    suppress_finding(secret, "AwsSolutions-SMG4", "With a new key, an operator would not find older lines.")
+    return secret.secret_value.unsafe_unwrap()

@@ -116,6 +116,11 @@ class _Environment(Variables):
         return IamAccess(self.text("VALKEY_IAM_USER"), self.text("VALKEY_CACHE_NAME"), self.text("AWS_REGION"))
 
 
+def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the key under which ids are logged as hashes, or None if they are logged as they are."""
+    return _environment(environ).optional("LOG_ID_KEY")
+
+
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     env = _environment(environ)
     valkey, dynamodb_lane = env.lanes()

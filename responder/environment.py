@@ -48,6 +48,11 @@ class ResponderSettings(NamedTuple):
     options: ResponderOptions
 
 
+def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the key under which ids are logged as hashes, or None if they are logged as they are."""
+    return Variables(os.environ if environ is None else environ).optional("LOG_ID_KEY")
+
+
 def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:
     """Return the settings. Raises InvalidSettings if a variable is missing, or has a value that it cannot have."""
     env = Variables(os.environ if environ is None else environ)

@@ -35,7 +35,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_admin(), Telemetry()
+    settings, telemetry = config.read_admin(), Telemetry(config.log_id_key())
     return _Parts(
         settings,
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
@@ -62,7 +62,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
             settings.redrive_function,
             context.get_remaining_time_in_millis,
         ),
-        Forgetting(
+        forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(
                 rules=RulesTable(settings.rules_table),
@@ -75,6 +75,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
             telemetry=telemetry,
             time_left=context.get_remaining_time_in_millis,
         ),
+        telemetry=telemetry,
     )
     try:
         return Admin(operations, telemetry).answer(event)

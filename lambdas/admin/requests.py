@@ -63,6 +63,11 @@ class AskGate(OfConversation):
     """The lane of that batch, since each lane counts generations for itself."""
 
 
+class LookUpId(Request):
+    id: Name
+    """The id of a conversation or a batch."""
+
+
 class OfScope(Request):
     scope: Name
 

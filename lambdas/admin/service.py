@@ -21,6 +21,7 @@ from lambdas.admin.requests import (
     ListConversations,
     ListDeadLetters,
     ListRules,
+    LookUpId,
     OfConversation,
     OfDeadLetter,
     OfScope,
@@ -44,7 +45,12 @@ NAMED_IN_THE_LOG = ("by", "conversation", "scope", "batchId")
 
 
 def operations_of(
-    conversations: Conversations, rules: RulesAdmin, dead_letters: DeadLetters, forgetting: Forgetting
+    conversations: Conversations,
+    rules: RulesAdmin,
+    dead_letters: DeadLetters,
+    *,
+    forgetting: Forgetting,
+    telemetry: Telemetry,
 ) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
@@ -55,6 +61,7 @@ def operations_of(
         "conversation.hold": _on(HoldConversation, conversations.hold),
         "conversation.resume": _on(OfConversation, conversations.resume),
         "conversation.forget": _on(ForgetConversation, forgetting.forget),
+        "id.look_up": _on(LookUpId, lambda request: {"logged": telemetry.logged_id(request.id)}),
         "gate": _on(AskGate, conversations.gate),
         "rules.list": _on(ListRules, rules.list),
         "rules.get": _on(OfScope, rules.get),

@@ -136,7 +136,7 @@ class Desk:
                 clock=self.engine.clock,
             ),
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
-            Forgetting(
+            forgetting=Forgetting(
                 [lane],
                 Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
                 bus=self.bus,
@@ -144,6 +144,7 @@ class Desk:
                 time_left=lambda: self.time_left_ms,
                 clock=self.engine.clock,
             ),
+            telemetry=self.telemetry,
         )
         return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
 

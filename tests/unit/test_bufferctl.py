@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -394,7 +395,7 @@ def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(commands.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     aws.has_responder = True
     aws.answer_in_turn(
         "conversation.forget",
@@ -404,22 +405,24 @@ def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as
     )
     aws.answer_in_turn(
         "forget",
+        {"counts": {"turns": 5, "outboxes": 2}, "finished": True},
         {"counts": {"turns": 3}, "finished": False},
         {"counts": {"turns": 1}, "finished": True},
     )
     assert run("conversation", "forget", NAME, "--yes", "--json") == 0
     assert slept == [22.0, 1.0]
-    assert [event.get("forgetId") for event in aws.asked[:3]] == [None, "f1", "f1"]
-    assert [event["at"] for event in aws.asked[3:]] == [NOON_MS, NOON_MS]
+    assert aws.asked[0] == {"operation": "forget", "conversation": NAME, "dryRun": True}
+    assert [event.get("forgetId") for event in aws.asked[1:4]] == [None, "f1", "f1"]
+    assert [event["at"] for event in aws.asked[4:]] == [NOON_MS, NOON_MS]
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["counts"] == {"waiting": 2, "objects": 2, "turns": 4}
+    assert json.loads(captured.out)["counts"] == {"waiting": 2, "objects": 2, "turns": 5, "outboxes": 2}
     assert "going on in 22 s" in captured.err
 
 
 def test_a_forget_that_never_ends_says_so(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     aws.answer("conversation.forget", FORGOTTEN | {"againInMs": 1_000})
     assert run("conversation", "forget", NAME, "--yes") == 1
     assert capsys.readouterr().err.endswith("run it again.\n")
