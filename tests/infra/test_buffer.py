@@ -249,7 +249,8 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
     return {
         (action, resource)
         for action, resource in allowed(template, role)
-        if action != "elasticache:Connect" and resource not in {"<Undelivered>", "<WatchdogEcho>"}
+        if action != "elasticache:Connect" and resource != "<WatchdogEcho>"
+        if (action, resource) != ("sqs:SendMessage", "<Undelivered>")
         if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
     }
 
