@@ -5,8 +5,8 @@ from math import ceil
 from cost.facts import GB, MILLION, SECONDS, used
 from cost.lines import Line, billed_seconds, log_lines
 from cost.traffic import Traffic
+from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import SWEEP_SECONDS
 
 PART = "DynamoDB lane"
 SWEEPS = SECONDS / SWEEP_SECONDS

@@ -7,14 +7,15 @@ from cost import dynamodb_lane
 from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
 from cost.lines import Line, billed_seconds, log_lines, total
 from cost.traffic import Traffic, processors
+from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import WATCHDOG_PASS_SECONDS, ZONES
 
 # Passes of the watchdog in a month. A rule starts every second pass; a queue delivers the ones in between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS
 QUEUED_PASSES = PASSES / 2
-# A running processor looks for due conversations twice a second, renews its lease three times before the lease would
-# expire, and publishes its metrics every 30 s.
+# These five repeat numbers of the runtime, which this room may not import; a test compares them. A running processor
+# looks for due conversations twice a second, renews its lease three times before the lease would expire, and publishes
+# its metrics every 30 s.
 LOOKS_A_SECOND = 2
 RENEWALS_A_LEASE = 3
 REPORT_SECONDS = 30

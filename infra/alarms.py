@@ -1,4 +1,4 @@
-"""The alarms of a stage, with their thresholds; other numbers of developers are in `infra/timeouts.py`.
+"""The alarms of a stage, with their thresholds; other numbers of developers are in `infra/limits.py`.
 
 A symptom is what users notice: its alarm should wake an operator (severity `page`). A cause can wait until morning
 (severity `ticket`).

@@ -14,6 +14,7 @@ from infra.function import Function, Placement, Runtime, source_code
 from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
+from infra.limits import ADMIN_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import (
     EventDestinations,
@@ -23,7 +24,6 @@ from infra.storage import (
     WebhookSecrets,
     key_of_logged_ids,
 )
-from infra.timeouts import ADMIN_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 
 
 class BufferStack(cdk.Stack):

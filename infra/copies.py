@@ -1,7 +1,7 @@
 """The copies of a conversation that a forget cannot erase, and when each of them ends."""
 
+from infra.limits import REMEMBERED_DAYS, TABLE_BACKUP_DAYS
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
-from infra.timeouts import REMEMBERED_DAYS, TABLE_BACKUP_DAYS
 
 
 def ages_out(config: StageConfig) -> dict[str, int]:

@@ -6,8 +6,8 @@ The bodies of webhooks contain what customers type, so rules against suspicious 
 from aws_cdk import aws_wafv2 as waf
 from constructs import Construct
 
+from infra.limits import MAX_SHARE_OF_AN_ADDRESS, RATE_WINDOW_SECONDS
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import MAX_SHARE_OF_AN_ADDRESS, RATE_WINDOW_SECONDS
 
 # Customers write about scripts, paths and addresses, and a webhook with many messages is large. A platform would send a
 # blocked webhook again for days and never succeed, so these rules only count matches. So does the rule that demands a

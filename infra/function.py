@@ -13,8 +13,8 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
 from infra.function_variables import Environment, ValkeyAccess, common
+from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 from infra.settings_and_defaults import StageConfig, Warmth
-from infra.timeouts import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 
 # The patterns exclude everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "responder", "lua")

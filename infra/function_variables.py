@@ -62,8 +62,8 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
 from infra.copies import ages_out
+from infra.limits import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
 from infra.settings_and_defaults import Responder, StageConfig
-from infra.timeouts import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
 
 if TYPE_CHECKING:
     # Storage is made of constructs, which import this module.

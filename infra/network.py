@@ -7,8 +7,8 @@ from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from infra.function import Placement, keep_identity, removal_policy, suppress_finding
+from infra.limits import ZONES
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import ZONES
 
 HTTPS = ec2.Port.tcp(443)
 # Port 6379 reads and writes, 6380 reads from replicas. Both use TLS.

@@ -25,13 +25,13 @@ try:
     )
 
     from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
-    from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
-    from infra.timeouts import (
+    from infra.limits import (
         MAX_NODE_START_SECONDS,
         MAX_PREFLIGHT_ATTEMPTS,
         MAX_PREFLIGHT_CONNECT_SECONDS,
         MAX_PREFLIGHT_READ_SECONDS,
     )
+    from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 

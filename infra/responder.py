@@ -19,9 +19,9 @@ from infra import permissions
 from infra.buffer import BufferStack
 from infra.bus import SOURCE
 from infra.function import Function, Runtime, grant, source_code, suppress_finding
+from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 from infra.settings_and_defaults import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
-from infra.timeouts import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 # The prefixes of inference profiles that span regions.

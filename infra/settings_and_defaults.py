@@ -4,7 +4,7 @@ This is the reference of the product's settings. In cdk.json a stage is an objec
 setting that a stage leaves out has the default that is written here. `load_stage` validates a stage before anything is
 built. Its error messages name the valid settings.
 
-Numbers that only developers change are in `infra/timeouts.py`.
+Numbers that only developers change are in `infra/limits.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from infra.timeouts import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
+from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
 from message_buffer.errors import InvalidRules
 from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
 

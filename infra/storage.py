@@ -16,8 +16,8 @@ from constructs import Construct
 
 from infra.bus import BatchBus
 from infra.function import Function, grant, keep_identity, removal_policy, suppress_finding
+from infra.limits import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENTION_DAYS
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENTION_DAYS
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
 # The bucket's folders for batches that are too large for an event, and for those too large for a dead letter.
@@ -217,7 +217,7 @@ class MessageTable(Table):
 
     def grant_store_messages(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` store and change messages and open windows, as ingest does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` record which messages the Valkey lane emits, and look for stored ones."""

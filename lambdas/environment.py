@@ -71,7 +71,7 @@ class AdminSettings(NamedTuple):
 
 
 class _Environment(Variables):
-    """The environment, and the settings that several functions share."""
+    """Reads the settings that several functions share."""
 
     def is_dynamodb_lane(self) -> bool:
         lane = self.text("LANE")
@@ -138,7 +138,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
     env = _environment(environ)
     return ProcessorSettings(
         valkey=env.valkey(
-            # Lambda sets this variable: a processor's successor is the same function.
+            # A processor starts its successor by invoking its own function, whose name Lambda puts into this variable.
             processor="AWS_LAMBDA_FUNCTION_NAME",
             lease_ms=env.whole("LEASE_MS"),
             claim_ms=env.whole("CLAIM_TIMEOUT_MS"),

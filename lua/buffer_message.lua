@@ -1,4 +1,4 @@
--- buffer_message: store one message, move its conversation's timer, answer whether to start a processor.
+-- buffer_message: store one message, move its conversation's timer, and return whether the caller must start a processor.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -10,28 +10,28 @@
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  message_id             str   the provider's id, unique in its conversation
+-- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
 -- ARGV[4]  payload                bytes opaque
 -- ARGV[5]  silence_ms             int
--- ARGV[6]  typing_ms              int   after a gap shorter than typing_ms, wait typing_ms; 0, or more than silence_ms
+-- ARGV[6]  typing_ms              int   wait this long after a shorter gap; 0 = off, or more than silence_ms
 -- ARGV[7]  max_wait_ms            int
 -- ARGV[8]  max_messages           int
 -- ARGV[9]  min_messages           int
 -- ARGV[10] flush_reason           str   '' = wait; any other = due now, for this reason
--- ARGV[11] adaptive               str   '' = off; 'k floor_ms ceiling_ms' = wait k deviations above the author's mean gap
+-- ARGV[11] adaptive               str   '' = off; 'k floor_ms ceiling_ms' = wait the mean gap + k deviations, within these bounds
 -- ARGV[12] start_id               str   names this call; a retry sends the same
 -- ARGV[13] start_ms               int   lifetime of a start reservation
--- ARGV[14] horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
--- Repeat   answers DUPLICATE, with the same start reservation
--- Keeps    due <= first arrival + max wait, or the end of a hold; the time of a frozen batch's retry
+-- Repeat   returns DUPLICATE, with the same start reservation
+-- Keeps    due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry does not move
 
 local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local conv_key, msgs_key, seen_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
--- The hot path: these remain strings, because Lua's arithmetic converts them by itself, and the positions in the
--- buffer's line are bare numbers, because the functions of include/open_buffer make this script 6 % slower.
+-- This script is the hot path. The arguments below remain strings, because Lua's arithmetic converts them by itself. The
+-- positions in the buffer's line are bare numbers, because the functions of include/open_buffer cost 6 % of the time.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
@@ -59,7 +59,8 @@ else
     rest = mode .. (conv[1] or '0000000000')
     call('PERSIST', seen_key) -- the ids of waiting messages may neither expire nor be evicted
   end
-  -- Hosts' clocks differ a little: inside one conversation time does not run back. A clock a minute off is wrong.
+  -- A message from a host whose clock lags arrives at the last arrival's time, so that time does not run back. If the
+  -- lag is over a minute, the last arrival's clock was wrong, and the message arrives by its own clock.
   local arrived_at, gap_ms = now, last_at and now_ms - last_at
   if gap_ms and gap_ms < 0 then
     if gap_ms >= -60000 then arrived_at = last_at end
@@ -72,7 +73,7 @@ else
     local k, floor_ms, ceiling_ms = string.match(adaptive, '(%S+) (%S+) (%S+)')
     rhythm = call('HMGET', conv_key, 'gap_mean', 'gap_dev')
     local mean, dev = tonumber(rhythm[1]), tonumber(rhythm[2])
-    -- Smoothing of RFC 6298, over gaps short enough to belong to one thought.
+    -- Smooth the gaps as RFC 6298 smooths round-trip times. Longer gaps do not belong to one thought.
     if gap_ms and gap_ms <= tonumber(ceiling_ms) then
       dev = mean and 0.75 * dev + 0.25 * math.abs(mean - gap_ms) or gap_ms / 2
       mean = mean and 0.875 * mean + 0.125 * gap_ms or gap_ms
@@ -85,7 +86,7 @@ else
 
   local old_due_at = due_at
   if buffer and old_due_at <= now_ms then
-    reason = sub(buffer, 51) -- already due: it stays due, and the message joins that batch
+    reason = sub(buffer, 51) -- the buffer is due already and stays due; the message joins it
   else
     local latest_at = first_at + max_wait_ms
     due_at, reason = arrived_at + wait_ms, 'silence'
@@ -99,12 +100,12 @@ else
   end
   call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. reason)
 
-  -- Behind a frozen batch the schedule is that batch's; complete_batch schedules this buffer.
+  -- While a batch is frozen, the conversation is scheduled for that batch; complete_batch schedules this buffer.
   if mode ~= 'f' then
     if not buffer then
       call('ZADD', pending_key, due_at, conversation)
     elseif due_at < old_due_at then
-      -- Only an earlier time is written to pending; claim_due reads a later one from the open buffer.
+      -- Only an earlier time is written to pending; claim_due reads a later time from the open buffer.
       call('ZADD', pending_key, 'XX', due_at, conversation)
     end
   end

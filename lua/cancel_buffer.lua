@@ -1,4 +1,4 @@
--- cancel_buffer: drop all messages that the conversation holds at this moment.
+-- cancel_buffer: drop a conversation's waiting messages and its frozen batch.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -10,11 +10,11 @@
 -- KEYS[8]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  cancel_id              str   this call, or the message that asked for it; a retry sends the same
+-- ARGV[3]  cancel_id              str   names this call, or the message that asked for the cancel; a retry sends the same
 -- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
 -- Returns  {"CANCELLED", generation, buffered, frozen, leaving} | {"REPEATED", generation}
--- Repeat   REPEATED, however late; newer messages are kept
--- Keeps    leaving = 1: a conversation processor holds the batch; it may come out once, but is not tried again
+-- Repeat   returns REPEATED, however late, and drops nothing
+-- Keeps    a dropped batch is not retried; if leaving = 1, a conversation processor may still emit it once
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

@@ -5,7 +5,7 @@
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:claimed     list  answer of the last claim that found something
+-- KEYS[6]  {b<shard>}:claimed     list  what the last claim that found something returned, for its repeat
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
 -- ARGV[3]  limit                  int   look at this many conversations at most, 1..1000
@@ -38,7 +38,7 @@ elseif #found > 0 then
   local claimed, later = {}, {}
   for i, conversation in ipairs(conversations) do
     local due_at, buffer = tonumber(found[2 * i]), buffers[i]
-    -- Later messages moved the timer. (A frozen batch's retry is not moved by what waits behind it.)
+    -- Later messages may have moved the due time in the open buffer. Behind a frozen batch they do not move its retry.
     if buffer and mode_of(buffer) ~= 'f' then due_at = math.max(due_at, due_at_of(buffer)) end
     local list, score = claimed, now_ms + claim_ms
     if due_at > now_ms then
@@ -48,7 +48,7 @@ elseif #found > 0 then
     end
     list[#list + 1], list[#list + 2] = score, conversation
   end
-  -- Begin with a command that only removes: a full server refuses a script whose first write might need memory.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', pending_key, unpack(conversations))
   if #later > 0 then redis.call('ZADD', pending_key, unpack(later)) end
   if #claimed > 0 then

@@ -19,10 +19,10 @@
 -- ARGV[5]  max_emitted             int   number of batches that the conversation remembers
 -- ARGV[6]  start_id                str   names this call; a retry sends the same
 -- ARGV[7]  start_ms                int   lifetime of a start reservation
--- ARGV[8]  horizon_ms              int   work due further ahead is left to the watchdog
+-- ARGV[8]  horizon_ms              int   work due further ahead than this is left to the watchdog
 -- Returns  {"COMPLETED", due_at_ms | -1, count, start} | {"STALE"}
--- Repeat   COMPLETED again, with the same start reservation, until the next batch is completed
--- Keeps    a newer batch: an old conversation processor's completion does not touch it
+-- Repeat   returns COMPLETED again, with the same start reservation, until the next batch is completed
+-- Keeps    a newer batch: an old conversation processor cannot complete it
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -43,8 +43,9 @@ local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
-  redis.call('ZREM', pending_key, conversation) -- put back in the meantime: the conversation processor was slow, not dead
-  -- Ids are forgotten by age, but never those of messages that still wait (a clock may have been a minute off).
+  redis.call('ZREM', pending_key, conversation) -- a claim is put back if its conversation processor is slow
+  -- Forget old message ids, but never that of a waiting message. A host whose clock lags may have recorded an id up to
+  -- a minute before the buffer's first arrival.
   local old_ms = now_ms - seen_ms
   if buffer then old_ms = math.min(old_ms, first_at_of(buffer) - 60001) end
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', old_ms)

@@ -1,4 +1,4 @@
--- delete_message: remove a buffered message; the buffer goes with its last message.
+-- delete_message: remove a buffered message, and with the last message the buffer.
 --
 -- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -15,7 +15,7 @@
 -- ARGV[5]  seen_ms                 int   how long an idle conversation is remembered
 -- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
--- Repeat   ABSENT
+-- Repeat   returns ABSENT
 -- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -35,7 +35,7 @@ end
 
 redis.call('LREM', msgs_key, -1, payload)
 local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
-local base = string.format('%010d', base_of(buffer) + 1) -- generation = base + count does not go back
+local base = string.format('%010d', base_of(buffer) + 1) -- so that the generation, base + count, does not go back
 if remaining > 0 then
   redis.call('HSET', open_key, conversation, with_base(buffer, base))
 else

@@ -11,8 +11,8 @@
 -- ARGV[4]  limit                   int   search at most this many messages, newest first
 -- ARGV[5]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"EDITED", position, behind} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
--- Repeat   EDITED again
--- Keeps    a frozen batch; the order and the timer
+-- Repeat   returns EDITED again
+-- Keeps    a frozen batch; the order of the messages, and the timer
 
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local message_id, id_line, payload, limit, max_emitted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -1,13 +1,13 @@
--- extend_wait: wait a little longer, within the bound, because the author is typing.
+-- extend_wait: make an open buffer due later, up to first arrival + max wait, because the author is typing.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  extend_ms              int
+-- ARGV[3]  extend_ms              int   the new due time is this far ahead
 -- ARGV[4]  max_wait_ms            int
 -- Returns  {"EXTENDED", due_at_ms} | {"UNMOVED", due_at_ms} | {"EMPTY"}
--- Repeat   UNMOVED
--- Keeps    due <= first arrival + max wait; never creates a buffer, never brings a time forward
+-- Repeat   returns UNMOVED
+-- Keeps    due <= first arrival + max wait; never creates a buffer, never makes it due earlier
 
 local open_key = KEYS[1]
 local now_ms, conversation, extend_ms, max_wait_ms = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

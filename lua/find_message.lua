@@ -1,4 +1,4 @@
--- find_message: say where a message is now.
+-- find_message: return whether a message waits or is in the frozen batch, and otherwise the batch that may contain it.
 --
 -- KEYS[1]  {b<shard>}:conv:<id>    hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[2]  {b<shard>}:msgs:<id>    list  buffered payloads, oldest first
@@ -11,7 +11,7 @@
 -- ARGV[4]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"WAITING", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 -- Repeat   reads again
--- Keeps    everything
+-- Keeps    everything: the script only reads
 
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local message_id, id_line, limit, max_emitted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,4 +1,4 @@
--- flush_buffer: make all that the conversation holds due now.
+-- flush_buffer: make a conversation's waiting messages, and its frozen batch, due now.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -10,10 +10,10 @@
 -- ARGV[2]  conversation           str
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
 -- ARGV[4]  start_ms               int   lifetime of a start reservation
--- ARGV[5]  horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[5]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"FLUSHED", due_at_ms, count, start} | {"EMPTY"}
--- Repeat   FLUSHED again, with the same start reservation
--- Keeps    a frozen batch's content: its retry is due now; a hold, for later messages
+-- Repeat   returns FLUSHED again, with the same start reservation
+-- Keeps    a frozen batch's content; a hold continues for later messages
 
 local pending_key, open_key, processor_key, wake_key, conv_key, msgs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
@@ -27,7 +27,8 @@ local buffer, alive, start = state[1], state[2], 0
 local frozen = redis.call('HEXISTS', conv_key, 'frozen') == 1
 if not buffer and not frozen then return {'EMPTY'} end
 
--- When claim_due will claim it: a frozen batch at its retry, an open buffer at the later of both times. 0: in flight.
+-- The time at which claim_due will claim the conversation, or 0 if it is in flight. `pending` has a frozen batch's
+-- exact time, but an open buffer is claimed at its own due time if that is later.
 local scheduled_at = tonumber(redis.call('ZSCORE', pending_key, conversation)) or 0
 local due_at = buffer and due_at_of(buffer) or now_ms
 if not frozen then scheduled_at = scheduled_at > 0 and math.max(scheduled_at, due_at) or 0 end
@@ -37,7 +38,7 @@ if scheduled_at > now_ms then
 end
 if due_at > now_ms then
   due_at = now_ms
-  -- A removing command first: when memory is full the server refuses a script whose first write could grow.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
   redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, 'flush'))
 end

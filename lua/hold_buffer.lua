@@ -1,4 +1,4 @@
--- hold_buffer: keep messages back until an operator resumes, or until the ceiling, because a person has taken over.
+-- hold_buffer: keep messages back until held_until_ms, or until an operator resumes, because a person has taken over.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -9,13 +9,13 @@
 -- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  held_until_ms          int   the ceiling: the hold ends at this time
+-- ARGV[3]  held_until_ms          int   the hold ends at this time, unless an operator resumes earlier
 -- ARGV[4]  start_id               str   names this call; a retry sends the same
 -- ARGV[5]  start_ms               int   lifetime of a start reservation
--- ARGV[6]  horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[6]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"HELD", held_until_ms, start}
 -- Repeat   the same hold again
--- Keeps    a frozen batch; a longer hold. A buffer that was claimed but not taken returns to pending
+-- Keeps    a frozen batch; the end of an earlier, longer hold. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]

@@ -1,4 +1,4 @@
--- peek_conversation: look at a conversation without changing it.
+-- peek_conversation: return a conversation's state without changing it.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -9,11 +9,11 @@
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  conversation           str
--- ARGV[2]  limit                  int   answer this many payloads at most, oldest first, 0..1000
+-- ARGV[2]  limit                  int   return at most this many payloads, oldest first, 0..1000
 -- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, reason | "", count, first_at_ms | -1,
 --           last_at_ms | -1, generation, held_until_ms | -1, batch_id | "", attempt, frozen, payloads...}
 -- Repeat   reads again
--- Keeps    everything
+-- Keeps    everything: the script only reads
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

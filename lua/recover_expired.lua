@@ -7,12 +7,12 @@
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  now_ms                 int
--- ARGV[2]  limit                  int   return this many at most, 1..1000
+-- ARGV[2]  limit                  int   put back at most this many claims, 1..1000
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
 -- ARGV[4]  start_ms               int   lifetime of a start reservation
--- ARGV[5]  horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[5]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RECOVERED", pending, inflight, oldest_due_at_ms | -1, heartbeat_at_ms | -1, start, conversations...}
--- Repeat   finds no claim left to return; the same start reservation
+-- Repeat   finds no expired claim; makes the same start reservation
 -- Keeps    no conversation remains in flight beyond its deadline; holds that have not ended
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
@@ -26,16 +26,16 @@ local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'L
 if #expired > 0 then
   local back = {}
   for _, conversation in ipairs(expired) do back[#back + 1], back[#back + 2] = now_ms, conversation end
-  -- A removing command first: when memory is full the server refuses a script whose first write could grow.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', inflight_key, unpack(expired))
   redis.call('ZADD', pending_key, unpack(back))
 end
 
--- Forget holds that ran out. This clock may be a minute ahead.
+-- Forget holds that ended over a minute ago. A more recent hold may not have ended by the clock of a host that lags.
 redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)
 
--- The oldest by exact due time: later messages may have moved a timer without touching pending. Entries beyond these
--- have higher scores, so they cannot be due earlier than the last one read.
+-- Find the earliest exact due time, because later messages may have moved a timer without changing pending. The entries
+-- that are not read have higher scores, so they cannot be due earlier than the last one read.
 local due_at = math.huge
 local oldest = redis.call('ZRANGE', pending_key, 0, limit, 'WITHSCORES')
 for i = 1, #oldest, 2 do

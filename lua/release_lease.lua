@@ -1,4 +1,4 @@
--- release_lease: end the caller's lease; an idle processor must stay while work is near.
+-- release_lease: end the caller's lease; an idle processor keeps it while work is due soon.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -6,12 +6,12 @@
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  reason                 str   'idle': only if no work is near; 'handover': always, for a successor
+-- ARGV[3]  reason                 str   'idle': refused if work is due within horizon_ms; 'handover': never refused
 -- ARGV[4]  start_id               str   names this call; a retry sends the same
 -- ARGV[5]  start_ms               int   lifetime of a start reservation
--- ARGV[6]  horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[6]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RELEASED", next_due_at_ms | -1, start} | {"PENDING", next_due_at_ms} | {"LOST"}
--- Repeat   after a hand-over, RELEASED with the same reservation; otherwise LOST
+-- Repeat   returns RELEASED again if a successor's start is reserved, otherwise LOST
 -- Keeps    no message arrives unseen between the last look and the end of the lease
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -27,7 +27,7 @@ if owner[1] ~= lease_id then
 end
 if reason == 'idle' and near then return {'PENDING', next_due_at} end
 
--- A removing command first: when memory is full the server refuses a script whose first write could grow.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', open_key, '')
 redis.call('HDEL', processor_key, 'lease_id', 'heartbeat_at')
 redis.call('DEL', wake_key)

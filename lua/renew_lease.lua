@@ -7,7 +7,7 @@
 -- ARGV[3]  lease_ms               int
 -- Returns  {"RENEWED", expires_at_ms} | {"LOST"}
 -- Repeat   renews again
--- Keeps    an ended lease remains ended: others may have acted on its end
+-- Keeps    an ended lease remains ended, because another processor may have acted on its end
 
 local open_key, processor_key = KEYS[1], KEYS[2]
 local now, now_ms, lease_id, lease_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
@@ -17,7 +17,7 @@ if redis.call('HGET', processor_key, 'lease_id') ~= lease_id or alive < now then
   return {'LOST'}
 end
 
--- A removing command first: when memory is full the server refuses a script whose first write could grow.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', processor_key, 'heartbeat_at')
 redis.call('HSET', processor_key, 'heartbeat_at', now_ms)
 local expires_at = now_ms + lease_ms

@@ -9,10 +9,10 @@
 -- ARGV[2]  conversation           str
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
 -- ARGV[4]  start_ms               int   lifetime of a start reservation
--- ARGV[5]  horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[5]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RESUMED", due_at_ms | -1, start} | {"NOT_ON_HOLD", due_at_ms | -1, start}
--- Repeat   NOT_ON_HOLD, with the same start reservation
--- Keeps    messages behind a frozen batch wait for it
+-- Repeat   returns NOT_ON_HOLD, with the same start reservation
+-- Keeps    messages behind a frozen batch wait until it is completed
 
 local pending_key, open_key, processor_key, wake_key, holds_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
@@ -27,12 +27,12 @@ local due_at = buffer and due_at_of(buffer)
 local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation))
 if held_until then
   redis.call('ZREM', holds_key, conversation)
-  if held_until > now_ms then word = 'RESUMED' end -- if not, the hold had run out by itself
+  if held_until > now_ms then word = 'RESUMED' end -- otherwise the hold had ended by itself
   if buffer then
     local mode, reason = mode_of(buffer) == 'f' and 'f' or '-', reason_of(buffer)
     if word == 'RESUMED' and due_at > now_ms then
       due_at, reason = now_ms, 'resume'
-      if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end -- XX: not if it is in flight
+      if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end -- XX: only if it is in pending
     end
     redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))
   end

@@ -1,4 +1,4 @@
--- retime_buffer: move an open buffer's timer to where changed rules would have it.
+-- retime_buffer: compute an open buffer's due time again, because rules have changed.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -10,18 +10,19 @@
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  silence_ms             int
--- ARGV[4]  typing_ms              int   if the buffer's mean gap is shorter than typing_ms, wait typing_ms; 0, or more than silence_ms
+-- ARGV[4]  typing_ms              int   wait this long if the buffer's mean gap is shorter; 0 = off, or more than silence_ms
 -- ARGV[5]  max_wait_ms            int
 -- ARGV[6]  max_messages           int
 -- ARGV[7]  min_messages           int
 -- ARGV[8]  flush_reason           str   '' = wait; any other = due now, for this reason
--- ARGV[9]  adaptive               str   '' = off; 'k floor_ms ceiling_ms' = wait k deviations above the author's mean gap
+-- ARGV[9]  adaptive               str   '' = off; 'k floor_ms ceiling_ms' = wait the mean gap + k deviations, within these bounds
 -- ARGV[10] start_id               str   names this call; a retry sends the same
 -- ARGV[11] start_ms               int   lifetime of a start reservation
--- ARGV[12] horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[12] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RETIMED", due_at_ms, count, start} | {"UNMOVED", due_at_ms} | {"EMPTY"}
 -- Repeat   the same again, with the same start reservation
--- Keeps    a due buffer remains due; due <= first arrival + max wait, or the end of a hold; the time of a frozen batch's retry
+-- Keeps    a due buffer remains due; due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry
+--          does not move
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local conv_key, msgs_key, holds_key = KEYS[5], KEYS[6], KEYS[7]
@@ -51,12 +52,12 @@ if old_due_at > now_ms then
   end
   due_at, reason = last_at + wait_ms, 'silence'
   if count < min_messages or due_at >= first_at + max_wait_ms then due_at, reason = first_at + max_wait_ms, 'max_wait' end
-  due_at = math.max(due_at, now_ms) -- the new rules would have made it due earlier
+  due_at = math.max(due_at, now_ms) -- by the new rules it may have been due already
   if count >= max_messages then due_at, reason = now_ms, 'max_messages' end
   if flush_reason ~= '' then due_at, reason = now_ms, flush_reason end
   local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0
   if held_until > now_ms and due_at < held_until then due_at, reason = held_until, 'hold' end
-  -- A removing command first: when memory is full the server refuses a script whose first write could grow.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
   redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, reason))
   if mode ~= 'f' and due_at < old_due_at then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end

@@ -12,9 +12,9 @@
 -- ARGV[4]  retry_at_ms            int
 -- ARGV[5]  start_id               str   names this call; a retry sends the same
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
--- ARGV[7]  horizon_ms             int   work due further ahead is left to the watchdog
+-- ARGV[7]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RETRIED", due_at_ms, start} | {"STALE"}
--- Repeat   RETRIED again, with the same start reservation, until another conversation processor has taken the batch
+-- Repeat   returns RETRIED again, with the same start reservation, until another conversation processor has taken the batch
 -- Keeps    the batch's id and content; new messages do not move the retry
 
 local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

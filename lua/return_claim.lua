@@ -11,7 +11,7 @@
 -- ARGV[3]  lease_id               str
 -- ARGV[4]  due_at_ms              int   when to try again
 -- Returns  {"RETURNED", due_at_ms} | {"BUSY"} | {"STALE"} | {"LOST"}
--- Repeat   answers STALE and changes nothing
+-- Repeat   returns STALE and changes nothing
 -- Keeps    a conversation processor that started after all keeps its batch
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]

@@ -1,4 +1,4 @@
--- take_batch: freeze a claimed conversation's messages as its batch, or answer the batch that is frozen already.
+-- take_batch: freeze a claimed conversation's messages as its batch, or return the batch that is already frozen.
 --
 -- KEYS[1]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[2]  {b<shard>}:inflight    zset  conversation -> deadline_ms
@@ -11,11 +11,11 @@
 -- ARGV[3]  token                  str   unique to this run of the conversation processor
 -- ARGV[4]  token_ms               int   time that the conversation processor has to complete the batch
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
--- ARGV[6]  limit                  int   this many messages in one batch at most, 1..1000
--- ARGV[7]  max_bytes              int   this many bytes of payload at most, but always one message
+-- ARGV[6]  limit                  int   put at most this many messages into one batch, 1..1000
+-- ARGV[7]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
 -- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, reason, left_out | nil, payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
--- Repeat   the same batch, attempt and token
+-- Repeat   returns the same batch and attempt
 -- Keeps    once taken, the id and the content of a batch never change
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -36,7 +36,7 @@ if not batch_id then
   first_at, last_at, due_at = first_at_of(buffer), last_at_of(buffer), due_at_of(buffer)
   generation, reason = base_of(buffer) + count, reason_of(buffer)
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
-  -- A removing command first: when memory is full the server refuses a script whose first write could grow.
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
   local payloads = redis.call('LRANGE', msgs_key, 0, limit - 1)
   local fit, bytes = 0, 0
@@ -49,7 +49,7 @@ if not batch_id then
     redis.call('RENAME', msgs_key, batch_key)
   else
     for _ = 1, fit do redis.call('LMOVE', msgs_key, batch_key, 'LEFT', 'RIGHT') end
-    -- The remaining messages are newer than this batch: they get their own generation, and are due after this batch.
+    -- The remaining messages form a buffer with a generation of its own, due as soon as this batch is completed.
     local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
   end
@@ -60,7 +60,7 @@ if not batch_id then
 end
 
 if owner ~= token then attempt = attempt + 1 end
--- A removing command first: when memory is full the server refuses a script whose first write could grow.
+-- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
 redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms, conversation)

@@ -1,4 +1,4 @@
-"""The clock: milliseconds since 1970. Everything that needs the time gets a Clock, so that tests control it."""
+"""The time, in milliseconds since 1970. Code that needs it is given a Clock, so that tests can control the time."""
 
 from collections.abc import Callable
 from time import time_ns

@@ -9,13 +9,13 @@ MessageBufferError
 ├── InvalidSettings             a function's environment lacks a variable, or one has an impossible value
 ├── RulesConflict               another operator has changed these rules since they were read
 ├── LockLost                    (retryable) the lock has expired, and another run may have it
-├── SendFailed                  (retryable) an AWS service refused, or did not answer in time
-└── StoreError                  Valkey did not do a call
-    ├── StoreUnavailable        (retryable) no connection, no answer in time, fail-over in progress
-    ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses to grow
+├── SendFailed                  (retryable) an AWS service refused a call, or did not respond in time
+└── StoreError                  Valkey did not carry out a call
+    ├── StoreUnavailable        (retryable) no connection, no reply in time, or a fail-over is in progress
+    ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses writes that need memory
     ├── StoreThrottled          (retryable) the cache is at its request limit
     ├── StoreSignInRefused      (retryable) the cache does not accept the user, or its password or token
-    └── ScriptInvariantBroken   a bug: a script failed, or its answer is not among those its header names
+    └── ScriptInvariantBroken   a bug: a script failed, or returned a reply that its header does not name
 """
 
 from typing import ClassVar

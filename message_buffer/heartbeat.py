@@ -8,7 +8,7 @@ from types import TracebackType
 class Heartbeat:
     """Calls `beat` regularly in the background while its block runs.
 
-    A beat that fails is the last one. Call `check()` before a step that only the lock's owner may take; it raises the
+    A failed beat is the last one. Call `check()` before a step that only the lock's owner may take; it raises the
     error of the failed beat.
     """
 

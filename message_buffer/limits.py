@@ -12,25 +12,25 @@ DAY_MS = 24 * HOUR_MS
 
 # -- messages and conversations ------------------------------------------------------------------------------
 
-# The size of a message in its wire form, with its attachments. An event on the bus has room for several of this size.
+# A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
 MAX_MESSAGE_BYTES = 64 * 1024
-# The longest ids known are those of e-mail: a header line has at most 998 bytes.
+# The longest ids known are those of e-mail, where a line of a header has at most 998 bytes.
 MAX_MESSAGE_ID_BYTES = 1_024
 # An id has four parts of a few hundred bytes each, with escapes. Many keys in Valkey contain the id.
 MAX_CONVERSATION_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
-# Ingest needs the name of a message's conversation five times, so this many names are cached.
+# Ingest needs the id of a message's conversation five times as text, so the texts of this many ids are cached.
 MAX_CONVERSATION_NAMES_KEPT = 1_024
 
 # -- batches -------------------------------------------------------------------------------------------------
 
-# A batch is taken, read and emitted in one piece; the rest makes the next batch. lua/take_batch.lua gives no caller
-# more than this, and one item of the message table has no room for more names.
+# A batch is taken, read and emitted in one piece; further messages form the next batch. lua/take_batch.lua has the same
+# bound for every caller, and one item of the DynamoDB lane's table has no room for more names of messages.
 MAX_MESSAGES_IN_A_BATCH = 1_000
-# The payloads of a batch. A conversation processor's memory holds them several times.
+# The payloads of a batch together. A conversation processor holds them several times in its memory.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
-# A platform redelivers a message for hours. For this long after its batch has left, a lane still knows the message.
+# A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS
 # The first pause before another attempt to emit a batch. The pause doubles with each attempt, up to MAX_RETRY_MS.
 MIN_RETRY_MS = 1 * SECOND_MS
@@ -38,50 +38,50 @@ MAX_RETRY_MS = 60 * SECOND_MS
 
 # -- rules ---------------------------------------------------------------------------------------------------
 
-# WhatsApp and Messenger close the free-form reply 24 hours after the author's message.
+# WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
 MAX_WAIT_MS = DAY_MS
 # SQS delays a message for 15 minutes at most, so the DynamoDB lane could not keep a longer silence.
 MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
-# Standard deviations above the mean gap between messages.
+# An adaptive wait is the mean gap between messages plus at most this many deviations.
 MAX_ADAPTIVE_K = 20.0
-# Tenants and agents are parts of ids that have a limit. A conversation whose id is too long would be left out.
+# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
 MAX_NAME_CHARACTERS = 128
 MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
-# The rules of one scope, as JSON. An instance reads those of all scopes at once.
+# The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
-# A write of rules fails only if another operator's write succeeded at the same time. Then it is tried again.
+# A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
 MAX_RULES_WRITES = 5
-# An instance asks this often whether the rules have changed, and less often while their table does not answer, since
-# a webhook waits for each of these calls.
+# The pause between an instance's checks whether the rules have changed. While the rules' table cannot be read, the
+# pause grows up to MAX_MS_BETWEEN_RULES_CHECKS, because a webhook waits for each check.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 MAX_MS_BETWEEN_RULES_CHECKS = 30 * SECOND_MS
 
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
-# The SDK tries to connect with each address of a service in turn, and S3 has eight.
+# This time is short, because the SDK tries to connect to each address of a service in turn, and S3 has eight.
 AWS_CONNECT_SECONDS = 0.4
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# The time for an answer where a person or a platform waits and there is another way.
+# The time-out of a response while a person or a platform waits, if the caller can go on without the response.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 # A call that is tried twice takes at most this long; between the tries the SDK pauses for up to a second.
 MAX_CALL_MS = 8 * SECOND_MS
 # An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS
-# IAM's sign-in tokens for the cache are good for 15 minutes. A function uses one for less than that.
+# IAM's sign-in tokens for the cache are valid for 15 minutes. A function reuses a token for a shorter time.
 SIGN_IN_TOKEN_SECONDS = 900
 SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 
-# One call to EventBridge takes at most this many entries. Some emulators limit its bytes to the second number.
+# One call to EventBridge accepts at most this many entries. Some emulators also limit a call's bytes.
 MAX_ENTRIES_IN_A_CALL = 10
 MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
-# The largest message that the SQS queue of every account takes. The payloads of a larger letter go to the bucket.
+# The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
 MAX_DEAD_LETTER_BYTES = 256 * 1024
 # The time that a conversation processor needs at its end to complete its batch or to put it back.
 RELEASE_MS = 2 * SECOND_MS
@@ -92,12 +92,12 @@ RELEASE_MS = 2 * SECOND_MS
 VALKEY_CONNECT_MS = 400
 VALKEY_ANSWER_MS = 800
 VALKEY_ATTEMPTS = 2
-# ElastiCache closes a connection 12 hours after its IAM sign-in. A new sign-in an hour before costs nothing.
+# ElastiCache closes a connection 12 hours after its IAM sign-in, so a client is replaced an hour before that.
 SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # The server ends a blocking pop after this time, which matters only if the client vanished without closing the
 # connection.
 POP_SECONDS = 20
-# The time between two passes of the watchdog. `infra/timeouts.py` schedules them at the same interval.
+# The time between two passes of the watchdog. `infra/limits.py` schedules them at the same interval.
 WATCHDOG_PASS_MS = 30 * SECOND_MS
 # Work that is due later than this from now needs no processor yet, because the watchdog makes three passes before then.
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
@@ -109,14 +109,17 @@ MAX_MESSAGES_SEARCHED = 1_000
 MAX_IDS_HASHED_IN_A_CALL = 200
 # A forget hashes at most 100,000 ids; a conversation with more is forgotten by a second call.
 MAX_PAGES_OF_IDS_IN_A_FORGET = 500
-# A conversation remembers this many batches, to name the one that contains a message that is edited later.
+# The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
+# emitted, the event about the edit names that batch.
 MAX_BATCHES_REMEMBERED = 100
 
 # -- the fallback --------------------------------------------------------------------------------------------
 
-# Retry only if the first try failed within this time: a dropped connection fails fast, a hung server does not.
+# Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
+# try on a hung server fails late, and a retry does not help.
 RETRY_IF_FAILED_WITHIN_MS = 300
-# After a failed call the circuit breaker skips Valkey for this long, and twice as long after each further failure.
+# After a failed call the circuit breaker skips Valkey for this long. Each further failure doubles the pause, up to
+# MAX_BREAKER_PAUSE_MS.
 MIN_BREAKER_PAUSE_MS = 1 * SECOND_MS
 MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
@@ -124,20 +127,22 @@ MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
 # A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new one.
 WINDOW_GRACE_MS = MINUTE_MS
-# If an instance's clock steps back by less than this, it numbers messages on from the last arrival. If the clock steps
-# back further, the earlier time was wrong.
+# If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
+# back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
-# A cancel waits for the DynamoDB processor, which empties a window in a moment, and then locks the window itself.
+# A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
+# moment, the cancel tries again after a pause.
 CANCEL_LOCK_MS = 10 * SECOND_MS
 MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
 # An edit or a deletion that collides with another request is tried once more.
 MAX_CHANGE_TRIES = 2
-# SQS hides a received message for 12 hours at most, counted from its receipt.
+# SQS hides a received message for 12 hours at most, counted from its receipt, so a trigger is hidden for less.
 MAX_TRIGGER_HIDDEN_MS = 11 * HOUR_MS
-# A partition of an index takes a thousand writes a second, and every window is opened and closed.
+# DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
+# index of open windows is split into this many slices.
 INDEX_SLICES = 8
-# A frozen batch has as many names as messages, and an item at most 400 KB.
+# The item of a window contains the name of each message of its frozen batch, and an item has at most 400 KB.
 MAX_NAME_BYTES = 256
-# The pauses before each repeat of the requests in a batch that DynamoDB did not carry out.
+# DynamoDB may carry out only some requests of a batch call. The others are repeated after each of these pauses.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)

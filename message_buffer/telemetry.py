@@ -29,7 +29,7 @@ MAX_KEY_BYTES = 32
 class Telemetry:
     """Writes logs and metrics with Powertools.
 
-    Its objects are made on first use, and take their names from the environment.
+    The logger and the metrics are made on first use. Powertools reads their names from the environment.
     """
 
     _id_key: str | None = None

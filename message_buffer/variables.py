@@ -1,4 +1,4 @@
-"""Reads the variables of an environment by kind."""
+"""Reads a function's environment variables as texts, whole numbers or JSON objects."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from message_buffer.errors import InvalidSettings
 
 
 class Variables:
-    """Raises InvalidSettings for a variable that is missing or wrong, with its name but without its value."""
+    """Raises InvalidSettings for a missing or invalid variable. The error names the variable, but not its value."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables

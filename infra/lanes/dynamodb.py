@@ -14,8 +14,8 @@ from constructs import Construct
 
 from infra import function_variables as environment
 from infra.function import Function, Runtime
+from infra.limits import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
 from infra.storage import EventDestinations, MessageTable, Queue, WindowStorage
-from infra.timeouts import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
 
 TIMEOUT = cdk.Duration.seconds(DYNAMODB_PROCESSOR_TIMEOUT_SECONDS)
 SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)

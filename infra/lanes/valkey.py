@@ -14,8 +14,7 @@ from constructs import Construct
 
 from infra import function_variables as environment
 from infra.function import Function, Runtime, grant
-from infra.storage import EventDestinations, Queue, WindowStorage
-from infra.timeouts import (
+from infra.limits import (
     MAX_WATCHDOG_PASSES_IN_A_BATCH,
     RULE_SECONDS,
     SECOND_PASS_RETENTION_SECONDS,
@@ -23,6 +22,7 @@ from infra.timeouts import (
     WATCHDOG_SECOND_PASS_DELAY_SECONDS,
     WATCHDOG_TIMEOUT_SECONDS,
 )
+from infra.storage import EventDestinations, Queue, WindowStorage
 
 
 class ValkeyLane:

@@ -42,7 +42,7 @@ class Conversations:
         self._clock = clock
 
     def status(self, _request: Request) -> Json:
-        """Return the state of the shards and of the open windows. Repairs the shards as a pass of the watchdog does."""
+        """Return the state of the shards and open windows, after putting expired claims back as the watchdog does."""
         lane = self._valkey_lane
         shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
@@ -77,13 +77,13 @@ class Conversations:
         }
 
     def list(self, request: ListConversations) -> Json:
-        """Return conversations of all lanes that wait or are on their way, and the cursor of the next answer."""
+        """Return a page of the conversations that have messages in any lane, and the cursor of the next page."""
         return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
 
     def show(self, request: ShowConversation) -> Json:
-        """Return the state of a conversation in the first lane.
+        """Return the state of a conversation in the stage's lane.
 
-        If the conversation also waits in the DynamoDB lane, as the fallback, the field `window` has its state there.
+        If the fallback has messages of the conversation too, the field `window` has its state in that lane.
         """
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
@@ -108,7 +108,7 @@ class Conversations:
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
     def flush(self, request: OfConversation) -> Json:
-        """Make what waits due now, in all lanes. Raises NotFound if nothing waits."""
+        """Make the conversation's messages due now, in all lanes. Raises NotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
         flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
@@ -117,9 +117,10 @@ class Conversations:
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
     def cancel(self, request: OfConversation) -> Json:
-        """Drop what waits, in all lanes, and publish the cancel. Raises Refused if it could not be published.
+        """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        The counts are null if Valkey's answer was lost: only the first call knows what it dropped.
+        Raises Refused if the cancel could not be published. The counts are null if Valkey's first reply was lost,
+        because the repeated call does not know what the first one dropped.
         """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
@@ -136,13 +137,13 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back, in all lanes. Return when the hold ends."""
+        """Keep the conversation's messages back, in all lanes. Return the time at which the hold ends."""
         name = _name(request)
         held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        return {"heldUntil": held[0].held_until_ms}  # as `show` returns it; the other lane's hold ends a moment later
+        return {"heldUntil": held[0].held_until_ms}  # `show` returns the same; the fallback's hold ends a moment later
 
     def resume(self, request: OfConversation) -> Json:
-        """End the hold, in all lanes. Return when the messages are due. Raises NotFound if there was no hold."""
+        """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
         if not any(isinstance(each, o.Resumed) for each in outcomes):
@@ -150,14 +151,14 @@ class Conversations:
         return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
 
     def gate(self, request: AskGate) -> Json:
-        """Return whether the author has written again since a consumer's batch. A later message may still follow."""
+        """Return whether the author has written again since the batch that a consumer is about to answer."""
         lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
         current = lane.peek_conversation(_name(request)).generation
         return {"current": current, "newer": current > request.generation}
 
 
 def _name(request: OfConversation) -> str:
-    """Return the id as ingest writes it. Raises InvalidId."""
+    """Return the conversation's id in the form that ingest uses. Raises InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
 

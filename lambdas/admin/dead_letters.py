@@ -14,7 +14,7 @@ from message_buffer.messages.wire_form import Json
 
 TimeLeft = Callable[[], int]
 
-# The fields of a letter that an operator needs; none contains what people wrote.
+# The fields of a dead letter that an operator needs. None of them contains what people wrote.
 HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
 
 
@@ -55,26 +55,31 @@ class DeadLetters:
         return _head(found) | (payloads if request.payloads else {})
 
     def redrive(self, request: OfDeadLetter) -> Json:
-        """Send the batch again, then remove its letter. If sending fails, the dead letter stays.
+        """Send the batch again, and then remove its dead letter from the queue.
 
-        Raises NotFound, or Refused if the batch was not sent.
+        Raises NotFound if there is none, or Refused if the batch was not sent; the dead letter then stays.
         """
         with Look.at(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
             parsed = parse_letter(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
-                raise Refused("The dead letter of this batch holds no messages: it cannot be sent again, and stays.")
+                raise Refused(
+                    "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
+                    " letter stays."
+                )
             answer = self._functions.call(
                 self._conversation_processor, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
-                raise Refused(f"The batch was not sent again, and its letter stays in the queue: {_problem(answer)}.")
+                raise Refused(
+                    f"The batch was not sent again, and its dead letter stays in the queue: {_problem(answer)}."
+                )
             letters.delete(letter)
         return {"redriven": request.batch_id}
 
 
 class Look:
-    """Yields letters as the queue gives them. Each is hidden from others until it is given back."""
+    """Yields the queue's dead letters. Each is hidden from other readers of the queue until it is given back."""
 
     def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
         self._queue = queue
@@ -90,7 +95,7 @@ class Look:
         try:
             yield look
         finally:
-            # The queue shows them again by itself a little later, so a failure here does not matter.
+            # A failure here does not matter, because the queue makes the dead letters visible again a little later.
             with suppress(errors.SendFailed):
                 queue.give_back(look.hidden)
 
@@ -136,5 +141,5 @@ def parse_letter(letter: Letter) -> Json:
 
 def _problem(answer: Json) -> str:
     kind = str(answer.get("errorType", "no answer"))
-    # Our own errors are written for operators; those of others may quote a customer's message.
+    # The texts of our own errors are written for operators. The text of another error may quote a customer's message.
     return f"{kind}: {answer.get('errorMessage')}" if hasattr(errors, kind) else kind

@@ -1,8 +1,8 @@
-"""The errors of an operation; the operator reads their messages.
+"""The errors of an operation, whose texts the operator reads.
 
-InvalidInput        (shared) the request makes no sense
+InvalidInput        (in `message_buffer.errors`) the request is not valid
 NotFound            the conversation, the rules or the dead letter do not exist
-Refused             the operation failed, and the message says why
+Refused             the operation failed, and the error's text says why
 """
 
 from message_buffer.errors import MessageBufferError

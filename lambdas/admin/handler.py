@@ -1,6 +1,6 @@
-"""Lambda entry of the operators' function: invoked by `bufferctl`, never by the API; IAM says who may.
+"""Lambda entry of the operators' function. `bufferctl` and the responder invoke it, never the API; IAM says who may.
 
-`{"operation": "conversation.show", "by": "arn:…", "conversation": "…"}`; `service.py` says what it answers.
+An event is `{"operation": "conversation.show", "by": "arn:…", "conversation": "…"}`; for the result see `service.py`.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Lists the conversations that wait or are on their way: shard by shard, then the open windows of the DynamoDB lane."""
+"""Lists the conversations that have messages, first shard by shard, and then those with an open window in DynamoDB."""
 
 import re
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import escape_part
 from message_buffer.messages.wire_form import Json
 
-# The cursor that leads to the open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
+# The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
 WINDOWS = "windows"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 
@@ -21,16 +21,16 @@ class _Page(NamedTuple):
     names: list[str]
     next_cursor: str | None
     more: bool = False
-    """Windows were left out, and no cursor leads to them."""
+    """True if windows were left out. No cursor leads to those."""
 
 
 def list_conversations(
     request: ListConversations, valkey_lane: ValkeyLane | None, dynamodb_lane: DynamoDbLane | None
 ) -> Json:
-    """Return `conversations` with their state, the cursor of the `next` answer or None, and whether there are `more`.
+    """Return `conversations` with their state, the cursor of the `next` call or None, and whether there are `more`.
 
-    The answer may exceed `limit` by the rest of a shard's page, or stay below it if many pages had few matches.
-    Raises InvalidInput if the stage does not have the shard, or if no answer gave the cursor.
+    There may be more than `limit`, because the last page of a shard is returned whole, or fewer, if many pages had few
+    matches. Raises InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
     """
     found: dict[tuple[str, str], Json] = {}
     cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
@@ -43,7 +43,7 @@ def list_conversations(
             lane, kind = valkey_lane, "valkey"
             page = _page_of_shard(valkey_lane, cursor, request, then=WINDOWS if dynamodb_lane else None)
         else:
-            raise InvalidInput(f"cursor: no answer gave {cursor!r}; leave it out to begin again")
+            raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
         next_cursor, more = page.next_cursor, page.more
         for name in page.names:
             if row := _row(lane, kind, name):
@@ -65,7 +65,7 @@ def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) ->
 def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None) -> _Page:
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
-        raise InvalidInput(f"cursor: no answer gave {cursor!r}; leave it out to begin again")
+        raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
     shard, shards = int(given[1]), valkey_lane.store.settings.shards
     if shard >= shards:
         raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
@@ -91,7 +91,7 @@ def _matches(name: str, request: ListConversations) -> bool:
 
 
 def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
-    """Return what the conversation waits for, or None if its batch has left since the page was read."""
+    """Return the conversation's state, or None if its batch was completed after the page was read."""
     seen = lane.peek_conversation(name)
     if seen.state == "IDLE":
         return None

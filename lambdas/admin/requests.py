@@ -23,7 +23,7 @@ class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
     by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
-    """The caller's name for itself, stored with what it changes. CloudTrail has the proof."""
+    """The name that the caller gives, which is stored with its changes. Only CloudTrail proves who called."""
 
 
 class OfConversation(Request):
@@ -39,9 +39,9 @@ class ListConversations(Request):
     tenant: Name | None = None
     platform: Name | None = None
     shard: Annotated[int | None, Field(ge=0)] = None
-    """Only this shard of the Valkey lane, and no windows."""
+    """List only this shard of the Valkey lane, and no windows."""
     cursor: Annotated[str | None, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS)] = None
-    """`next` from the previous answer."""
+    """The `next` that the previous call returned."""
     limit: Annotated[int, Field(ge=1, le=MAX_CONVERSATIONS_LISTED)] = DEFAULT_CONVERSATIONS_LISTED
 
 
@@ -87,7 +87,7 @@ class DeleteRules(OfScope):
 
 class ExplainRules(OfConversation):
     agent: Name | None = None
-    """The agent that a generic webhook names; by default, the one that the account belongs to."""
+    """The agent that a generic webhook would name. By default, the agent of the account."""
 
 
 class ListDeadLetters(Request):

@@ -1,6 +1,6 @@
 """Shows, checks, stores and explains the rules that operators change.
 
-A change also applies to people who are writing now: the open buffers in its scope are retimed.
+A change also applies to buffers that are already open: those in its scope are retimed.
 """
 
 import re
@@ -22,7 +22,7 @@ from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
-# Takes the place of the parts of a conversation's id that a scope leaves open.
+# Stands for each part of a conversation's id that a scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}")
@@ -37,7 +37,7 @@ class Table(Protocol):
 
 
 class _Candidate(NamedTuple):
-    """Rules as they would be stored."""
+    """New rules, in the form in which the table would return them."""
 
     scope: str
     rules: Any
@@ -95,7 +95,7 @@ class RulesAdmin:
         return {"version": version, "open": self._retime(scope)}
 
     def delete(self, request: DeleteRules) -> Json:
-        # The scope is not checked, so that an item that a person wrote into the table by hand can be deleted.
+        # Do not check the form of the scope, so that an item which a person wrote into the table can be deleted.
         if not self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         ):
@@ -120,7 +120,7 @@ class RulesAdmin:
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
 
-        They are checked for every platform that one of these layers names.
+        Check the rules for every platform that one of these layers names.
         """
         read_scope(scope, stored[-1].rules)
         if scope.startswith("account:"):
@@ -134,9 +134,9 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """Make the open buffers in the scope wait by the new rules. Return the counts, and whether all were looked at.
+        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was looked at.
 
-        The change is stored already, so a failure is returned as `problem` and not raised.
+        The change is already stored, so return a failure as `problem` instead of raising it.
         """
         counts = {"looked": 0, "retimed": 0}
         try:
@@ -146,7 +146,7 @@ class RulesAdmin:
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
-        """Return whether all open buffers were looked at before the time was over."""
+        """Retime and count the open buffers in the scope. Return False if the time was too short for all of them."""
         if self._valkey_lane is None:
             return True  # the length of an open window is fixed
         for name in self._open_conversations(self._valkey_lane.store, scope):
@@ -163,7 +163,7 @@ class RulesAdmin:
 
     @staticmethod
     def _open_conversations(store: Store, scope: str) -> Iterator[str]:
-        """Yield the open conversations that the scope may include."""
+        """Yield the conversations with messages that may be in the scope."""
         if scope.startswith("conversation:"):
             yield scope.partition(":")[2]
             return
@@ -202,8 +202,8 @@ def _problem(stored: Stored) -> str | None:
 def _checked_scope(scope: str) -> str:
     if not _SCOPE.fullmatch(scope):
         raise InvalidInput(
-            "A scope reads stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id> or"
-            " account:<platform>/<account>; a / inside a name is written %2F, a % is written %25."
+            "A scope must be stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id> or"
+            " account:<platform>/<account>; inside a name, write %2F for a / and %25 for a %."
         )
     return scope
 

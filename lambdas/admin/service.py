@@ -1,6 +1,6 @@
-"""One event, one operation, one answer: `{"ok": true, "result"}` or `{"ok": false, "error": {"code", "message"}}`.
+"""Runs an event's operation and returns `{"ok": true, "result"}` or `{"ok": false, "error": {"code", "message"}}`.
 
-Codes: `invalid` (the request makes no sense), `not_found`, `conflict` (the rules have changed since they were read),
+Codes: `invalid` (the request is not valid), `not_found`, `conflict` (the rules have changed since they were read),
 `refused` (the operation failed), `unavailable` (Valkey or AWS cannot be reached; try again), `failed` (a bug). No error
 is raised for a caller's mistake.
 """
@@ -97,7 +97,7 @@ class Admin:
                 self._telemetry.count("StoreFailures")
             self._log(name, fields, _code(error))
             return _refusal(_code(error), str(error))
-        except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and answer
+        except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and refuse
             self._telemetry.crash("admin failed", error, operation=name)
             return _refusal("failed", "Something went wrong here; the function's log says where.")
         self._log(name, fields, "ok")

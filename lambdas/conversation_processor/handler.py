@@ -1,7 +1,7 @@
 """Lambda entry of the conversation processor.
 
 The processor invokes it asynchronously with `{"conversation": id, "shard": n}`. The admin function invokes it with
-`{"redrive": <body of a dead letter>}`; it answers `{"redriven": batchId}` or fails.
+`{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
 from functools import cache
@@ -37,12 +37,12 @@ def _agreement(settings: config.ConversationProcessorSettings, telemetry: Teleme
     if settings.dynamodb_lane is None:
         return None
     return LaneAgreement(
-        # A consumer waits for the batch, which can be emitted even if the table does not answer.
+        # Use short time-outs, because the consumer waits for the batch, which can be emitted even if the table fails.
         MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED),
         TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED),
         telemetry,
         max_waits=min(MAX_WAITS_FOR_DYNAMODB_LANE, settings.emission.max_attempts // 2),
-        # The last attempt is for emitting the batch.
+        # Keep the last attempt for emitting the batch without the table.
         max_attempts_of_agreement=min(MAX_ATTEMPTS_TO_AGREE, settings.emission.max_attempts - 1),
     )
 

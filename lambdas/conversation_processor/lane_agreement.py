@@ -1,8 +1,8 @@
 """Decides which lane emits a message that is in both.
 
-While Valkey cannot be reached, the DynamoDB lane stores messages. A message may then be in both lanes: Valkey stored it
-but its answer was lost, or the platform sent it again. The lane that records the message first in the message table
-emits it. The Valkey lane records all messages of its batch there, and then reads what the DynamoDB lane has frozen.
+While Valkey cannot be reached, the DynamoDB lane stores messages. A message may then be in both lanes, if Valkey stored
+it but the reply was lost, or if the platform sent it again. The lane that first records the message in the DynamoDB
+lane's table emits it. The Valkey lane records all messages of its batch, and then reads what the other lane has frozen.
 From then on the DynamoDB lane freezes none of the recorded messages, and the Valkey lane leaves out the ones that the
 DynamoDB lane had already frozen.
 """
@@ -21,11 +21,11 @@ from message_buffer.telemetry import Telemetry
 
 
 class DynamoDbLaneFirst(Exception):
-    """The DynamoDB lane stores messages of this conversation, which leave before this batch."""
+    """The DynamoDB lane stores messages of this conversation, and emits them before this batch. Put the batch back."""
 
 
 class DynamoDbLaneUnasked(Exception):
-    """The table does not answer. Put the batch back and ask again later."""
+    """The table could not be read or written. Put the batch back and ask again later."""
 
 
 class LaneAgreement:
@@ -72,8 +72,8 @@ class LaneAgreement:
             self._let_dynamodb_lane_go_first(conversation)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:
-            # The DynamoDB lane has not had the conversation lately. If it reads the conversation from now on, it sees
-            # the journal.
+            # The DynamoDB lane has stored no message of the conversation lately. If its processor reads the
+            # conversation from now on, the processor sees the journal.
             return set()
         # The DynamoDB lane emits the messages that it has already frozen, and freezes none of this batch from now on.
         window, each_name = self._table.fence(conversation), list(dict.fromkeys(names))
@@ -101,5 +101,5 @@ class LaneAgreement:
 
 def _name(payload: bytes) -> str:
     message_id = id_of(payload)
-    # A message that cannot be read becomes a dead letter, which says so.
+    # Give an unreadable message a name of its own. Emission later dead-letters the batch as unreadable.
     return f"unreadable:{blake2s(payload).hexdigest()}" if message_id is None else name_of(message_id)

@@ -42,7 +42,7 @@ class ConversationProcessor:
         token = self._new_token()
         taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
-            # Another run has the batch or has completed it, since Lambda delivers an event at least once.
+            # Another run has the batch or has completed it, because Lambda may deliver one event twice.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         try:
@@ -64,7 +64,7 @@ class ConversationProcessor:
         left_out = taken.left_out
         if left_out is None and self._agreement is not None:
             left_out = self._agreement.left_out(conversation, taken)
-            # A later attempt emits the same messages, whatever the other lane does in the meantime.
+            # Record `left_out`, so that a later attempt emits the same messages, whatever the DynamoDB lane does then.
             if isinstance(self._lane.store.exclude_messages(conversation, token, left_out=left_out), Stale):
                 raise SendFailed("another run has taken the batch")
         if left_out:

@@ -1,8 +1,8 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue invokes it with triggers; it answers those that must be delivered again. A rule invokes it every minute with
-`{"sweep": true}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; it answers
-`{"redriven": batchId}` or fails.
+The queue invokes it with triggers, and it returns those that the queue must deliver again. A rule invokes it every
+minute with `{"sweep": true}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then
+returns `{"redriven": batchId}` or fails.
 """
 
 from functools import cache
@@ -55,7 +55,7 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:
-        # Delete the trigger, since a later delivery would be unreadable as well. The sweep finds its window.
+        # Let the queue delete the trigger, which would stay unreadable. The sweep sends another one for its window.
         telemetry.warn("unreadable trigger", reason=str(error))
         return True
     return processor.process(trigger, time)

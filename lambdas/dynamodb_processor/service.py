@@ -1,13 +1,13 @@
 """Empties windows: the stored messages of a conversation become a batch, which is emitted the same way in both lanes.
 
-A run may end after any step. The queue then delivers the trigger again.
+A run may be killed after any step. The queue then delivers the trigger again.
 
-1. lock    the window; if another run has locked it, or it is not over, the trigger comes back later
+1. lock    the window; if another run has locked it, or it is not due yet, the queue delivers the trigger again later
 2. read    all stored messages
 3. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
 4. emit
 5. mark    each message as emitted: a tombstone replaces it, so that it is not taken again
-6. close   the window, unless a message came since it was read; then the next window begins
+6. close   the window; if messages remain, or one has arrived since step 2, begin the next window instead
 """
 
 import json
@@ -50,7 +50,7 @@ class _Batch(NamedTuple):
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
     left: bool
-    """True if more messages wait than one batch may have."""
+    """True if messages are stored that are not in this batch."""
 
 
 class DynamoDbProcessor:
@@ -85,7 +85,7 @@ class DynamoDbProcessor:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
-            # An edit of a stored message blocks the lock for a moment, and a busy table for a while.
+            # An edit of a stored message prevents the lock for a moment, and a busy table prevents it for longer.
             self._rest(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
@@ -111,7 +111,7 @@ class DynamoDbProcessor:
             return True
         rest_ms = window.due_at_ms - now_ms
         if window.held_until_ms > max(window.due_at_ms, now_ms):
-            # A request that rescheduled the window did not see the hold.
+            # A request has changed the due time without seeing the hold. Make the window due at the end of the hold.
             self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
@@ -158,7 +158,7 @@ class DynamoDbProcessor:
             if contents.window.owner != locked.owner:
                 raise LockLost("the lock ran out, and another run has the window now")
             if contents.window.frozen is not None:
-                # An earlier attempt has frozen it; or this one has, and the answer was lost.
+                # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return _again(contents.window.frozen, contents)
             stored = self._ours(locked.conversation, contents)
             if not stored:
@@ -172,7 +172,7 @@ class DynamoDbProcessor:
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
-        """Return the stored messages without those that the Valkey lane has claimed, which get a tombstone.
+        """Return the stored messages that the Valkey lane has not taken. Replace the others with tombstones.
 
         Messages that a forget has erased, and that their platform has delivered again, are erased again.
         """
@@ -191,10 +191,11 @@ class DynamoDbProcessor:
         expires_at_ms = self._clock() + REMEMBERED_MS
         if not left and self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             return
-        # A message arrived after the window was read, and waits for the next one.
+        # Messages remain: some did not fit into the batch (`left`), or one arrived after the window was read. Reopen
+        # the window for them.
         now_ms = self._clock()
         due_at_ms = max(now_ms if left else now_ms + window.window_ms, self._table.window(conversation).held_until_ms)
-        # The trigger comes first, since a window without one would wait for the sweep.
+        # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
         self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
         reason = "max_messages" if left else "window"
         if not self._table.reopen(conversation, owner, due_at_ms=due_at_ms, reason=reason):
@@ -227,7 +228,7 @@ def _again(frozen: Frozen, contents: Contents) -> _Batch:
     bodies = {each.name: each.body for each in contents.stored}
     left = not bodies.keys() <= set(frozen.names)
     if any(name not in bodies for name in frozen.names):
-        # An earlier run has emitted the batch, since it began to mark its messages as emitted.
+        # Some messages are already marked as emitted, so an earlier run has emitted the batch.
         return _Batch(frozen, attempt, None, left)
     return _Batch(frozen, attempt, [bodies[name] for name in frozen.names], left)
 
@@ -244,7 +245,7 @@ def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:
     names = tuple(each.name for each in stored)
-    # A message is in only one batch, so no other batch has these names.
+    # These words identify the batch, because a message is in only one batch.
     words = json.dumps((conversation, *names))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",

@@ -1,6 +1,6 @@
-"""Checks who signed a webhook, and passes the challenge by which a platform checks us.
+"""Checks who signed a webhook, and answers the challenge by which a platform checks this endpoint.
 
-A worker caches the secrets. If they do not match, it reads them once more: they may just have been replaced.
+An instance caches the secrets. If none matches, it reads them again, because one may just have been replaced.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Authentication:
         self._telemetry = telemetry
 
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
-        """Return the text that the platform wants to read, or None if its verify token is not ours.
+        """Return the text that the platform expects, or None if its verify token is not ours.
 
         Raises SendFailed if the secrets were never read.
         """

@@ -1,4 +1,4 @@
-"""Stores a webhook's messages in the lane, in their order; a control word acts on its buffer instead."""
+"""Stores a webhook's messages in the lane, in their order. A control word is carried out instead of stored."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ class Buffering:
         self._control_words = control_words
 
     def buffer_all(self, messages: Iterable[PreparedMessage], done: Done) -> None:
-        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first that fails."""
+        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure."""
         for message in messages:
             match message.control_word:
                 case "stop":

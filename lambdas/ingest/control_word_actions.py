@@ -17,7 +17,7 @@ class ControlWordActions:
         self._clock = clock
 
     def stop(self, message: PreparedMessage, done: Done) -> None:
-        """Drop what waits and publish the cancel. Raises StoreError or SendFailed.
+        """Drop the conversation's messages and publish the cancel. Raises StoreError or SendFailed.
 
         A stop word that is delivered again publishes the cancel again, because the first publish may have failed.
         """
@@ -33,7 +33,7 @@ class ControlWordActions:
     def flush(self, message: PreparedMessage, done: Done) -> None:
         """Make the buffer due now. Raises StoreError.
 
-        A buffer on hold keeps waiting: a person has taken over, and the author's word does not end that.
+        A buffer on hold keeps waiting, because a person has taken over, and an author cannot end a hold.
         """
         timing = message.timing._replace(flush_reason="flush")
         outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)

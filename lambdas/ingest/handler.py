@@ -47,7 +47,7 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
     if settings.valkey is not None and settings.dynamodb_lane is None:
         return open_valkey_lane(settings.valkey, telemetry)
     assert settings.dynamodb_lane is not None
-    # A webhook waits for the answer, and its platform sends it again if there is none.
+    # Use short time-outs, because the platform waits for the response, and sends the webhook again if none comes.
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
     if settings.valkey is None:
         return dynamodb_lane
@@ -56,11 +56,11 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """Answers whatever happens: an exception would become a 500 without a body, and cost the warm worker."""
+    """Return a response even after an unforeseen error. An exception would become a 500 with the gateway's text."""
     telemetry = _telemetry()
     try:
         response = _ingest().answer(_request(event))
-    except Exception as error:  # noqa: BLE001 - the boundary: what is not foreseen is told, and answered
+    except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
         response = refuse(500, "Something went wrong here; send it again.")
@@ -80,7 +80,7 @@ def _request(event: dict[str, Any]) -> Request:
             url=_public_url(event, headers),
             headers=headers,
             query=event.get("queryStringParameters") or {},
-            # Signatures are over the bytes that came in.
+            # Keep the body's original bytes, because platforms sign those.
             body=b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "surrogatepass"),
         ),
     )

@@ -24,7 +24,7 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
 
 
 def update_belongs(update: Update, owner: Owner | None) -> Belongs:
-    """Return where an update belongs. In a group whose account is `per_author`, each author has a conversation."""
+    """Return an update's conversation and agent. With `per_author`, each author of a group has a conversation."""
     agent = update.agent if isinstance(update, Incoming | Edited) else None
     found = belongs(update.conversation, owner, agent=agent)
     author = _author_in_group(update)

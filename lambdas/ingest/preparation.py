@@ -1,6 +1,6 @@
-"""Gives each update its owner, its rules and its wire form, before the first of them is stored.
+"""Gives each update its owner, its rules and its wire form, before any update is stored.
 
-So one wrong update can still make ingest refuse the whole body.
+So ingest can still refuse the whole body because of one wrong update.
 """
 
 from typing import Literal, NamedTuple
@@ -23,7 +23,7 @@ PRESSED = {"button", "interactive"}
 
 
 class PreparedMessage(NamedTuple):
-    """A message as its buffer stores it, or a control word, which acts on the buffer instead."""
+    """A message in the form in which a lane stores it, or a control word, which is carried out instead."""
 
     conversation: ConversationId
     id: str
@@ -33,13 +33,14 @@ class PreparedMessage(NamedTuple):
 
 
 class PreparedChange(NamedTuple):
-    """An edit, a deletion or a reaction, about a message that came earlier."""
+    """An edit or a deletion of a message that was sent earlier, or a reaction to one."""
 
     change: Change
     payload: bytes = b""
     """The new wire form, if the message was edited."""
     timing: Timing | None = None
-    """The wait of the edited message, if its buffer may have waited for this edit."""
+    """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
+    transcript. Otherwise None."""
 
 
 class Prepared(NamedTuple):
@@ -50,8 +51,8 @@ class Prepared(NamedTuple):
 def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
-    With `leave_out`, an update that cannot be stored is counted as `unreadable` in the intake; otherwise it raises
-    InvalidInput. Raises SendFailed if the rules were never read.
+    With `leave_out`, count an update that cannot be stored as `unreadable` in the intake; otherwise raise InvalidInput
+    for it. Raise SendFailed if the rules were never read.
     """
     prepared = Prepared([], [])
     for update in intake.updates:
@@ -77,7 +78,7 @@ def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
-            # The edit may bring the caption or transcript that the buffer waited for, so it need not wait any longer.
+            # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
             prepared.changes.append(PreparedChange(update._replace(conversation=conversation), encode(message), timing))
         case _:

@@ -1,4 +1,4 @@
-"""Reports a webhook that was taken: the conversations of the answer, the metrics, and one line in the log."""
+"""Reports an accepted webhook in three ways: the response's entries for conversations, the metrics, and a log line."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from message_buffer.telemetry import Telemetry
 
 @dataclass
 class Done:
-    """The counts of a webhook's messages and changes, and the answer's entry for each conversation."""
+    """The counts of a webhook's messages and changes, and the response's entry for each conversation."""
 
     ignored: Counter[str]
     """Items that are not messages to us, counted by kind."""
@@ -22,15 +22,15 @@ class Done:
     changed: int = 0
     """Messages that were edited or deleted in their buffer."""
     amended: int = 0
-    """Changes that were published, because the message has left or because it was a reaction."""
+    """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
     def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
-        """Keep the due time and the count that the answer names for this conversation."""
+        """Set the due time and the count in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
-    """Count and log what became of a webhook. A count of zero is left out, since each metric costs money."""
+    """Publish the metrics and the log line of a webhook. Omit most counts of zero, since each metric costs money."""
     telemetry.count("Messages", done.accepted)
     if done.duplicates:
         telemetry.count("Duplicates", done.duplicates)

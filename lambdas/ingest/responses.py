@@ -8,7 +8,7 @@ from lambdas.limits import MAX_WEBHOOK_BYTES, RETRY_AFTER_SECONDS
 
 
 class Request(NamedTuple):
-    """One call of a route: the platform is part of its path."""
+    """One call of a route, whose path names the platform."""
 
     platform: str
     webhook: Webhook
@@ -16,7 +16,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The answer to the platform, in JSON unless the platform expects something else."""
+    """The response to the platform, in JSON unless the platform expects something else."""
 
     status: int
     body: str
@@ -45,7 +45,7 @@ def refuse_challenge() -> Response:
 
 
 def refuse_method(allowed: str) -> Response:
-    """Return the 405 for a method that the route does not take."""
+    """Return the 405 for a method that the route does not accept."""
     return refuse(405, "Use POST.", {"Allow": allowed})
 
 

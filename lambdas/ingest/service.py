@@ -1,8 +1,8 @@
 """Ingest: authenticates a webhook, reads it, buffers its messages, and applies or publishes its edits and deletions.
 
-The answer is 2xx only if every message is buffered, every control word carried out, and every change made or published.
+The status is 2xx only if every message is buffered, every control word carried out, and every change made or published.
 Otherwise the platform sends the whole webhook again. Messages and stop words that were handled before are recognised by
-their ids; changes are made twice.
+their ids, but changes are made or published again.
 """
 
 from collections import Counter
@@ -98,7 +98,7 @@ class Ingest:
         signer = self._authentication.signer_of(platform, webhook)
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Everything is read before anything is stored: a body is refused whole or taken whole.
+            # Read everything before storing anything, so that a refused body leaves nothing behind.
             messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
         except MessageTooLarge as error:
             return refuse(413, f"A message is too large: {error}.")
@@ -107,7 +107,7 @@ class Ingest:
         require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         self._buffering.buffer_all(messages, done)
-        # Changes come after all messages, because a body may name a change before the message that it changes.
+        # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all(changes, done)
         report(self._telemetry, platform.name, done)
         body, content_type = platform.acknowledge(

@@ -10,7 +10,7 @@ from message_buffer.rules.rule_book import RuleBook
 
 
 def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -> dict[str, dict[str, int | None]]:
-    """Return for each conversation when its buffer is due now, or null if nothing waits in it.
+    """Extend the waits. Return each conversation's due time after that, or null if nothing waits in it.
 
     Raises StoreError, or SendFailed if the rules were never read.
     """
@@ -18,7 +18,7 @@ def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -
     for named in dict.fromkeys(typing):
         conversation, agent = belongs(named, book.owner_of(named.platform, named.account))
         timing = book.for_conversation(conversation, agent).rules.timing
-        # The script refuses an extension of 0, which is what the rules of a VIP may say.
+        # A VIP's wait may be 0, but the store refuses an extension of 0, so extend by at least 1 ms.
         extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
         name = str(conversation)
         outcome = lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)

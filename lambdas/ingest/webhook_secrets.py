@@ -5,7 +5,7 @@
                   "accounts": {"<phone number id>": {"secret": "of an app of its own"}}},
      "telegram": {"accounts": {"<bot>": {"secret": "its secret token"}}}}
 
-- generic: a secret of our choice; accounts as the body's `account` says.
+- generic: a secret of our choice; accounts are the values of the body's `account`.
 - whatsapp, messenger, instagram: the app secret of the Meta app, and a `verifyToken` of our choice; accounts are the
   phone number id, the page id, the professional account's id.
 - twilio: the auth token; accounts are the numbers written to, digits only, `whatsapp:<digits>` for WhatsApp.
@@ -13,7 +13,7 @@
   uses the platform's own secret is called `bot`.
 
 A secret may be a list of two, while one replaces the other. The secrets of an account are valid for that account only,
-and no others are valid for it. The platform's own secret is valid for every account without secrets of its own. A
+which accepts no other secrets. The platform's own secret is valid for every account without secrets of its own. A
 platform or an account whose entry has no secret is switched off, like a platform without an entry.
 """
 
@@ -56,7 +56,7 @@ class WebhookSecrets:
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 
     def after_a_refusal(self, platform: str) -> Credentials:
-        """Return the platform's secrets, read again unless that was done just now: a secret may have been replaced."""
+        """Return the platform's secrets, read again unless they were just read. One may have been replaced."""
         return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 
@@ -90,5 +90,5 @@ def _secrets(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_text(secret: str) -> bool:
-    """Return False for a string with half a surrogate pair, since it has no bytes to sign with."""
+    """Return False for a string with half a surrogate pair, which cannot be encoded into the bytes of a key."""
     return not any("\ud800" <= character <= "\udfff" for character in secret)

@@ -1,4 +1,4 @@
-"""Lambda entry of the processor: `{"shard": n}`, invoked asynchronously."""
+"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n}`."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         leave: Exit = processor.run(context.get_remaining_time_in_millis)
         reason = leave.value
     except Exception as error:
-        # Raised again: a failed invocation is what the alarm looks at, and the watchdog starts the next processor.
+        # Raise again, because the alarm counts failed invocations. The watchdog starts the next processor.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:

@@ -1,7 +1,7 @@
 """The processor of one shard: claims what is due, and starts a conversation processor for each conversation.
 
-At most one processor acts on a shard, because the scripts check its lease. It runs while there is work, until Lambda is
-about to end it. It then releases the lease, or starts a successor if more work is near.
+At most one processor acts on a shard, because the scripts check its lease. It runs while there is work, at most until
+Lambda's time-out is near. It then releases the lease, and starts a successor if more work is near.
 """
 
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ class ConversationProcessors:
         return max(MAX_STARTS_UNDER_WAY - len(self._under_way), 0)
 
     def prepare(self) -> None:
-        """Open the client in a thread, while the first conversation still waits for its silence."""
+        """Make the Lambda client in a thread, so that the first start need not wait for that."""
         self._pool.submit(self._functions.prepare)
 
     def send(self, conversation: str, shard: int) -> None:
@@ -95,7 +95,7 @@ class ConversationProcessors:
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
         """Yield the conversations whose start has ended since the last call, with the error if it failed.
 
-        A conversation is removed when the caller asks for the next one.
+        A start counts as under way until the caller asks for the next one, so that an error in between loses nothing.
         """
         for future in [future for future in self._under_way if future.done()]:
             error = future.exception()
@@ -105,7 +105,7 @@ class ConversationProcessors:
             del self._under_way[future]
 
     def close(self) -> None:
-        # Cancel starts that have not begun: a frozen thread would continue with the next invocation.
+        # Cancel starts that have not begun. Otherwise a suspended thread would continue them in the next invocation.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -140,7 +140,7 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to leave, and return it. `remaining_ms` says how long Lambda lets it run."""
+        """Work until there is a reason to leave, and return it. `remaining_ms` returns the time until the time-out."""
         leave: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
@@ -157,7 +157,7 @@ class Processor:
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
         """Make one step and return a reason to leave, or None.
 
-        If Valkey fails, pause, longer each time; leave once the lease is certainly lost.
+        If Valkey fails, pause for longer each time, and leave once the lease has certainly expired.
         """
         try:
             leave = step(remaining_ms())
@@ -216,7 +216,10 @@ class Processor:
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time or look, or until woken. Leave if there has been no work for long."""
+        """Sleep until the next due time, for `look_ms` at most, or until a script wakes this processor.
+
+        Leave if there has been no work for `idle_ms`.
+        """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
         if claimed.conversations or near or self._conversation_processors.any_under_way:
@@ -256,7 +259,7 @@ class Processor:
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        # Returning failed claims needs the lease, so wait only as long as it certainly lasts.
+        # Returning the claims of failed starts needs the lease, so wait only while the lease certainly lasts.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
@@ -268,7 +271,7 @@ class Processor:
                 return Exit.LOST
 
     def _report(self) -> None:
-        """Publish the metrics now and then, so that those of a long run do not wait for its end."""
+        """Publish the metrics if METRICS_EVERY_MS have passed, so that those of a long run do not wait for its end."""
         if self._monotonic_ms() - self._reported_at >= METRICS_EVERY_MS:
             self._reported_at = self._monotonic_ms()
             self._telemetry.flush()

@@ -1,4 +1,4 @@
-"""Lambda entry of the watchdog: a rule starts a pass every minute, and a queue starts another half a minute later."""
+"""Lambda entry of the watchdog: a rule starts a pass every minute, and a queue starts another one 30 seconds later."""
 
 from functools import cache
 from typing import Any

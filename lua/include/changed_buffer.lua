@@ -1,6 +1,6 @@
 -- changed_buffer: change a line of the hash `open`; a line has fields of fixed width (README.md).
 --
--- Defines  with_due_at(buffer, due_at, reason): the line with this due time, for this reason
+-- Defines  with_due_at(buffer, due_at, reason): the line with this due time and reason
 -- Defines  with_mode(buffer, mode): the line with this mode
 -- Defines  with_base(buffer, base): the line with this base, of ten digits
 

@@ -1,1 +1,1 @@
-"""AWS: clients with time-outs, and one mapping of their errors. Only this package imports the SDK."""
+"""AWS: clients with time-outs, and one mapping of their errors to ours. Only this package imports the SDK."""

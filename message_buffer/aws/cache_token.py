@@ -18,7 +18,7 @@ class CacheUser(Protocol):
 
 
 def sign_cache_token(iam: CacheUser) -> str:
-    """Return a token that is good for 15 minutes: a pre-signed `connect` to the cache, without its scheme."""
+    """Return a token that is valid for 15 minutes: the pre-signed URL of a `connect` request, without `https://`."""
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.model import ServiceId  # noqa: PLC0415
     from botocore.signers import RequestSigner  # noqa: PLC0415

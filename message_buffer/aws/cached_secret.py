@@ -1,4 +1,4 @@
-"""A secret in an instance's memory. It is read again after a while; if that fails, the old one stays in use."""
+"""A secret in an instance's memory. It is read again after a while. If that fails, the old value stays in use."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -28,13 +28,16 @@ class KeptSecret(Generic[T]):
         self._secret_id = secret_id
         self._parse = parse
         self._not_renewed = not_renewed
-        # Wall time, because the monotonic clock of a frozen function stops while its secrets grow old.
+        # Use wall time, because the monotonic clock stops while Lambda suspends the instance, but a secret still ages.
         self._clock = clock
         self._known: T | None = None
         self._read_at_ms = 0
 
     def value(self, *, at_most_ms_old: int = SECRET_LIFE_MS) -> T:
-        """Return the secret. Raise SendFailed if it could never be read."""
+        """Return the secret, after reading it again if the copy is older than `at_most_ms_old`.
+
+        Raise SendFailed if no read has ever succeeded.
+        """
         if self._known is None or self._clock() - self._read_at_ms > at_most_ms_old:
             try:
                 self._known = self._parse(self._secrets.read(self._secret_id))

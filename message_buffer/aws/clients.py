@@ -19,9 +19,9 @@ class Patience(NamedTuple):
     attempts: int = limits.AWS_ATTEMPTS
 
 
-# For callers without an alternative.
+# The time-outs for a caller that cannot go on without the service.
 PATIENT = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_ANSWER_SECONDS)
-# For callers with an alternative if the service is slow.
+# The time-outs for a caller that has an alternative if the service is slow.
 HURRIED = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 _making = Lock()
@@ -57,7 +57,7 @@ def errors_as_ours(doing: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        # Only the code: the service's text may quote what was sent.
+        # Keep only the error's code, because the service's text may quote the request.
         raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
     except BotoCoreError as error:
         raise SendFailed(f"{doing}: {type(error).__name__}") from error

@@ -1,8 +1,8 @@
-"""The one way in which all tables call DynamoDB: a request contains values and expressions, and the answer contains
-items and whether the condition held.
+"""The base class of all tables, which makes their calls to DynamoDB. A request contains values and expressions, and the
+result contains items, or says whether the condition was met.
 
-In an expression `#name` is the attribute of that name, which may be a word that the service reserves, and `:name` is a
-value. Values are given as Python's: text, bytes, whole numbers, and sequences and mappings of these.
+In an expression, `#name` is an attribute, even if its name is a word that DynamoDB reserves, and `:name` is a value.
+Values are Python's: texts, bytes, whole numbers, and sequences and mappings of these.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from message_buffer.aws import clients as aws
 
 Item = dict[str, dict[str, Any]]
-"""An item or a key as the service has it: the name of an attribute -> its type -> its value."""
+"""An item or a key in DynamoDB's form: the name of an attribute -> its type -> its value."""
 
 Value = str | bytes | int | Sequence["Value"] | Mapping[str, "Value"]
 Values = Mapping[str, Value]
@@ -24,11 +24,11 @@ class Updated(NamedTuple):
     done: bool
     """False if the condition failed; then nothing was changed."""
     item: Item
-    """After a failed condition: the item as it is. Otherwise the attributes that were asked for."""
+    """The unchanged item if the condition failed. Otherwise the attributes that the argument `answer` asks for."""
 
 
 class Table:
-    """The requests of a table. Each raises SendFailed, naming what it was `doing`, if the service does not do it."""
+    """The requests of a table. A request that fails raises SendFailed; `doing` names the request in the error."""
 
     def __init__(self, name: str, *, patience: aws.Patience = aws.PATIENT) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Table:
         return aws.client("dynamodb", patience=self._patience)
 
     def _get(self, doing: str, key: Values) -> Item:
-        """Return the item as it is now, or an empty one."""
+        """Return the item, read consistently, or an empty item if there is none."""
         with aws.errors_as_ours(doing):
             answer = self._client.get_item(TableName=self.name, Key=encode(key), ConsistentRead=True)
         found: Item = answer.get("Item", {})
@@ -76,9 +76,10 @@ class Table:
         found = expressions(values, ConditionExpression=only_if)
         return {"ConditionCheck": {"TableName": self.name, "Key": encode(key), **found}}
 
-    def _delete(self, key: Values) -> dict[str, Any]:
+    def _delete(self, key: Values, *, only_if: str = "") -> dict[str, Any]:
         """Return a deletion as a part of a transaction."""
-        return {"Delete": {"TableName": self.name, "Key": encode(key)}}
+        found = expressions(ConditionExpression=only_if)
+        return {"Delete": {"TableName": self.name, "Key": encode(key), **found}}
 
     def _asked(self, doing: str, call: str, request: dict[str, Any]) -> Updated:
         if "ConditionExpression" in request:
@@ -94,12 +95,12 @@ class Table:
         """Make all of these writes, or none. Return False if a condition failed."""
         with aws.errors_as_ours(doing):
             try:
-                # The SDK adds a token, so its own retry is not a second write.
+                # The SDK adds an idempotency token, so its own retry does not write twice.
                 self._client.transact_write_items(TransactItems=writes)
             except self._client.exceptions.TransactionCanceledException as refused:
                 codes = {reason.get("Code") for reason in refused.response.get("CancellationReasons", [])}
                 if "ConditionalCheckFailed" not in codes:
-                    raise  # another request was writing, or the service is busy: the caller may try again
+                    raise  # another request was writing, or the service is busy, so the caller may try again
                 return False
         return True
 
@@ -144,12 +145,12 @@ def _encoded(value: Value) -> dict[str, Any]:
 
 
 def text(item: Mapping[str, Any], name: str) -> str:
-    """Return a text, or an empty one if the item has none."""
+    """Return an attribute's text, or an empty text if the item does not have the attribute."""
     return str(item.get(name, {}).get("S", ""))
 
 
 def number(item: Mapping[str, Any], name: str) -> int:
-    """Return a whole number, or 0 if the item has none: a person may have edited the item."""
+    """Return an attribute's whole number, or 0 if it is missing or not a number, as after a person's edit."""
     try:
         return int(item.get(name, {}).get("N", 0))
     except ValueError:

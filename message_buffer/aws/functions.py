@@ -1,4 +1,4 @@
-"""Starts other functions, or calls a function and waits for its answer."""
+"""Starts other Lambda functions, or calls a function and waits for its result."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Functions:
             raise SendFailed(f"invoke: status {answer.get('StatusCode')}")
 
     def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
-        """Call a function once. Return its answer, or its failure as `errorType` and `errorMessage`."""
+        """Call a function once. Return its result, or `errorType` and `errorMessage` if the function failed."""
         with aws.errors_as_ours("invoke"):
             answer = aws.client("lambda", patience=aws.Patience(1.0, answer_seconds, attempts=1)).invoke(
                 FunctionName=function, Payload=json.dumps(payload, separators=(",", ":")).encode()

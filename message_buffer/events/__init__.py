@@ -1,4 +1,4 @@
-"""Events: batches, amendments, cancellations, dead letters, and the bus they go to.
+"""Events: batches, amendments, cancellations, dead letters, and the bus on which they are published.
 
-It may import `lanes` and every layer below it.
+This package may import `lanes` and every layer below it.
 """

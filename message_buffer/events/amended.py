@@ -15,7 +15,7 @@ EVENT_VERSION = 1
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName) -> str:
-    """Return the event's detail. `lane` is the lane that was asked for the batch, whether or not it knows one."""
+    """Return the event's detail. `lane` is the lane that searched for the message's batch, even if it found none."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(change.conversation),
@@ -26,7 +26,7 @@ def amended_event(change: Change, *, batch_id: str | None, lane: LaneName) -> st
         "metadata": {"platform": change.conversation.platform},
         **_fields_of(change),
     }
-    # Half a surrogate pair has no UTF-8, and is replaced.
+    # Replace half a surrogate pair, which cannot be encoded in UTF-8.
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
 
 
@@ -45,6 +45,6 @@ def _fields(kind: str, message_id: str, author: str | None) -> dict[str, Any]:
 
 
 def _as_on_the_bus(message: Message) -> dict[str, Any]:
-    # JSON has no NaN: it becomes null, as it does in a batch.
+    # JSON has no NaN, so pydantic writes null, as for a batch.
     fields: dict[str, Any] = json.loads(message.model_dump_json(by_alias=True))
     return fields

@@ -1,4 +1,4 @@
-"""Makes the event, or the dead letter, of a taken batch. Each function here depends on nothing but the batch.
+"""Makes the event, or the dead letter, of a taken batch. The results depend on nothing but the batch.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -59,7 +59,7 @@ def _message(payload: bytes) -> Json:
     message = _MESSAGE | decode_fields(payload)
     for name, kind in _REQUIRED.items():
         if type(message[name]) is not kind:
-            raise MalformedMessage(f"the message's {name} is not what it should be")
+            raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
     return message
 
 
@@ -95,7 +95,7 @@ def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
             "platform": platform,
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
-            # This does not depend on the attempt: it is how long the batch waited.
+            # The time until the batch was due, not until it was emitted, so it is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
         },
     }
@@ -121,7 +121,7 @@ def is_newer(key: str, at_ms: int) -> bool:
 
 
 def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
-    """Return everything of the batch but its payloads."""
+    """Return the dead letter of the batch, without the payloads."""
     return {
         "version": LETTER_VERSION,
         "reason": reason,
@@ -166,7 +166,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
-            # Dead letters from versions before there were lanes do not name one.
+            # Dead letters from versions with only one lane do not name the lane.
             lane=letter.get("lane", "debounce"),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -174,5 +174,5 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
 
 
 def to_json(value: Any) -> bytes:
-    # Half a surrogate pair has no UTF-8. Messages that ingest has buffered contain none.
+    # Replace half a surrogate pair, which cannot be encoded in UTF-8. Ingest stores none, but other code might.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -21,7 +21,7 @@ def cancelled_event(
     at_ms: int,
     message_id: str | None = None,
 ) -> str:
-    """Return the event's detail. A repeated cancel has no counts or generation: only the first call knew them."""
+    """Return the event's detail. A repeated cancel does not know the counts and the generation, so they are null."""
     first = outcome if isinstance(outcome, Cancelled) else None
     event = {
         "version": EVENT_VERSION,

@@ -1,4 +1,4 @@
-"""The dead-letter queue: batches that could not be emitted, until an operator looks at them or takes them out."""
+"""The dead-letter queue, which keeps batches that could not be emitted until an operator redrives or deletes them."""
 
 from typing import NamedTuple
 
@@ -22,19 +22,22 @@ class DeadLetterQueue:
             aws.client("sqs").send_message(QueueUrl=self._url, MessageBody=body)
 
     def receive(self, *, hidden_seconds: int) -> list[Letter]:
-        """Hide some letters from others and return them. An empty list means that no visible letter is left."""
+        """Return some dead letters, and hide them from other callers for this time.
+
+        An empty list means that no visible dead letter is left.
+        """
         with aws.errors_as_ours("receive dead letters"):
             answer = aws.client("sqs").receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=PAGE,
                 VisibilityTimeout=hidden_seconds,
-                # SQS asks all of the queue's servers only if the call is ready to wait.
+                # SQS searches all of the queue's servers only if the call has a wait time.
                 WaitTimeSeconds=1,
             )
         return [Letter(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
-        # One by one, because the batch call does not fail if it refuses some of its letters.
+        # Give them back one by one, because SQS's batch call does not fail if it refuses some of them.
         with aws.errors_as_ours("give dead letters back"):
             for letter in letters:
                 aws.client("sqs").change_message_visibility(
@@ -46,7 +49,7 @@ class DeadLetterQueue:
             aws.client("sqs").delete_message(QueueUrl=self._url, ReceiptHandle=letter.receipt)
 
     def count(self) -> int:
-        """Return about how many letters there are, including those that are hidden."""
+        """Return the approximate number of dead letters, hidden ones included."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         with aws.errors_as_ours("count dead letters"):
             answer = aws.client("sqs").get_queue_attributes(QueueUrl=self._url, AttributeNames=names)

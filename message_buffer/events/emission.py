@@ -1,7 +1,7 @@
 """Emits a taken batch of either lane: to the bus, or to the dead-letter queue if it cannot be emitted.
 
-Any step may be repeated or be the last one that happens. A batch stays frozen under its id until its lane has recorded
-that it was emitted. The worst case is that the same event comes again, and consumers recognise it by its `batchId`.
+Any step may run twice, and a run may be killed after any step. A batch stays frozen under its id until its lane has
+recorded that it was emitted. At worst the same event is published again, and consumers recognise it by its `batchId`.
 """
 
 import json
@@ -26,10 +26,10 @@ class Limits(NamedTuple):
 
 
 class TimeLeft:
-    """The time that Lambda still gives a processor, which has to put its batch back before it is killed.
+    """The time left until Lambda kills a processor, which must put its batch back before that.
 
-    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds; a third may have to wait for the next
-    attempt. If the time-out is shorter, as in tests, a call may begin while half of the time-out is left.
+    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds. A third call may have to wait for the
+    next attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
@@ -71,9 +71,9 @@ class Emission:
         self._clock = clock
 
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        """Emit a batch, or dead-letter it. Raise SendFailed if it is to be tried again."""
+        """Emit a batch, or dead-letter it. Raise SendFailed if the caller must try the batch again later."""
         if taken.attempt > self._limits.max_attempts:
-            # The earlier runs were killed: a run that survives dead-letters the batch at the last attempt.
+            # The run of the last attempt was killed; otherwise that run would have dead-lettered the batch.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
@@ -86,9 +86,9 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise any error.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
 
-        The batch comes out of order, because its conversation has gone on since.
+        The batch comes out of order, because newer batches of its conversation were emitted before it.
         """
         payloads = letter.get("payloads")
         if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):
@@ -116,7 +116,7 @@ class Emission:
     def _dead_letter(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
-        # Escaped to ASCII, since a queue refuses some of the characters that people can write.
+        # Escape to ASCII, since SQS refuses some of the characters that people can write.
         body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
         if len(body) > MAX_DEAD_LETTER_BYTES:
             key, content = batch.letter_key(conversation, taken), json.dumps(payloads, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Publishes on the event bus."""
+"""Publishes events on the event bus."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.limits import MAX_ENTRIES_IN_A_CALL, MAX_ENTRY_BYTES_IN_A_CALL
 
 SOURCE = "message-buffer"
-# The service counts this many bytes for the time of an entry, even if none is given.
+# EventBridge counts this many bytes for an entry's time, even if the entry has none.
 TIME_BYTES = 14
 
 
@@ -25,7 +25,7 @@ class EventBus:
         self.publish_all(detail_type, [detail])
 
     def publish_all(self, detail_type: str, details: Sequence[str]) -> None:
-        """Publish events in as few calls as the service allows. If it raises SendFailed, some may be published."""
+        """Publish events in as few calls as EventBridge allows. If it raises SendFailed, some may be published."""
         for call in _calls(detail_type, details):
             entries = [
                 {"EventBusName": self._name, "Source": SOURCE, "DetailType": detail_type, "Detail": detail}

@@ -1,4 +1,4 @@
-"""The two ways from message to batch, their outcomes, and the fallback between them.
+"""The two lanes, the outcomes of their calls, and the fallback from one to the other.
 
-It may import `rules` and every layer below it.
+This package may import `rules` and every layer below it.
 """

@@ -1,4 +1,4 @@
-"""A circuit breaker: after a failure, calls are skipped for a while; then one call tries again."""
+"""A circuit breaker, which skips calls for a while after a failure, and then lets one call try again."""
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
@@ -8,21 +8,21 @@ class CircuitBreaker:
     """The breaker of one instance of a function, which makes one call at a time."""
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
-        # Wall time, because the monotonic clock of a frozen function stops.
+        # Use wall time, because the monotonic clock stops while Lambda suspends the instance.
         self._clock = clock
         self._pause_ms = 0
         self._failed_at_ms = 0
 
     @property
     def should_skip(self) -> bool:
-        """Return whether calls are to be skipped for now."""
+        """Return whether the caller should skip its call now."""
         return 0 <= self._clock() - self._failed_at_ms < self._pause_ms
 
     def succeeded(self) -> None:
         self._pause_ms = 0
 
     def failed(self) -> bool:
-        """Make the pause longer. Return whether this is the first failure after a success."""
+        """Begin the pause, or a longer one. Return whether this is the first failure after a success."""
         first = self._pause_ms == 0
         self._pause_ms = MIN_BREAKER_PAUSE_MS if first else min(2 * self._pause_ms, MAX_BREAKER_PAUSE_MS)
         self._failed_at_ms = self._clock()

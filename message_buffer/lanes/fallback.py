@@ -1,4 +1,4 @@
-"""The Valkey lane with the DynamoDB lane behind it."""
+"""The Valkey lane with the DynamoDB lane as its fallback."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
-    After a call that failed, the circuit breaker skips Valkey for a while, so that one webhook waits for it only once.
+    After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class LaneWithFallback:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Cancel in both lanes.
 
-        Raise StoreUnavailable if the Valkey lane cannot be reached. The platform then sends the stop word again, and
-        what waits in Valkey is dropped too.
+        Raise StoreUnavailable if the Valkey lane cannot be reached. The platform then sends the stop word again, which
+        drops the messages in Valkey too.
         """
         in_dynamodb = None
         if self._dynamodb_lane.was_used(conversation):
@@ -82,10 +82,10 @@ class LaneWithFallback:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
-        """Make a change where the message is.
+        """Change the message in the lane that has it.
 
-        Raise StoreUnavailable if the message may wait in a Valkey that cannot be reached. The platform then sends the
-        change again.
+        Raise StoreUnavailable if Valkey cannot be reached and the DynamoDB lane does not know the message, because the
+        message may wait in Valkey. The platform then sends the change again.
         """
         was_in_valkey, found = self._where_it_is(conversation, change)
         if not was_in_valkey and _never_seen(found):
@@ -93,9 +93,9 @@ class LaneWithFallback:
         return found
 
     def _where_it_is(self, conversation: str, look: Callable[[Lane], T]) -> tuple[bool, T]:
-        """Return whether the Valkey lane was asked, and the outcome.
+        """Return whether Valkey could be reached, and the outcome of the lane that knows more about the message.
 
-        If the DynamoDB lane knows the conversation, it is asked as well, since a message may be in both lanes.
+        Ask the DynamoDB lane too if it knows the conversation, since a message may be in both lanes.
         """
         in_valkey = self._tried(lambda: look(self._valkey_lane))
         if in_valkey is None:

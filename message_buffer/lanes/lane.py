@@ -1,4 +1,4 @@
-"""A lane as ingest uses it: the Valkey lane, the DynamoDB lane, or the first with the second behind it."""
+"""A lane as ingest uses it: the Valkey lane, the DynamoDB lane, or the Valkey lane with its fallback."""
 
 from typing import Protocol
 
@@ -9,8 +9,8 @@ from message_buffer.rules.timing import Timing
 class Lane(Protocol):
     """Keeps messages until they are due.
 
-    A call that returns is done: whatever has to be started or sent for it is the lane's own affair. After a retryable
-    error, the call may or may not have taken effect. The caller repeats it; a repeat does no harm.
+    When a call returns, the lane has also started or sent what the call requires. After a retryable error, the call may
+    or may not have taken effect. The caller repeats it, which does no harm.
     """
 
     def buffer_message(
@@ -18,7 +18,7 @@ class Lane(Protocol):
     ) -> o.Buffered | o.Duplicate: ...
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """Drop what waits. `cancel_id` names the message that asked for it, so that its redelivery drops nothing."""
+        """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""

@@ -1,4 +1,4 @@
-"""The answers of lanes and of the store's scripts, and what each one obliges the caller to do.
+"""The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
 `start_processor` is for direct callers of the store: if it is true, the script has reserved the start of the shard's
 processor, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never ask for it.
@@ -79,7 +79,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Start a conversation processor for each of these. `next_due_at_ms` may be too early, but never too late."""
+    """Start a conversation processor for each conversation. `next_due_at_ms` may be too early, but never too late."""
 
     next_due_at_ms: int | None
     conversations: list[Due]
@@ -125,7 +125,7 @@ class Taken:
     payloads: list[bytes]
     lane: LaneName = "debounce"
     left_out: frozenset[int] | None = None
-    """Positions of the messages that the other lane emits, or None if the lanes have not agreed on them yet."""
+    """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class Retimed:
 
 @dataclass(frozen=True, slots=True)
 class Unmoved:
-    """Nothing was changed: the buffer is already due, is due later anyway, or already waits as long as it may."""
+    """Nothing was changed, because the buffer is already due, is due later anyway, or has its latest due time."""
 
     due_at_ms: int
 
@@ -280,7 +280,7 @@ class Edited:
 
     position: int
     behind: int
-    """The number of waiting messages that arrived after it."""
+    """The number of waiting messages that arrived after this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,2 @@
-"""Messages, the ids of their conversations, and the wire form in which they wait. It may import only `errors`."""
+"""Messages, ids of conversations, and the wire form in which messages are stored. The package imports no other layer
+but `errors` and `limits`."""

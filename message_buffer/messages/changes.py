@@ -1,4 +1,4 @@
-"""What an author does to a message after it was sent: edit it, delete it or react to it."""
+"""An author's changes to a message that was sent before: an edit, a deletion or a reaction."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from message_buffer.messages.message import Message
 class Edited(NamedTuple):
     conversation: ConversationId
     message: Message
-    """The message as it is now, under the id that it always had."""
+    """The message after the edit, under its original id."""
     at_ms: int
     group: bool = False
     """Several authors write in this conversation."""
@@ -30,7 +30,7 @@ class Reacted(NamedTuple):
     message_id: str
     author: str | None
     emoji: str | None
-    """None takes the reaction back."""
+    """None if the author has removed the reaction."""
     at_ms: int
 
 

@@ -2,7 +2,7 @@
 
     acme/whatsapp/106540352242922/491701234567
 
-A `/` inside a part is escaped, and so is the escape sign, so that different parts never make the same id.
+`/` and `%` inside a part are escaped, so that different parts never make the same id.
 """
 
 from functools import lru_cache

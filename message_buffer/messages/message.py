@@ -12,7 +12,7 @@ from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_li
 
 
 def _mend_text(value: Any) -> Any:
-    """Replace half a surrogate pair with U+FFFD. JSON can contain one, if an emoji was cut in two, but UTF-8 cannot."""
+    """Replace half a surrogate pair with U+FFFD. JSON can contain half a pair, but UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -53,15 +53,15 @@ class _Open(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        # Keeps what people write out of error messages, and so out of logs.
+        # Keep what people write out of error texts, and so out of logs.
         hide_input_in_errors=True,
-        # A cold start pays only for the models it uses.
+        # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
         defer_build=True,
     )
 
     _known: ClassVar[frozenset[str]] = frozenset()
     _wire_fields: ClassVar[tuple[tuple[str, str, object], ...]] = ()
-    """(Python name, wire name, default)"""
+    """(Python name, wire name, default) of each field."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -82,7 +82,7 @@ class _Open(BaseModel):
             raise ValueError("nested too deeply") from error
 
     def _wire(self) -> dict[str, Any]:
-        # Leave out what is empty and equal to its default. A time of 0 differs from its default, and stays.
+        # Leave out fields that are empty and equal to their defaults. A time of 0 differs from its default, so keep it.
         known = {
             wire_name: value
             for name, wire_name, default in self._wire_fields
@@ -92,7 +92,7 @@ class _Open(BaseModel):
 
 
 class Attachment(_Open):
-    """A file that came with the text; its platform stores it."""
+    """A file that came with the message. The platform stores the file."""
 
     type: _Text
     url: _Text | None = None
@@ -101,11 +101,11 @@ class Attachment(_Open):
     name: _Text | None = None
     size_bytes: Annotated[int, Field(strict=True, ge=0)] | None = None
     pending: Annotated[bool, Field(strict=True)] = False
-    """Part of it, such as a transcript, will follow in an edit of the message."""
+    """True if a part of the attachment, such as a transcript, will follow in an edit of the message."""
 
 
 class Message(_Open):
-    """A message from a platform, normalised."""
+    """A message in the form that is the same for every platform."""
 
     id: _Id
     text: _Text = ""
@@ -133,7 +133,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
     if message.attachments:
         body["attachments"] = [attachment._wire() for attachment in message.attachments]
     try:
-        # This is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
+        # `to_json` is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
         wire = id_line(message.id) + to_json(body, inf_nan_mode="null")
     except ValueError as error:
         raise MalformedMessage("the message holds something that JSON cannot express") from error
@@ -143,7 +143,10 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def decode(wire: bytes) -> Message:
-    """Return the message of a wire form: of version 1, or a later one with its shape. Raises MalformedMessage."""
+    """Return the message that a wire form contains. Raises MalformedMessage.
+
+    A later version than 1 is accepted if it has the same shape.
+    """
     fields = decode_fields(wire)
     try:
         return Message.model_validate(fields)

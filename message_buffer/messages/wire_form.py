@@ -1,4 +1,4 @@
-"""The bytes in which a message waits in a buffer, and its fields without the cost of pydantic.
+"""The bytes in which a message is stored, and functions that read its fields without the cost of pydantic.
 
 Wire form, version 1:
 
@@ -19,17 +19,17 @@ Json = dict[str, Any]
 
 WIRE_VERSION = 1
 
-# This must never change: by exactly these bytes, scripts find messages that older code has buffered.
+# This must never change, because scripts find the messages that older code has buffered by exactly these bytes.
 _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def mend_id(value: str) -> str:
-    """Escape half a surrogate pair. Replacing it could make two ids one, and a new message a duplicate."""
+    """Escape half a surrogate pair. If it were replaced, two different ids could become the same."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
 def id_line(message_id: str) -> bytes:
-    """Return the first line of the wire form of the message with this id; no other message begins so."""
+    """Return the first line of a message's wire form. No message with another id begins with the same line."""
     return _id_to_json(mend_id(message_id)).encode() + b"\n"
 
 

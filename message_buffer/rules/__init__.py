@@ -1,1 +1,1 @@
-"""The rules that say when a batch is due and who owns an account. It may import `messages`, and `aws` for its table."""
+"""The rules that say when a batch is due and who owns an account. This package may import `messages` and `aws`."""

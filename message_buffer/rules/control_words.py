@@ -1,4 +1,4 @@
-"""Recognises control words: messages that stop the buffer, or send it at once, and are not buffered.
+"""Recognises control words: messages that drop the buffer, or make it due at once, and are not buffered themselves.
 
 A control word is the whole message. Case, accents, white space around it and punctuation after it do not matter:
 "Stop!" is `stop`, but "nonstop" and "please stop" are not. A leading `/` matters: `/stop` is a word of its own.
@@ -33,13 +33,13 @@ LANGUAGES: tuple[Language, ...] = tuple(STOP)
 
 
 class ControlWords(NamedTuple):
-    """The words in their compared form. A word in both sets is a stop word."""
+    """The control words, as `compared_form` returns them. A word in both sets counts as a stop word."""
 
     stop: frozenset[str] = frozenset()
     flush: frozenset[str] = frozenset()
 
     def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
-        """Return what the text asks for, or None if it is a message."""
+        """Return which kind of control word the text is, or None if it is an ordinary message."""
         if not (self.stop or self.flush) or len(text) > MAX_CONTROL_TEXT_CHARACTERS:
             return None
         word = compared_form(text)
@@ -58,9 +58,9 @@ def control_words(*, stop: Iterable[str], flush: Iterable[str], languages: Itera
 
 def compared_form(text: str) -> str:
     """Return the form in which words are compared; it is empty if the text is only white space and punctuation."""
-    # Fold the case first, since a Turkish capital then decomposes into a letter and an accent.
+    # Fold the case first, because the Turkish capital İ then becomes an i and an accent.
     decomposed = unicodedata.normalize("NFKD", text.replace("’", "'").casefold())
-    # Remove direction marks and joiners, which are invisible. The vowel signs of other scripts are letters, and stay.
+    # Remove accents, and direction marks and joiners, which are invisible. Keep the vowel signs of other scripts.
     visible = "".join(sign for sign in decomposed if not _is_accent(sign) and unicodedata.category(sign) != "Cf")
     words = " ".join(unicodedata.normalize("NFKC", visible).casefold().split())
     while words and (words[-1].isspace() or unicodedata.category(words[-1]).startswith("P")):

@@ -59,7 +59,7 @@ class _Combination(NamedTuple):
 _COMBINATIONS = (
     _Combination(
         frozenset({"silence_ms", "max_wait_ms"}),
-        # Equal values are refused too: every batch would then end at maxWaitMs, whatever its author does.
+        # Refuse equal values too, because every batch would then be due at maxWaitMs, whatever its author does.
         lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
         "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
         " lower silenceMs or raise maxWaitMs",
@@ -126,7 +126,7 @@ class _Checked(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        # A cold start pays only for the models it uses.
+        # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
         defer_build=True,
     )
 
@@ -163,7 +163,7 @@ class _Checked(BaseModel):
             path[:1] = [wire_names.get(part, part) for part in path[:1]]
             where = ".".join(path)
             cause = detail.get("ctx", {}).get("error")
-            # The path of a list item ends in its position; the list's description applies to it.
+            # The path of a list item ends in its position. Use the description of the list.
             field = ".".join(path[:-1]) if path and isinstance(detail["loc"][-1], int) else where
             legal = fields[field].description if field in fields else "an object of rules"
             if isinstance(cause, InvalidRules):
@@ -222,7 +222,7 @@ def _legal_word(word: str) -> str:
 
 
 _Word = Annotated[str, Field(max_length=MAX_CONTROL_WORD_CHARACTERS), AfterValidator(_legal_word)]
-# JSON has lists. A tuple cannot be changed, and the rules are cached.
+# Store JSON's lists as tuples, which cannot be changed, because the rules are cached.
 _Words = Annotated[
     tuple[_Word, ...],
     Field(
@@ -255,7 +255,7 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # For the DynamoDB lane; its window ends at maxWaitMs at the latest.
+    # The length of a window of the DynamoDB lane, but a window is never longer than maxWaitMs.
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()
@@ -277,11 +277,11 @@ class Rules(_RuleFields):
 
     @property
     def timing(self) -> Timing:
-        """Return the rules as the lanes take them. A VIP's wait replaces the silence, and nothing lengthens it."""
+        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it."""
         vip = self.priority == "vip"
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
-            # Inferred typing can only lengthen the wait.
+            # Turn off typing inference that would not lengthen the wait.
             typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
             max_wait_ms=self.max_wait_ms,
             max_messages=self.max_messages,
@@ -292,7 +292,7 @@ class Rules(_RuleFields):
         )
 
     def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:
-        """Return the timing of one message. A file alone waits for its caption, a voice note for its transcript."""
+        """Return the timing of one message. A file waits longer for a caption, and a voice note for a transcript."""
         timing = self.timing
         if in_album:
             # Do not end the batch by its count, which could split the album.
@@ -326,7 +326,7 @@ class Owner(_Checked):
 
 
 class PartialRules(_RuleFields):
-    """Any subset of the rules, and a preset beneath them.
+    """A subset of the rules, on top of a preset if there is one.
 
     A field that was not set reads as its default and is not serialised. `own` has the fields that were set.
     """
@@ -338,7 +338,7 @@ class PartialRules(_RuleFields):
         return {name: getattr(self, name) for name in RULE_FIELDS if name in self.model_fields_set}
 
     def steps(self, where: str = "") -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
-        """Yield the names and values of the steps, in the order in which they apply."""
+        """Yield the preset, if there is one, and then the fields that were set, each with a name for `explain`."""
         if self.preset:
             yield f"{where} preset {self.preset}".lstrip(), PRESETS[self.preset]
         yield where or "set here", self.own
@@ -362,7 +362,7 @@ class RuleLayer(PartialRules):
     The model checks types and bounds. It checks a combination of fields only if this layer sets all of them, and does
     so for each platform it names. Other combinations depend on the layers beneath: silenceMs 60000 is valid above a
     tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must therefore resolve it on
-    top of the layers beneath it, and refuse it if it comes back in `skipped`.
+    top of the layers beneath it, and refuse the layer if `skipped` names it.
     """
 
     name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]
@@ -421,7 +421,7 @@ class ResolvedRules(NamedTuple):
     origins: Mapping[str, Origin]
     """Python name -> origin, for the fields that a layer set."""
     skipped: tuple[SkippedLayer, ...] = ()
-    """Layers that are not in force. An operator should hear of them."""
+    """The layers that were left out because they are invalid here. Report them to the operator."""
 
     def explain(self) -> dict[str, Explanation]:
         """Return the value of each rule, by wire name, and the layer that it comes from."""
@@ -434,11 +434,11 @@ class ResolvedRules(NamedTuple):
 
 
 def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
-    """Merge the layers, the lowest first, for a message of this platform. Raises nothing, so that ingest goes on.
+    """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
-    If the merge is invalid, the longest valid run of layers from the bottom is used. Each layer above it is added,
-    unless it makes the result invalid; such a layer is skipped as a whole, and named in `skipped`. The result depends
-    only on the arguments, so a caller may keep it until a layer changes.
+    If the merge is invalid, begin with the longest valid run of layers from the bottom, and then add each layer above
+    it. Skip a layer that makes the result invalid as a whole, and name it in `skipped`. The result depends only on the
+    arguments, so a caller may cache it until a layer changes.
     """
     layers = tuple(layers)
     try:

@@ -3,7 +3,7 @@
     defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
 All but the first two are in the table, where operators change them. An instance reads the table's version every few
-seconds, and the whole table only if the version has changed. Wrong rules are skipped. If the table cannot be reached,
+seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table cannot be reached,
 the rules that were read last stay in force. An instance that has never read the table cannot know who owns an account,
 so it refuses messages.
 """
@@ -74,7 +74,7 @@ class _Snapshot:
         self._resolved: dict[tuple[tuple[str, ...], str], ResolvedRules] = {}
 
     def resolve(self, scopes: Iterable[str], platform: str) -> ResolvedRules:
-        # Cache by the layers that exist: most conversations have none of their own, and share one answer.
+        # Cache by the scopes that have rules. Most conversations have no rules of their own, so they share one result.
         known = tuple(scope for scope in scopes if scope in self._stored)
         resolved = self._resolved.get((known, platform))
         if resolved is None:
@@ -125,7 +125,7 @@ class RuleBook:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # Use wall time, because the monotonic clock of a frozen function may stop while its rules grow old.
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
         self._version: int | None = None
@@ -137,11 +137,11 @@ class RuleBook:
         return self._current().resolve(scopes_of(conversation, agent), conversation.platform)
 
     def layers_for(self, conversation: ConversationId, agent: str | None = None) -> list[RuleLayer]:
-        """Return the layers that decide about this conversation, the lowest first."""
+        """Return the layers that apply to this conversation, the lowest first."""
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Return who owns the account, or None if no rules say so.
+        """Return the account's owner, or None if the table names none.
 
         Raises SendFailed if the table was never read, because there is no safe default for an owner.
         """
@@ -153,7 +153,7 @@ class RuleBook:
     def _current(self) -> _Snapshot:
         with self._checking:
             now_ms = self._clock()
-            # Until the table was read once, messages are refused, so do not pause for longer after failures.
+            # Messages are refused until the table has been read once, so do not pause longer after failures until then.
             checks_missed = 0 if self._version is None else self._failures
             pause_ms = min(MIN_MS_BETWEEN_RULES_CHECKS * (checks_missed + 1), MAX_MS_BETWEEN_RULES_CHECKS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:
@@ -163,7 +163,7 @@ class RuleBook:
 
     def _check(self, table: ReadsRules) -> None:
         try:
-            # Read the version first, so that the next check finds whatever is written after it.
+            # Read the version before the rules. If rules are written in between, the next check sees a newer version.
             version = table.version()
             if version != self._version:
                 self._snapshot = _Snapshot(table.read_all(), self._stage_rules, self._telemetry)

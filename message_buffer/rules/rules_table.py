@@ -1,4 +1,4 @@
-"""The table of the rules that operators change: one item for each scope, and one that counts the changes.
+"""The table of the rules that operators change: an item for each scope, and an item with the table's version.
 
 The version of an item is the table's version when it was written, so two writes never have the same version.
 """
@@ -18,7 +18,7 @@ VERSION_SCOPE = "!version"
 class StoredRules(NamedTuple):
     scope: str
     rules: Any
-    """The rules as JSON has them, or None if they are not JSON, or are too long."""
+    """The parsed JSON, or None if the stored text is empty, too long or not valid JSON."""
     version: int
     updated_by: str | None
     updated_at_ms: int | None
@@ -26,11 +26,11 @@ class StoredRules(NamedTuple):
 
 class RulesTable(Table):
     def __init__(self, name: str) -> None:
-        # A webhook waits for this call, and the rules that were read last are good enough.
+        # A webhook waits for this call. If it fails, the caller can go on with the rules that it read last.
         super().__init__(name, patience=aws.HURRIED)
 
     def version(self) -> int:
-        """Return a number that changes with every write, and is 0 before the first."""
+        """Return a number that grows with every write, and is 0 before the first write."""
         return number(self._get("read version of rules", _key(VERSION_SCOPE)), "version")
 
     def read_all(self) -> list[StoredRules]:
@@ -49,7 +49,7 @@ class RulesTable(Table):
         return version
 
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool:
-        """Return whether there were any rules to delete. Raise RulesConflict as `put` does."""
+        """Delete the rules of a scope, and return whether there were any. Raise RulesConflict as `put` does."""
         if scope == VERSION_SCOPE:
             return False
         _, existed = self._write(scope, None, by=by, at_ms=at_ms, expected_version=expected_version)
@@ -63,7 +63,8 @@ class RulesTable(Table):
         Return the table's version, and whether the item existed.
         """
         for _ in range(MAX_RULES_WRITES):
-            # Read the version first. Whatever is read after it is current until the version changes again.
+            # Read the version before the item. The write below fails if the version has changed, so it never replaces
+            # an item that was written after this read.
             head = self._get("write rules", _key(VERSION_SCOPE))
             item = self._get("write rules", _key(scope))
             if expected_version not in (None, number(item, "version")):

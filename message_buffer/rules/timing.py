@@ -1,10 +1,10 @@
-"""The rules as the lanes take them, in a module without pydantic, which the rules need."""
+"""The rules in the form that lanes use. This module does not import pydantic, because most functions do not need it."""
 
 from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """When a message's batch is due. `for_scripts` has what the scripts take."""
+    """The numbers that decide when a message's batch is due."""
 
     silence_ms: int
     typing_ms: int
@@ -21,7 +21,7 @@ class Timing(NamedTuple):
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
-        """Return what the scripts take, by the names in their headers: all but the DynamoDB lane's wait."""
+        """Return the arguments of the scripts by the names in their headers: all fields but `window_ms`."""
         return {
             "silence_ms": self.silence_ms,
             "typing_ms": self.typing_ms,

@@ -266,7 +266,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:GetItem", "<Rules>"),
                 ("dynamodb:Scan", "<Rules>"),
                 ("events:PutEvents", "<Bus>"),
-                *held("GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem"),
+                *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },
         ),
         ("processor", {("lambda:InvokeFunction", PROCESSOR), ("lambda:InvokeFunction", "<ConversationProcessor>")}),

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from infra import settings_and_defaults as reference
+from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
 from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
-from infra.timeouts import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS

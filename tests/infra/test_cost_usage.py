@@ -19,8 +19,8 @@ from cost.model import RULES_CHECK_SECONDS
 from cost.traffic import Traffic
 from infra.composition import compose
 from infra.function import ROOMS
+from infra.limits import ZONES
 from infra.settings_and_defaults import StageConfig
-from infra.timeouts import ZONES
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest

@@ -6,7 +6,7 @@ import pytest
 from aws_cdk.assertions import Template
 
 from infra import function_variables as infra_environment
-from infra.timeouts import WATCHDOG_PASS_SECONDS
+from infra.limits import WATCHDOG_PASS_SECONDS
 from lambdas.watchdog.service import Watchdog
 from message_buffer.lanes.outcomes import Recovered
 from tests.infra.test_environment_contract import READERS, VARIANTS, WITHOUT_VALKEY

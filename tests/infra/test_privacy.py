@@ -42,7 +42,7 @@ Synthesize = Callable[..., Mapping[str, Template]]
 
 def rows() -> dict[str, list[str]]:
     """Return the table: a store, or a pattern of stores -> the other cells."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for line in PAGE.read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):

@@ -82,7 +82,8 @@ def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
         "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem",
         "dynamodb:ConditionCheckItem", "dynamodb:Query", "dynamodb:BatchWriteItem",
-        "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject", "bedrock:InvokeModel",
+        "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject",
+        "bedrock:InvokeModel",
     }  # fmt: skip
     assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
 

@@ -107,7 +107,7 @@ def test_a_hold_outlives_the_conversation_becoming_idle(engine: Engine, become_i
 
 @pytest.mark.parametrize("hold_ms", [0, -1, 86_400_001])
 def test_a_hold_longer_than_a_day_is_refused(engine: Engine, hold_ms: int) -> None:
-    with pytest.raises(InvalidInput, match="hold_ms is a whole number from 1 to 86400000, not"):
+    with pytest.raises(InvalidInput, match="hold_ms must be a whole number from 1 to 86400000, not"):
         engine.store.hold_buffer("c", hold_ms=hold_ms)
     assert engine.keys() == {}
 

@@ -270,8 +270,8 @@ def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, m
     ("fields", "problem"),
     [
         ({"shard": 1}, "shard: this stage has the shards 0 to 0, not 1"),
-        ({"cursor": "windows"}, "cursor: no answer gave 'windows'; leave it out to begin again"),
-        ({"cursor": "0/closed:0"}, "a cursor is what the page before gave, not 'closed:0'"),
+        ({"cursor": "windows"}, "cursor: no earlier call returned 'windows'; leave it out to begin again"),
+        ({"cursor": "0/closed:0"}, "a cursor must be the next_cursor of an earlier page, not 'closed:0'"),
         ({"cursor": "7/open:0"}, "shard: this stage has the shards 0 to 0, not 7"),
         ({"limit": 0}, "limit: should be greater than or equal to 1."),
     ],
@@ -567,7 +567,7 @@ def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: D
 def test_a_scope_that_nothing_is_looked_up_under_is_refused(desk: Desk, scope: str) -> None:
     code, message = desk.error("rules.set", scope=scope, rules={})
     assert code == "invalid"
-    assert message.startswith("A scope reads stage, tenant:<tenant>")
+    assert message.startswith("A scope must be stage, tenant:<tenant>")
 
 
 def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
@@ -713,7 +713,7 @@ def test_a_letter_whose_batch_did_not_go_out_stays(desk: Desk, answer: Json, pro
     desk.conversation_processor.answer = lambda _letter: answer
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
-        f"The batch was not sent again, and its letter stays in the queue: {problem}.",
+        f"The batch was not sent again, and its dead letter stays in the queue: {problem}.",
     )
     assert len(desk.queue.letters) == 1
     assert desk.queue.hidden == set()
@@ -724,7 +724,7 @@ def test_a_letter_without_messages_is_refused_in_a_sentence_and_stays(desk: Desk
     desk.queue = FakeLetters(json.dumps({"batchId": "b0", **without}))
     assert desk.error("dead.redrive", batchId="b0") == (
         "refused",
-        "The dead letter of this batch holds no messages: it cannot be sent again, and stays.",
+        "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead letter stays.",
     )
     assert desk.conversation_processor.calls == []
     assert len(desk.queue.letters) == 1

@@ -96,7 +96,7 @@ def test_open_windows_are_listed_after_the_shards(
     assert behind.conversations.list(everything)["more"], "windows that were not looked at are not called listed"
     with pytest.raises(InvalidInput, match="this stage has no shards"):
         alone.conversations.list(ListConversations(by="operator", shard=0))
-    with pytest.raises(InvalidInput, match="no answer gave '0/open:0'"):
+    with pytest.raises(InvalidInput, match="no earlier call returned '0/open:0'"):
         alone.conversations.list(ListConversations(by="operator", cursor="0/open:0"))
 
 

@@ -20,6 +20,7 @@ from message_buffer.limits import (
     WINDOW_GRACE_MS,
 )
 from message_buffer.rules.layers import Rules
+from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import payload
 from tests.support.window import (
     CONVERSATION,
@@ -196,6 +197,38 @@ def test_without_a_trigger_the_request_fails_and_its_redelivery_opens_the_window
         window.send("m1")
     assert not window.table.window(CONVERSATION).is_open
     window.send("m1")
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
+@pytest.mark.promise("P1")
+def test_a_request_that_is_refused_leaves_no_words_and_no_count(window: WindowScene) -> None:
+    for number in range(20):
+        with window.wire.at("send_message", _fail), pytest.raises(SendFailed):
+            window.send(f"refused-{number}")
+    assert [item["item"]["S"] for item in _items(window)] == ["!"]
+    assert window.table.window(CONVERSATION).waiting == 0
+    assert "expires_at" in _items(window)[0]
+    assert window.send("m1").count == 1
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
+@pytest.mark.promise("P1")
+def test_a_redelivery_stores_again_what_the_refused_request_takes_back_meanwhile(window: WindowScene) -> None:
+    take_turns(window.wire)
+    first = Actor("first", lambda: window.send("m1"))
+    first.step()
+    first.step()
+    assert first.request == "send_message"
+    again = Actor("again", lambda: window.send("m1"))
+    again.step()
+    assert again.request == "update_item", "it has found the message stored, and has not opened the window yet"
+    first.step(REFUSE)
+    first.finish()
+    again.finish()
+    assert isinstance(first.error, SendFailed)
+    assert again.error is None
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
 

@@ -487,7 +487,7 @@ def test_arguments_go_where_the_header_has_them_in_whatever_order_the_store_name
 def test_the_store_refuses_an_answer_that_does_not_fit_the_header(method: str, answer: list[Any]) -> None:
     recorder = Recorder()
     recorder.answer = answer
-    with pytest.raises(ScriptInvariantBroken, match=f"{method} answered a form that its header does not name"):
+    with pytest.raises(ScriptInvariantBroken, match=f"{method} returned values that do not fit its header"):
         getattr(Store(recorder, SETTINGS), method)(0, "l")  # type: ignore[arg-type]
 
 

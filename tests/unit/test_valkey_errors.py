@@ -145,7 +145,7 @@ def test_a_client_that_cannot_be_made_is_tried_as_often_as_said(attempts: int) -
     "answer", [[b"SURPRISE"], [], None, b"RENEWED", 1, [1], [None], [[b"RENEWED"]], [b"\xff"]], ids=repr
 )
 def test_an_answer_its_header_does_not_name_is_a_bug_with_a_name(answer: Any) -> None:
-    with pytest.raises(ScriptInvariantBroken, match="renew_lease answered something its header does not name"):
+    with pytest.raises(ScriptInvariantBroken, match="renew_lease returned a word that its header does not name"):
         run(Client(answer))
 
 

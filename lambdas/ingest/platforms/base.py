@@ -25,7 +25,7 @@ Json = Mapping[str, Any]
 
 
 class InvalidWebhook(InvalidInput):
-    """A body that cannot be read; the message is a sentence for the sender."""
+    """Raised for a body that cannot be read. The exception's text is returned to the sender with the 400."""
 
 
 class Webhook(NamedTuple):
@@ -42,11 +42,12 @@ class Webhook(NamedTuple):
 
 
 class Signer(NamedTuple):
-    """The accounts that the secrets behind a signature are valid for."""
+    """The accounts for which the secret that made a signature is valid."""
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """For the platform-wide secret: the accounts that it is not valid for, because they have their own."""
+    """Not None if the platform-wide secret made the signature. That secret is valid for every account but these, which
+    have their own secrets."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)
@@ -65,8 +66,8 @@ class Credentials(NamedTuple):
         return not self.secrets and not any(self.accounts.values())
 
     def signer(self, signed_with: Callable[[str], bool]) -> Signer | None:
-        """Return the accounts of the secrets that match, or None if none does."""
-        # Try every secret, so that the time it takes says nothing about them.
+        """Return the accounts of the secrets that match, or None if no secret matches."""
+        # Try every secret, so that the time of the comparison reveals nothing about the secrets.
         own = {account: [signed_with(secret) for secret in secrets] for account, secrets in self.accounts.items()}
         platform_wide = [signed_with(secret) for secret in self.secrets]
         accounts = frozenset(account for account, matches in own.items() if any(matches))
@@ -138,7 +139,7 @@ class Intake:
 class Platform(Protocol):
     name: str
     leaves_out_what_is_wrong: bool = True
-    """Leave out updates that are wrong. Otherwise a platform would send a whole webhook again for days."""
+    """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     tells_typing: bool = False
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
@@ -148,7 +149,7 @@ class Platform(Protocol):
         """Return what the webhook contains. Raises InvalidWebhook."""
 
     def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
-        """Return the answer to a GET by which the platform checks this endpoint, or None to refuse it."""
+        """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 
     def read_typing(self, _webhook: Webhook) -> list[ConversationId]:
@@ -156,7 +157,7 @@ class Platform(Protocol):
         return []
 
     def acknowledge(self, result: Json) -> tuple[str, str]:
-        """Return body and content type of the 200."""
+        """Return the body and the content type of the response with status 200."""
         return to_json(result), "application/json"
 
 
@@ -196,7 +197,7 @@ def id_of(value: Any) -> str:
 
 
 def address_of(value: Any) -> str:
-    """Return a person's number or address in the one form that names a conversation. Raises InvalidWebhook."""
+    """Return a person's number or address in the form that conversation ids contain. Raises InvalidWebhook."""
     return id_of(value).strip().removeprefix("+").lower()
 
 

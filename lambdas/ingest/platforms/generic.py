@@ -1,14 +1,18 @@
 """Our own platform: signed JSON, for chat channels that you build yourself.
 
-{"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
- "agent"?, "groupId"?}, or a list of them. `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`
+The body is an object with these fields (`?`: optional), or a list of such objects:
+
+    {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
+     "agent"?, "groupId"?, "edited"?}
+
+The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`.
 
 A sender that signs with a secret of one account must not name a tenant.
 
-With `"edited": true`, the object is the new version of the message with that id: for example a voice note whose
+With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
 attachment had `"pending": true` until its transcript was ready.
 
-The typing route takes {"account", "conversation", "tenant"?}, or a list of them.
+The typing route accepts {"account", "conversation", "tenant"?}, or a list of such objects.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Instagram: Messenger's events, with the professional account as the entry.
+"""Instagram sends the same events as Messenger. The account is the professional account that the entry names.
 
-Echoes and unsent messages (`is_deleted`) come among the messages.
+Echoes (`is_echo`) and messages that the author deleted (`is_deleted`) arrive as `message` objects with a flag.
 """
 
 from lambdas.ingest.platforms.messenger import Messenger

@@ -1,6 +1,6 @@
 """Messenger: each item of `entry[].messaging[]` is one event, and the account is the entry's page.
 
-Instagram's messages have the same shape; `instagram.py` names them.
+Instagram's webhooks have the same shape, so `instagram.py` uses this class.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ class Messenger(MetaPlatform):
             intake.accounts.add(account)
             for event in list_of(entry.get("messaging")):
                 intake.take(_Event(object_of(event), self.name, account, received_at_ms).read)
-            # Another app of the page has control of these threads.
+            # Ignore threads that another app of the page controls.
             intake.ignored["standby"] += len(list_of(entry.get("standby")))
             intake.ignored["unknown"] += len(list_of(entry.get("changes")))
         return intake
@@ -96,7 +96,7 @@ class _Event:
 
     def read_postback(self, content: Json) -> Update:
         """Read a button that the author pressed. Its title is the text."""
-        # Older postbacks have no id. The time serves as one, since a person cannot press twice within a millisecond.
+        # Older postbacks have no id. Use the time instead, since a person cannot press twice within a millisecond.
         own_id = content.get("mid") or f"postback:{self._at_ms}"
         fields = {"id": own_id, "text": content.get("title", ""), "type": "interactive"}
         return self._incoming(fields, interactive={**content, "type": "postback"})
@@ -138,7 +138,7 @@ def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": story.get("id")}))
-    # For now Messenger sends each sticker twice: as a sticker, and as an image, which stickers used to be.
+    # For now Messenger sends each sticker twice, as a sticker and as an image, because stickers used to be images.
     stickers = {each.get("id") for each in found if each["type"] == "sticker"}
     return [each for each in found if each["type"] != "image" or each.get("id") not in stickers]
 

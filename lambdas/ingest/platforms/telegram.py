@@ -1,6 +1,6 @@
 """Telegram's Bot API: one update per webhook, authenticated by the secret token that was given to setWebhook.
 
-An update does not name its bot. The account is the one whose token came with it, or `bot` for the platform-wide token.
+An update does not name its bot. The account is the bot whose token came with it, or `bot` for the platform-wide token.
 A group is one conversation, and so is each topic of a forum.
 """
 
@@ -32,7 +32,7 @@ from message_buffer.messages.message import Message
 
 THE_ONLY_BOT = "bot"
 
-# The order matters: an animation also has the field `document`, as a venue also has the field `location`.
+# The order matters, because a message with an animation also has the field `document`.
 _FILES = {
     "animation": "video",
     "audio": "audio",
@@ -112,7 +112,7 @@ class _Reading:
         return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
     def _pressed(self, query: Json) -> Update | str:
-        """Read a button that the author pressed below a message of the bot. Its label is the text, or else its data."""
+        """Read a button that the author pressed below the bot's message. The text is its label, or else its data."""
         below = object_of(query.get("message"))
         data = word_of(query.get("data"))
         if not below or data is None:
@@ -136,7 +136,7 @@ class _Reading:
         return Incoming(self._conversation(below), Message.model_validate(fields), _is_group(below))
 
     def _reacted(self, reaction: Json) -> Update:
-        """Read a reaction. Telegram does not name the message's topic, so the conversation is the whole chat's."""
+        """Read a reaction. Telegram does not name the message's topic, so use the conversation of the whole chat."""
         latest = [object_of(each) for each in list_of(reaction.get("new_reaction"))]
         emojis = [word_of(each.get("emoji")) or word_of(each.get("custom_emoji_id")) for each in latest]
         return Reacted(
@@ -155,7 +155,7 @@ class _Reading:
 
     def _common(self, message: Json) -> dict[str, Any]:
         replied = object_of(message.get("reply_to_message")).get("message_id")
-        # In a topic every message is marked as a reply to the message that opened it.
+        # In a topic every message is marked as a reply to the message that opened the topic.
         is_reply = replied is not None and replied != message.get("message_thread_id")
         return {
             "author": _author(message),

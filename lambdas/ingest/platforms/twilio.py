@@ -55,7 +55,7 @@ class Twilio(Platform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        # Twilio sends messages as forms. Its webhooks with any other body, whose hash it signs, contain no messages.
+        # Twilio sends messages as forms. Its webhooks with another type of body contain no messages.
         form = dict(_form(webhook.body)) if _is_form(webhook) else {}
         intake.take(lambda: _read(form, received_at_ms))
         return intake

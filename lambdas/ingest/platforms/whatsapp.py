@@ -1,8 +1,8 @@
 """WhatsApp Cloud API.
 
-A webhook has up to 1,000 updates of several users and accounts, messages and statuses mixed, in no order. Its envelope
-must be right. A single item that we cannot read is left out and counted: if we refused the webhook, WhatsApp would send
-it again for seven days, with all its good items.
+A webhook has up to 1,000 updates of several users and accounts, messages and statuses mixed, in no order. A webhook
+whose envelope is wrong is refused. A single item that we cannot read is left out and counted, because WhatsApp would
+send a refused webhook again for seven days, with all its good items.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +53,7 @@ class _Item:
     def __init__(self, item: Json, account: str, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
-        # If the author hides their number behind a user name, WhatsApp gives an id that only this business knows.
+        # If the author hides their number behind a user name, WhatsApp sends an id that only this business knows.
         self._author = word_of(item.get("from")) or word_of(item.get("from_user_id"))
         group = word_of(item.get("group_id"))
         self._group = group is not None
@@ -67,7 +67,7 @@ class _Item:
         sent_at_ms = ms_of_seconds(self._item.get("timestamp")) or self._received_at_ms
         match kind:
             case "reaction":
-                # A reaction that is taken back has no emoji.
+                # The emoji is missing if the author has removed the reaction.
                 emoji = word_of(content.get("emoji"))
                 return Reacted(self._conversation, id_of(content.get("message_id")), self._author, emoji, sent_at_ms)
             case "revoke":
@@ -156,7 +156,7 @@ def _contacts(content: Json) -> dict[str, Any]:
 
 
 def _reply(content: Json) -> dict[str, Any]:
-    """Read a choice that the author made: its title is the text, and `interactive` has the id that the bot gave it."""
+    """Read a choice that the author made. The text is its title, and `interactive` has the id that the bot gave it."""
     chosen = object_of(content.get("button_reply")) or object_of(content.get("list_reply"))
     return {"text": chosen.get("title", ""), "interactive": dict(content)}
 
@@ -166,7 +166,7 @@ def _button(content: Json) -> dict[str, Any]:
 
 
 def _order(content: Json) -> dict[str, Any]:
-    """Read a basket: the author's note is the text, and the agent finds the products in `order`."""
+    """Read a basket. The text is the author's note, and `order` has the products."""
     return {"text": content.get("text", ""), "order": dict(content)}
 
 

@@ -1,1 +1,1 @@
-"""The DynamoDB lane: its table, its triggers, and what it does with a message. It may import `aws`."""
+"""The DynamoDB lane: its methods, its table and its triggers. This package may import `aws`."""

@@ -1,7 +1,8 @@
-"""The DynamoDB lane as ingest and operators see it: the methods of a lane, on the message table.
+"""The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table.
 
-A message waits until the end of the window that its conversation's first message opened, and no longer. The request
-that opens a window sends a trigger, and fails if it cannot. At the trigger the DynamoDB processor empties the window.
+The first message of a conversation opens a window, and later messages wait until that window ends. The request that
+opens a window also sends the window's trigger, and fails if it cannot send it. When the trigger arrives, the DynamoDB
+processor empties the window.
 """
 
 import time
@@ -62,30 +63,36 @@ class DynamoDbLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        name = name_of(message_id)
-        put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=self._arrival())
+        name, arrived_at_ms = name_of(message_id), self._arrival()
+        put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "left before":
             return o.Duplicate(None, 0)
-        # If an earlier request stored it, that request may have failed to open the window.
-        due_at_ms, count, secret = self._wait(conversation, timing, messages=1 if put == "new" else 0)
+        # Open the window for a duplicate too, because the request that stored the message may have failed to open one.
+        due_at_ms, count, secret = self._wait(conversation, timing, new=name if put == "new" else None)
         # The conversation was forgotten. If the processor is faster, it finds the hash as well.
         if secret and self._table.was_erased(conversation, secret, name):
             self._table.erase(conversation, names=[name])
             return o.Duplicate(None, 0)
-        return o.Buffered(due_at_ms, count) if put == "new" else o.Duplicate(due_at_ms, count)
+        if put == "new":
+            return o.Buffered(due_at_ms, count)
+        # If that request was refused, it may have taken the message back before this request opened the window. It
+        # cannot do that any more, so store the message if it is missing.
+        if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
+            due_at_ms, count, _ = self._wait(conversation, timing, new=name)
+        return o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
-        """Return a message's time of arrival, which grows with each message, so that an instance keeps their order."""
+        """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
         now_ms, last_ms = self._clock(), self._last_arrival_ms
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, timing: Timing, *, messages: int) -> tuple[int, int, str]:
-        """Let stored messages wait in the conversation's window.
+    def _wait(self, conversation: str, timing: Timing, *, new: str | None) -> tuple[int, int, str]:
+        """Add the message named `new`, if there is one, to the window, and open the window if needed.
 
-        Return its due time, the number of messages, and the key of its hashes.
+        Return the window's due time, its number of messages, and the key of its hashes.
         """
-        now_ms = self._clock()
+        now_ms, messages = self._clock(), 0 if new is None else 1
         window_ms = min(timing.window_ms, timing.max_wait_ms)
         due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
         before = self._table.open_window(
@@ -100,7 +107,7 @@ class DynamoDbLane:
             if before.held_until_ms > due_at_ms:
                 due_at_ms = before.held_until_ms
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
-            self._open(conversation, due_at_ms - now_ms, generation=before.generation + 1)
+            self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
             return due_at_ms, count, before.id_secret
         if before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
@@ -109,13 +116,15 @@ class DynamoDbLane:
             return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count, before.id_secret
         return before.due_at_ms, count, before.id_secret
 
-    def _open(self, conversation: str, delay_ms: int, *, generation: int) -> None:
+    def _open(self, conversation: str, delay_ms: int, *, new: str | None, generation: int) -> None:
         try:
             self._triggers.send(conversation, delay_ms=max(delay_ms, 0))
         except SendFailed:
-            # The request fails, and the platform sends it again. If another request relies on this window already,
-            # the window stays open, and the sweep sends its trigger.
-            self._table.close_unanswered(conversation, generation=generation)
+            # The request fails, and the platform may never send the message again. Remove the message, so that no later
+            # window emits it. If another request has joined this window already, leave the window open; the sweep then
+            # sends its trigger.
+            expires_at_ms = self._clock() + REMEMBERED_MS
+            self._table.take_back(conversation, new, generation=generation, expires_at_ms=expires_at_ms)
             raise
 
     def _hurry(self, conversation: str, now_ms: int, reason: str) -> int | None:
@@ -161,7 +170,8 @@ class DynamoDbLane:
         until_ms = self._clock() + hold_ms
         if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
             return o.OnHold(self._table.window(conversation).held_until_ms)
-        # The trigger that is on its way will find the window not due, and rest.
+        # When the pending trigger arrives, the DynamoDB processor sees that the window is not due, and hides the
+        # trigger in the queue until the window is due.
         self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
         return o.OnHold(until_ms)
 
@@ -175,7 +185,7 @@ class DynamoDbLane:
         return outcome(window.due_at_ms if window.is_open else None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
-        """Drop all messages under the window's lock. Raise StoreUnavailable if a processor keeps it locked."""
+        """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner, self._table.acquire_to_cancel)
         try:
@@ -183,7 +193,7 @@ class DynamoDbLane:
             if cancel_id is not None and contents.knows(name_of(cancel_id)):
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
-            # The Valkey lane emits or drops the messages that it has taken, except those that were already frozen here.
+            # The Valkey lane emits or drops the messages that it has taken, except those in this lane's frozen batch.
             theirs = contents.journaled - frozen
             taken = [each.name for each in contents.stored if each.name in theirs]
             dropped = [each.name for each in contents.stored if each.name not in theirs]
@@ -191,7 +201,7 @@ class DynamoDbLane:
             expires_at_ms = self._clock() + REMEMBERED_MS
             self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
             self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            # The mark comes last: a repeat that finds it finds nothing left to drop.
+            # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
             self._table.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             return o.Cancelled(
@@ -254,7 +264,7 @@ class DynamoDbLane:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
-        del timing  # a window stays open for as long as it was opened for
+        del timing  # an edit does not change when a window ends
         changed = self._changed(
             conversation, message_id, lambda name: self._table.edit_message(conversation, name, body=payload)
         )
@@ -326,7 +336,7 @@ def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
         return o.Frozen(frozen.batch_id, lane="window")
     went = contents.tombstones.get(name)
     if name in contents.journaled or went == VALKEY_LANE:
-        # The Valkey lane has emitted it, or is about to.
+        # The Valkey lane has emitted the message, or will emit it.
         return o.Absent(known=True, batch_id=None)
     for position, each in enumerate(contents.waiting):
         if each.name == name:

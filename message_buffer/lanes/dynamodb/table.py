@@ -8,8 +8,8 @@ the same time.
     <id>           b#<batch id>  the journal, a batch that the Valkey lane has taken: names, expires_at
     <id>           h#<hash>      what remains of a message's name after its conversation was forgotten: expires_at
 
-A message's name is its id. An item with `expires_at` may be forgotten after that time; no item with a message has it.
-The index `open` contains the windows that are open, in slices, by their due time.
+A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
+with a message has one. The index `open` contains the open windows, sorted by due time within each of its slices.
 """
 
 import time
@@ -32,11 +32,13 @@ VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
+HAS_BODY = "attribute_exists(#body)"
+
 T = TypeVar("T")
 
 
 Put = Literal["new", "stored before", "left before"]
-"""The answer of `put_message`. A message that has left was emitted, dropped, or left to the Valkey lane."""
+"""The result of `put_message`. A message that "left before" was emitted, dropped, or left to the Valkey lane."""
 
 
 class Frozen(NamedTuple):
@@ -52,15 +54,15 @@ class Frozen(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A conversation's state in this lane, and the lock of the DynamoDB processor that empties it."""
+    """A conversation's state in this lane, and the lock that the DynamoDB processor needs to empty the window."""
 
     is_open: bool = False
-    """Messages wait, or a batch is being emitted."""
+    """True while messages wait or a batch is being emitted."""
     generation: int = 0
     """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
     changes: int = 0
-    """Grows when a stored message is edited or removed, or the Valkey lane takes a batch. A run that finds it changed
-    must read the messages again."""
+    """Grows when a stored message is edited or removed, or the Valkey lane takes a batch. A run that finds this number
+    changed must read the messages again."""
     waiting: int = 0
     """The number of stored messages."""
     window_ms: int = 0
@@ -91,7 +93,7 @@ class Contents(NamedTuple):
     stored: list[StoredMessage]
     """In order of arrival."""
     tombstones: dict[str, str]
-    """Name -> the batch it went into, or one of ELSEWHERE."""
+    """A message's name -> the id of its batch, or VALKEY_LANE or DROPPED."""
     journaled: frozenset[str]
     """Names of messages that the Valkey lane has taken."""
     journals: tuple[str, ...] = ()
@@ -137,7 +139,7 @@ class MessageTable(Table):
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """Replace a message with a tombstone, because the Valkey lane emits it.
 
-        Return False if it left in another way.
+        Return False if this lane has emitted or dropped the message.
         """
         return self._update(
             "leave message",
@@ -164,8 +166,8 @@ class MessageTable(Table):
         )
 
     def _change_stored(self, doing: str, conversation: str, name: str, *, do: str, values: Values) -> bool:
-        """Change a message together with its window, so that a processor that has read both does not freeze them."""
-        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if="attribute_exists(#body)")
+        """Change a message, and count the change, so that a processor cannot freeze the message as it was before."""
+        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if=HAS_BODY)
         window = self._change(
             _key(conversation, WINDOW),
             "ADD #changes :one",
@@ -202,7 +204,7 @@ class MessageTable(Table):
         return undone
 
     def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return which of these messages were ever here: the name -> where it went, or None while it is stored."""
+        """Return the names that this table knows, each with its tombstone's batch_id, or None while it is stored."""
         found = self._get_all(conversation, [MESSAGE + name for name in names])
         return {item.removeprefix(MESSAGE): text(found[item], "batch_id") or None for item in found}
 
@@ -232,7 +234,7 @@ class MessageTable(Table):
 
     @staticmethod
     def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """Repeat the requests that the service did not carry out. Raise SendFailed if some are left in the end."""
+        """Make the requests, and repeat those that DynamoDB did not carry out. Raise SendFailed if some still fail."""
         for pause in (*UNDONE_PAUSES_SECONDS, None):
             requests = call(requests)
             if not requests:
@@ -269,7 +271,7 @@ class MessageTable(Table):
     def open_window(self, conversation: str, *, due_at_ms: int, reason: str, window_ms: int, messages: int) -> Window:
         """Count the messages that were just stored, and open the window if it is closed.
 
-        Return the window as it was before: if that was not open, the caller has opened it.
+        Return the window as it was before. If it was closed then, this call has opened it.
         """
         updated = self._update(
             "open window",
@@ -292,11 +294,24 @@ class MessageTable(Table):
         )
         return _window(updated.item)
 
-    def close_unanswered(self, conversation: str, *, generation: int) -> bool:
-        """Close a window whose trigger could not be sent. Return False if another request has joined it since."""
-        only_if = "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
-        key, do = _key(conversation, WINDOW), "REMOVE #open, #due_at, #reason"
-        return self._update("close window", key, do, {"generation": generation}, only_if=only_if).done
+    def take_back(self, conversation: str, name: str | None, *, generation: int, expires_at_ms: int) -> bool:
+        """Close a window whose trigger could not be sent, and remove the message that opened it.
+
+        Without a name, remove no message. Return False, and change nothing, if another request has joined the window.
+        """
+        window = self._change(
+            _key(conversation, WINDOW),
+            "SET #expires_at = :expires ADD #waiting :less, #changes :one REMOVE #open, #due_at, #reason",
+            {
+                "generation": generation,
+                "expires": _seconds(expires_at_ms),
+                "less": 0 if name is None else -1,
+                "one": 1,
+            },
+            only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
+        )
+        stored = [] if name is None else [self._delete(_key(conversation, MESSAGE + name), only_if=HAS_BODY)]
+        return self._transact("take back message", [window, *stored])
 
     def hasten(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
         """Make an open window due earlier. Return False if the window is not open, or is due by `due_at_ms` anyway."""
@@ -305,7 +320,7 @@ class MessageTable(Table):
     def delay(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
         """Make an open window due later.
 
-        Return False if no window is open, if it is due later anyway, or if its batch is frozen.
+        Return False if no window is open, if the window is due later anyway, or if its batch is frozen.
         """
         return self._reschedule(
             conversation, due_at_ms, reason, only_if="#due_at < :due AND attribute_not_exists(#frozen)"
@@ -342,9 +357,9 @@ class MessageTable(Table):
     # -- the lock of a window, and the steps of its owner ------------------------------------------------------
 
     def acquire(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window that is due. Return the window, whose `owner` is the caller if it was locked.
+        """Lock a window that is due. Return the window; its `owner` is the caller only if the caller has the lock.
 
-        While a conversation is on hold no batch is frozen, but a frozen batch is emitted.
+        While a conversation is on hold, lock its window only if a batch is frozen, because that is still emitted.
         """
         return self._lock(
             conversation,
@@ -357,7 +372,7 @@ class MessageTable(Table):
         )
 
     def acquire_to_cancel(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window that need not be due or open, and begin a new generation. Return it as `acquire` does."""
+        """Lock a window, whether or not it is due or open, and raise its generation. Return it as `acquire` does."""
         return self._lock(
             conversation, owner, change="ADD #generation :one", only_if="", now_ms=now_ms, until_ms=until_ms
         )
@@ -396,7 +411,7 @@ class MessageTable(Table):
         return _window(updated.item)
 
     def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
-        """Extend the lock. Like all methods below, return False if the lock is lost."""
+        """Extend the lock. Like all methods of a lock's owner, return False if the lock is lost."""
         return self._owned("keep lock", conversation, owner, do="SET #owner_until = :until", values={"until": until_ms})
 
     def release(self, conversation: str, owner: str) -> bool:
@@ -418,7 +433,7 @@ class MessageTable(Table):
             "freeze batch",
             conversation,
             owner,
-            # The batch's attempts start at 1: runs that ended before the freeze do not count.
+            # Count the batch's attempts from 1, because runs that ended before the freeze do not count.
             do="SET #frozen = :frozen, #attempt = :first ADD #waiting :less",
             values={
                 "frozen": _frozen_item(frozen),
@@ -430,7 +445,7 @@ class MessageTable(Table):
         )
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
-        """Close the window. Return False if a message has come since the given generation."""
+        """Close the window. Return False if a message has arrived since the given generation."""
         return self._owned(
             "close window",
             conversation,
@@ -452,7 +467,7 @@ class MessageTable(Table):
         )
 
     def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
-        """Release the lock, and begin the next window."""
+        """Release the lock, and begin the conversation's next window."""
         return self._owned(
             "reopen window",
             conversation,
@@ -492,7 +507,7 @@ class MessageTable(Table):
         self._put("journal batch", {**key, "names": names, "expires_at": _seconds(expires_at_ms)})
 
     def fence(self, conversation: str) -> Window:
-        """Return the window. A processor that has read the conversation before can no longer freeze what it read."""
+        """Count a change, so that a processor which has read the conversation cannot freeze it. Return the window."""
         key = _key(conversation, WINDOW)
         return _window(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
 
@@ -542,7 +557,7 @@ def _frozen(item: Item) -> Frozen:
 
 
 def _seconds(at_ms: int) -> int:
-    """Return a time as the table's expiry wants it."""
+    """Return a time in seconds, the unit of `expires_at`."""
     return at_ms // 1_000
 
 

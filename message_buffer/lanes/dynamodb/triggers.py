@@ -9,7 +9,7 @@ from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 
 
 class Trigger(NamedTuple):
-    """A trigger that was received. Its receipt hides it in the queue for longer."""
+    """A trigger that was received, and the receipt with which it can be hidden in the queue for longer."""
 
     conversation: str
     receipt: str
@@ -52,7 +52,7 @@ def read_trigger(body: str, receipt: str) -> Trigger:
     except (ValueError, KeyError, TypeError):
         conversation = None
     if not isinstance(conversation, str) or not conversation:
-        raise InvalidInput("a trigger names a conversation, and this one does not")
+        raise InvalidInput("this trigger does not name a conversation")
     return Trigger(conversation, receipt)
 
 

@@ -44,8 +44,8 @@ from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 
-# Temporary states of a server or a cluster, in which a second try may succeed. A lost answer is one of them: every
-# script may be repeated, so it does not matter whether the first try arrived.
+# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply counts as one, because
+# every script may be repeated, even if the server has already run it.
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
     ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
@@ -53,7 +53,7 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# Counts an error that no caller will see.
+# A function that counts an error which the caller does not see, because a second try follows.
 Swallowed = Callable[[Exception], None]
 
 
@@ -73,8 +73,8 @@ class Client(Protocol):
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
-    """Return a client. A standalone client has not connected yet; a cluster client has asked for the topology."""
-    # The error shows neither the URL nor the parser's message, because they may hold a password.
+    """Return a client. One server's client connects with its first command. A cluster's client is already connected."""
+    # The error shows neither the URL nor the parser's message, because both may contain a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
         url = urlsplit(settings.url)
@@ -89,9 +89,9 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         "socket_connect_timeout": settings.connect_timeout_ms / 1000,
         "socket_timeout": settings.answer_timeout_ms / 1000,
         "protocol": 2,
-        # Only Connection.run repeats a call.
+        # Turn off redis-py's retries, because Connection.run repeats calls.
         "retry": Retry(NoBackoff(), 0),
-        # Without this, redis-py sends its name to the server: two more round trips for each connection.
+        # Otherwise redis-py sends its name to the server, which costs two more round trips for each connection.
         "driver_info": None,
     }
     if credential_provider:
@@ -111,10 +111,10 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts, each in one round trip. It sends a script again if the server has forgotten it, and repeats a call
+    """Runs scripts, each in one round trip. Sends a script again if the server has forgotten it, and repeats a call
     after a fault.
 
-    Threads may share a connection, but they wait for each other while it reads a cluster's topology again.
+    Threads may share a connection, but they wait for each other while redis-py reads a cluster's topology again.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class Connection:
         self._client: Client | None = None
         self._opened_at_ms = 0
         self._attempts = attempts
-        # A caller that can use another lane does not want a second try after a slow first one.
+        # If the first try took longer than this, there is no second try, because the caller can use another lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
-        # Wall time: while Lambda suspends a function its monotonic clock may stop, but its sign-in grows old.
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
@@ -166,14 +166,14 @@ class Connection:
                 reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
             if isinstance(error, ReadOnlyError):
-                self.close()  # connected to a former primary: the next try resolves the address again
+                self.close()  # this server is no longer the primary, so the next try resolves the address again
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
-            raise ScriptInvariantBroken(f"{script.name} answered something its header does not name")
+            raise ScriptInvariantBroken(f"{script.name} returned a word that its header does not name")
         return reply
 
     def _renewed_client(self) -> Client:
-        """Return a client that is younger than SIGN_IN_LIFE_MS. A new one signs in whenever it connects."""
+        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again."""
         now_ms = self._clock()
         if not 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
             self.close()
@@ -186,7 +186,7 @@ class Connection:
         try:
             return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
         except NoScriptError:
-            # The server has forgotten its scripts: a restart, a fail-over, SCRIPT FLUSH. EVAL also stores the script.
+            # The server forgets scripts at a restart, a fail-over or SCRIPT FLUSH. EVAL runs the script and stores it.
             return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
 
     def close(self) -> None:
@@ -196,14 +196,14 @@ class Connection:
 
 
 def _owner_of(key: bytes, client: Client) -> Client:
-    """Return the client of the key's node: a cluster's client takes 1.6 times as long over each command."""
+    """Return the client of the key's node, because a cluster's client takes 1.6 times as long for each command."""
     if not isinstance(client, RedisCluster):
         return client
     return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))
 
 
 def is_sign_in_refused(error: BaseException | None) -> bool:
-    """Return whether a refused sign-in caused the error, perhaps behind a cluster client's "no node reached"."""
+    """Return whether a refused sign-in caused the error. A cluster's client may hide it behind an error of its own."""
     while error and not isinstance(error, AuthenticationError):
         error = error.__cause__
     return error is not None
@@ -217,13 +217,13 @@ def as_store_error(error: Exception, doing: str) -> StoreError:
             "cache and this user, that the user is in the cache's user group, and that both names are right and in "
             "lower case; or, where the URL has them, that its user and password are right"
         )
-    # A server that does not know a command quotes the arguments, which may hold a message or a token.
+    # A server that does not know a command quotes the arguments. Remove them, as they may contain a message or a token.
     text = str(error).partition(", with args beginning with")[0]
     if isinstance(error, OutOfMemoryError) or "OOM " in text:
         return StoreOutOfMemory(
             f"{doing}: Valkey is at its storage limit; raise the cache's maximum or let it drain ({text})"
         )
-    # The service does not document its message at the request limit; both known forms contain this word.
+    # ElastiCache does not document its error at the request limit. Both known texts of the error contain this word.
     if "throttl" in text.lower():
         return StoreThrottled(f"{doing}: Valkey is at its request limit; raise the cache's ECPU maximum ({text})")
     if isinstance(error, _TRANSIENT) or text.split(" ", 1)[0] in _TRANSIENT_CODES:

@@ -1,13 +1,13 @@
-"""Valkey's address, its sign-in, and the store's own numbers.
+"""The settings of Valkey's address, of the sign-in, and of the store.
 
-They are apart from the client, because a function without Valkey does not import the client.
+They are in their own module, because a function without Valkey does not import the client.
 """
 
 from typing import NamedTuple
 
 from message_buffer import limits
 
-# The value of a number that this function does not get. The store refuses a call that needs the number.
+# The value of a setting that this function's environment lacks. The store refuses a call that needs the setting.
 NOT_SET = 0
 
 
@@ -21,13 +21,13 @@ class ConnectionSettings(NamedTuple):
 
 
 class StoreSettings(NamedTuple):
-    """The lane's numbers. A function's environment contains only the settings that the function needs."""
+    """The store's settings. A function's environment contains only the settings that the function needs."""
 
     shards: int
-    start_ms: int  # a reserved start that has led to no lease in this time has failed
+    start_ms: int  # a reserved start has failed if no processor has acquired the lease in this time
     lease_ms: int = NOT_SET  # a processor that has not renewed its lease for this long is dead
-    claim_ms: int = NOT_SET  # from claim to take
-    token_ms: int = NOT_SET  # from take to complete; longer than the conversation processor may run
+    claim_ms: int = NOT_SET  # the time from the claim to the take
+    token_ms: int = NOT_SET  # the time from the take to the completion; longer than the conversation processor may run
     horizon_ms: int = limits.START_HORIZON_MS
     look_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS

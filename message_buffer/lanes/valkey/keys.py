@@ -18,7 +18,7 @@ def shard_of(conversation: str, shards: int) -> int:
 
 
 def shard_of_encoded(conversation: bytes, shards: int) -> int:
-    """Return the number of the shard of a conversation that is encoded already."""
+    """Return the number of the conversation's shard, by the id that `encode_conversation` returned."""
     return crc32(conversation) % shards
 
 
@@ -44,7 +44,7 @@ def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -
 
 @cache
 def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[list[bytes], list[int]]:
-    """Return the keys without the conversation's id, and the positions of those that end with it."""
+    """Return the keys without the conversation's id, and the positions of the keys that the id completes."""
     tag = f"{{b{shard}}}:"
     prefixes = [(tag + kind.removesuffix("<id>")).encode() for kind in kinds]
     return prefixes, [at for at, kind in enumerate(kinds) if kind.endswith("<id>")]

@@ -1,4 +1,4 @@
-"""The Valkey lane as its callers see it: the store, and a processor started wherever a script reserved the start."""
+"""The Valkey lane, which calls the store, and starts a processor whenever a script has reserved the start."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -69,7 +69,7 @@ class ValkeyLane:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
-        # The wait belongs to the last message, which may wait for a transcript of its own.
+        # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
         if timing is not None and isinstance(edited, o.Edited) and edited.behind == 0:
             self.retime_buffer(conversation, timing=timing)
         return edited
@@ -91,7 +91,7 @@ class ValkeyLane:
         return recovered
 
     def _started(self, conversation: str, outcome: T) -> T:
-        """Start the shard's processor if the script reserved that; return the outcome without that request."""
+        """Start the shard's processor if `outcome.start_processor` is set. Return the outcome with that flag unset."""
         if isinstance(outcome, o.Unmoved | o.Empty | o.Stale) or not outcome.start_processor:
             return outcome
         self._starter.start(self.store.shard_of(conversation))

@@ -18,9 +18,9 @@ class ProcessorStarter:
         self._telemetry = telemetry
 
     def start(self, shard: int) -> None:
-        """Start the shard's processor. Log a failure, but raise nothing: the messages are safe.
+        """Start the shard's processor. Log and count a failure, but do not raise it.
 
-        The watchdog starts a processor that is missing.
+        The messages are stored, and the watchdog starts a missing processor.
         """
         try:
             self._functions.start(self._processor_function, {"shard": shard})

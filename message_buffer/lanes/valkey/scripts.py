@@ -1,12 +1,12 @@
-"""Loads the Lua scripts and the contract each one states in its header.
+"""Loads the Lua scripts, and the contract that each script states in its header.
 
-A header names every key, every argument and every form of the answer. The store builds a call from it, by the names of
-the arguments, and reads an answer by the names of its fields. It refuses a call or an answer that does not fit, so
-script and caller cannot drift apart unnoticed.
+A header names every key, every argument and every form of the answer. The store builds a call by the names of the
+arguments, and reads an answer by the names of its fields. The store refuses a call or an answer that does not fit the
+header, so script and caller cannot drift apart unnoticed.
 
-A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for these
-functions of it. The loader puts them there as one line, so the line numbers in the server's error messages are those of
-the script's file.
+A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for only the
+functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
+server's error messages are those of the script's file.
 """
 
 import re
@@ -27,7 +27,7 @@ _WORD = re.compile(r"\"([A-Z_]+)\"")
 _RETURNS_LINES = re.compile(r"^-- Returns +(.+(?:\n--  +.+)*)", re.MULTILINE)
 _RETURNS = re.compile(r"\{[^{}]+\}( \| \{[^{}]+\})*")
 _FIRST_ITEM = re.compile(r"\"[A-Z_]+\"( \| \"[A-Z_]+\")*")
-# A field, perhaps with the value that stands for none, or with its alternatives.
+# The name of a field, which may be followed by the value that means none, or by all values that the field can have.
 _FIELD = re.compile(r"([a-z][a-z_]*)( \| (-1|\"\"|nil)| = \"[A-Z]+\"( \| \"[A-Z]+\")*)?")
 
 _MEANS_INCLUDE = re.compile(r"--\W*include\b")
@@ -50,7 +50,7 @@ class Script(NamedTuple):
     takes_conversation: bool
     """The conversation's id is among the arguments, not only in the names of the keys."""
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
-    """Take the arguments out of a mapping, in the header's order."""
+    """A function that takes the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
     """The first word of an answer -> a function that reads the answer into a tuple with the header's names."""
 
@@ -64,7 +64,7 @@ class InvalidInclude(Exception):
 
 
 def parse_script(name: str, source: str) -> Script:
-    """Return the script with the contract that its header states. All includes in `source` have been expanded."""
+    """Return the script with the contract that its header states. The includes in `source` are already expanded."""
     keys: list[str] = []
     args: list[str] = []
     lines = source.split("\n")
@@ -82,7 +82,7 @@ def parse_script(name: str, source: str) -> Script:
         raise InvalidHeader(f"{name}.lua: the header must name KEYS, ARGV and what the script Returns")
     read = _replies(name, re.sub(r"\n-- +", " ", returns[1]))
     body = source.encode()
-    # The protocol identifies a script by its SHA-1; nothing is protected by it.
+    # The protocol identifies a script by its SHA-1, which protects nothing here.
     sha = sha1(body, usedforsecurity=False).hexdigest()
     return Script(
         name, body, sha, tuple(keys), tuple(args), frozenset(read), "conversation" in args, _picker(args), read
@@ -111,7 +111,9 @@ def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
 
 
 def _reader(name: str, items: list[str]) -> ReadReply:
-    """Return a function that names the values of an answer after these items; it raises ValueError or TypeError.
+    """Return a function that gives an answer's values the names of these items.
+
+    The function raises ValueError or TypeError if the values do not fit the items.
 
     The last item may repeat: `payloads...` becomes a list of that name, and `(conversation, due_at_ms)...` becomes a
     list of tuples named `rows`.
@@ -134,7 +136,7 @@ def _reader(name: str, items: list[str]) -> ReadReply:
 
 @cache
 def _form(fields: tuple[str, ...]) -> ReadReply:
-    """Return a function that makes a tuple with these names; it raises TypeError unless it gets as many values."""
+    """Return a function that makes a tuple with these names. It raises TypeError if the number of values differs."""
     reply: Any = namedtuple("Reply", ["word", *fields])  # type: ignore[misc] # the header has the names
     make: ReadReply = reply._make
     return make
@@ -149,7 +151,7 @@ def _fields(name: str, items: list[str]) -> tuple[str, ...]:
 
 
 def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> str:
-    """Return the script's text with each include in place of the line that names it, line for line."""
+    """Return the script's text with each include, as one line, in place of the line that names it."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
         if _MEANS_INCLUDE.search(line):
@@ -169,7 +171,7 @@ def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> st
 def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     """Return an include's code, or only the functions that the script wants, on one line without comments.
 
-    Raise InvalidInclude if the line could mean something other than the file.
+    Raise InvalidInclude if Lua could understand the line in another way than the file.
     """
     where = f"include/{name}.lua"
     if not text.startswith(f"-- {name}: "):
@@ -182,7 +184,7 @@ def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
     lines = [line.rstrip() for line in code.split("\n") if line.strip()]
-    # Lua refuses such a line as ambiguous. Joined with the previous line, it would call that line's value.
+    # Once the lines are joined, the parenthesis would call the value at the end of the line before.
     if any(line.lstrip().startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
     if wanted:
@@ -194,7 +196,7 @@ def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
 
 
 def _functions(lines: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each function, which begins at the margin."""
+    """Return each function's name with its lines. A function begins at the left margin."""
     functions: dict[str, list[str]] = {"": []}
     for line in lines:
         if found := _FUNCTION.match(line):
@@ -205,7 +207,7 @@ def _functions(lines: list[str]) -> dict[str, list[str]]:
 
 @cache
 def load_script(name: str, directory: Path = LUA_DIRECTORY, shebang: str = "") -> Script:
-    """Return a script by its name. The tests' strict server wants `shebang`, `#!lua`, as the first line."""
+    """Return a script by its name. Only tests give a `shebang`, `#!lua`; it becomes the script's first line."""
     text = expand_includes(name, (directory / f"{name}.lua").read_text("utf-8"), directory)
     script = parse_script(name, text)
     if not shebang:

@@ -16,12 +16,12 @@ SignToken = Callable[[IamAccess], str]
 
 
 class IamTokens(CredentialProvider):
-    """Signs in with an IAM token; makes a new one when the last is older than TOKEN_LIFE_MS."""
+    """Signs in with an IAM token, and makes a new token when the last one is older than SIGN_IN_TOKEN_REUSE_MS."""
 
     def __init__(self, iam: IamAccess, sign: SignToken, *, clock: Clock = system_clock) -> None:
         self._iam = iam
         self._sign = sign
-        # Wall time: while Lambda suspends a function its monotonic clock may stop, but its token grows old.
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but tokens still age.
         self._clock = clock
         self._token = ""
         self._made_at_ms = 0
@@ -36,8 +36,8 @@ class IamTokens(CredentialProvider):
         try:
             self._token = self._sign(self._iam)
         except SendFailed as error:
-            # redis-py closes a connection only after an error of its own. After any other it would keep a connection
-            # that never signed in.
+            # redis-py closes a connection only after one of its own errors. After another error it would keep a
+            # connection that never signed in.
             raise LostConnection(str(error)) from error
         self._made_at_ms = made_at_ms
 
@@ -47,7 +47,7 @@ class IamTokens(CredentialProvider):
 
 
 class Opener:
-    """Opens clients of one Valkey, which share their tokens."""
+    """Opens clients of one Valkey. The clients share a sign-in token."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The store: one typed method per script in lua/, under the script's name.
+"""The store: a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
 
-Every script may be repeated with the same arguments. If an answer is lost, the connection makes the same call again,
+Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again,
 with the time and the call id of the first try.
 """
 
@@ -27,7 +27,7 @@ from message_buffer.limits import DAY_MS, MAX_IDS_HASHED_IN_A_CALL
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
-FIRST_PAGE = "open:0"  # of list_conversations
+FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 _CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
 
 
@@ -58,7 +58,7 @@ class Store:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
     ) -> o.Buffered | o.Duplicate:
-        # The hot path: each argument is named, because merging dictionaries takes longer than the rest of the call.
+        # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -130,7 +130,7 @@ class Store:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Drop the conversation's messages.
 
-        If `cancel_id` names the message that asked for it, repeats of that message drop nothing newer.
+        If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
         """
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(),
@@ -183,7 +183,7 @@ class Store:
                 return o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        """Move an open buffer's timer to where changed rules have it; later messages bring the new rules anyway."""
+        """Compute an open buffer's due time again by changed rules. Later messages bring the new rules themselves."""
         reply = self._run(
             "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **self._start()
         )
@@ -266,7 +266,7 @@ class Store:
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
-        # A repeated call gets the times as strings.
+        # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
         return o.Claimed(_or_none(reply.next_due_at_ms), due)
 
@@ -298,12 +298,12 @@ class Store:
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
-        """Return a page. A buffer that is open from the first page to the last is on one of them, even if it moves.
+        """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.
 
-        A conversation with only a frozen batch is on one of them unless it moves between the calls.
+        A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
         """
         if not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"a cursor is what the page before gave, not {cursor!r}")
+            raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
         _whole("limit", limit, 1, 1000)
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
         listed = [o.Listed(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows]
@@ -362,22 +362,22 @@ class Store:
         try:
             return script.read[values[0]](values)
         except (TypeError, ValueError) as error:
-            raise ScriptInvariantBroken(f"{script.name} answered a form that its header does not name") from error
+            raise ScriptInvariantBroken(f"{script.name} returned values that do not fit its header") from error
 
 
 def _require_setting(name: str, value: int) -> int:
     if value == NOT_SET:
-        raise InvalidSettings(f"{name} is not among this function's settings, so it must not make this call")
+        raise InvalidSettings(f"{name} is not among this function's settings, so the function must not make this call")
     return value
 
 
 def _whole(name: str, value: int, low: int, high: int) -> None:
     """Raise InvalidInput unless the value is a whole number in these bounds.
 
-    The scripts keep times in 13 digits: a fraction or one more digit would shift the fields after it.
+    The scripts keep times in 13 digits, so a fraction or another digit would shift the fields that follow.
     """
     if type(value) is not int or not low <= value <= high:
-        raise InvalidInput(f"{name} is a whole number from {low} to {high}, not {value}")
+        raise InvalidInput(f"{name} must be a whole number from {low} to {high}, not {value}")
 
 
 def encode_message_id(message_id: str) -> bytes:

@@ -1,8 +1,8 @@
 """The processor's sleep, which ends at a time or when a script wakes the processor.
 
-One blocking pop is always outstanding, on a connection of its own; the processor waits for its answer. The pop's own
-time-out is not the timer, because the server checks time-outs only ten times a second. That time-out ends a pop whose
-reader has vanished without closing the connection: such a pop would swallow one wake.
+The processor keeps one blocking pop outstanding, on a connection of its own, and waits for the reply. It does not use
+the pop's time-out as its timer, because the server checks time-outs only ten times a second. That time-out ends a pop
+whose processor has vanished without closing the connection. Such a pop would take the next processor's wake.
 """
 
 import time
@@ -31,7 +31,7 @@ class _Line(Protocol):
 
 
 class Wake:
-    """One processor's sleep, for one run of a quarter of an hour at most, so its sign-in never expires."""
+    """The sleep of one run of a processor. A run takes at most 15 minutes, so the connection's sign-in stays valid."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Wake:
     def wait(self, seconds: float) -> bool:
         """Return whether a script woke the processor within `seconds`.
 
-        If there is no connection, sleep without one rather than raise.
+        If the connection fails, sleep for the rest of the time and return False; raise no error.
         """
         deadline = self._monotonic() + seconds
         try:
             while self._pop().can_read(self._left(deadline)):
                 answer = self._pop().read_response()
                 self._popping = False
-                # None is the pop's own time-out: send the next pop, and wait on.
+                # None means that the pop timed out. Send the next pop and continue to wait.
                 if answer is not None:
                     return True
         except (*FAILURES, OSError, StoreError) as error:
