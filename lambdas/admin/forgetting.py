@@ -1,4 +1,4 @@
-"""Forgets a conversation: erases what the stage holds of it, place by place, or lists that without touching it.
+"""Forgets a conversation, place by place, or counts what a forget would erase.
 
 Each step may be repeated, and leaves what a later call needs to find the rest: the lanes come first, so that nothing
 new is written, and a dead letter goes after the object that it names.
@@ -44,7 +44,7 @@ class RulesOfScopes(Protocol):
 
 
 class Places(NamedTuple):
-    """Where a stage keeps something of a conversation, besides its lanes."""
+    """The places besides the lanes in which a stage keeps something of a conversation."""
 
     rules: RulesOfScopes
     objects: Objects
@@ -52,7 +52,7 @@ class Places(NamedTuple):
     undelivered: Queue | None
     """None in a stage without the Valkey lane."""
     ages_out: Sequence[Mapping[str, Any]]
-    """The copies that nobody can erase, and when each of them ends."""
+    """The copies that a forget cannot erase, each with the days for which it is kept."""
 
 
 class Forgetting:

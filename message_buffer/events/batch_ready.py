@@ -107,7 +107,7 @@ def object_key(conversation: str, taken: Taken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: Taken) -> str:
-    # A forget finds the objects of a conversation by the second part, and tells by the time which are newer.
+    # A forget finds the objects of a conversation by the second part, and recognises newer ones by the time.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 

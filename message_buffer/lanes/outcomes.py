@@ -198,7 +198,7 @@ class AlreadyCancelled:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What the lane held of the conversation is erased, except for ids on further pages.
+    """The conversation is erased in this lane, except for message ids on further pages.
 
     Whatever arrived until `at_ms` is erased. A conversation processor that already had the `frozen` messages may emit
     them once until `leaving_until_ms`; forget the conversation again after that time.
@@ -210,7 +210,7 @@ class Forgotten:
     frozen: int
     leaving_until_ms: int | None
     next_page: int | None = None
-    """Where the next call goes on with the message ids, or None if all of them are hashes now."""
+    """The page of message ids that the next call hashes, or None if all of them are hashes now."""
 
 
 def cancelled_in_both(

@@ -38,7 +38,13 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "dev",
         {"shards": 4, "rules": {"silenceMs": 2_000, "platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}},
     ),
-    "responder": ("dev", {"responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]}}),
+    "responder": (
+        "dev",
+        {
+            "responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]},
+            "log_ids": "hashed",
+        },
+    ),
 }
 # Where the DynamoDB lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {

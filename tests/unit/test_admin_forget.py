@@ -11,6 +11,7 @@ from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.rules.layers import Rules
+from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, letter
 
@@ -199,3 +200,10 @@ def test_no_word_is_logged(desk: Desk) -> None:
     fill(desk)
     desk.result("conversation.forget", conversation=NAME)
     assert "text of" not in json.dumps(desk.telemetry.lines, default=str)
+
+
+def test_an_operator_looks_up_how_the_logs_name_a_conversation(desk: Desk) -> None:
+    assert desk.result("id.look_up", id=NAME) == {"logged": NAME}
+    desk.telemetry._id_key = "a key"
+    logged = desk.result("id.look_up", id=NAME)["logged"]
+    assert logged == Telemetry("a key").logged_id(NAME) != NAME

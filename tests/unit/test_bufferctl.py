@@ -362,6 +362,13 @@ def test_either_some_letters_are_sent_again_or_all(aws: FakeAws, arguments: list
     assert run("dead", "redrive", *arguments) == 2
 
 
+def test_the_name_of_an_id_in_the_logs_is_looked_up(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("id.look_up", {"logged": "#0a1b"})
+    assert run("logged", NAME) == 0
+    assert aws.asked == [{"operation": "id.look_up", "id": NAME}]
+    assert capsys.readouterr().out == "#0a1b\n"
+
+
 # -- forgetting ------------------------------------------------------------------------------------
 
 FORGOTTEN = {
