@@ -107,8 +107,6 @@ PROCESSOR_LOOK_MS = 500
 MAX_MESSAGES_SEARCHED = 1_000
 # A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
 MAX_IDS_HASHED_IN_A_CALL = 200
-# A forget hashes at most 100,000 ids; a conversation with more is forgotten by a second call.
-MAX_PAGES_OF_IDS_IN_A_FORGET = 500
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
 # emitted, the event about the edit names that batch.
 MAX_BATCHES_REMEMBERED = 100

@@ -14,7 +14,12 @@ from responder.conversations_table import ConversationsTable
 from responder.forgetting import Forgetting
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS
+from responder.limits import (
+    MAX_CLOCK_AHEAD_MS,
+    MAX_HAND_OFF_MS,
+    MAX_OLDER_TURNS_IN_AN_ANSWER,
+    MAX_OPERATOR_NAME_CHARACTERS,
+)
 
 
 class OperatorCommands:
@@ -93,8 +98,9 @@ class OperatorCommands:
         If the result is not `finished`, call again.
         """
         dry_run, at_ms = event.get("dryRun") is True, event.get("at", self._clock())
-        if type(at_ms) is not int or at_ms < 0:
-            raise InvalidInput("at must be a time in milliseconds.")
+        # A later time would keep batches that are still to come from being answered.
+        if type(at_ms) is not int or not 0 <= at_ms <= self._clock() + MAX_CLOCK_AHEAD_MS:
+            raise InvalidInput("at must be a time in milliseconds that has passed.")
         act = self._forgetting.count if dry_run else self._forgetting.forget
         done = act(conversation, at_ms=at_ms, time_left=time_left_ms)
         counts = {"turns": done.turns, "outboxes": done.outboxes, "replyDeadLetters": done.dead_letters}

@@ -135,7 +135,7 @@ class Forgetting:
         A conversation processor that had the batch may still write an object or a dead letter.
         """
         leaving = [(each.leaving_until_ms or 0) - self._clock() for each in forgotten]
-        if max(leaving) <= 0 and finished and all(each.next_page is None for each in forgotten):
+        if max(leaving) <= 0 and finished:
             return None
         return max([MIN_MS_BEFORE_A_FORGET_GOES_ON, *leaving])
 

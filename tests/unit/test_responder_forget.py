@@ -154,7 +154,7 @@ def test_a_dry_run_counts_turns_and_outboxes_and_changes_nothing(world: World) -
     assert command(world, at=world.now_ms)["counts"] == {"turns": 0, "outboxes": 0, "replyDeadLetters": 0}
 
 
-@pytest.mark.parametrize("at", [-1, "now", True, 1.5])
+@pytest.mark.parametrize("at", [-1, "now", True, 1.5, 1_700_000_060_001])
 def test_a_time_that_makes_no_sense_is_refused(world: World, at: object) -> None:
     assert command(world, at=at)["code"] == "invalid"
 

@@ -6,7 +6,6 @@ from typing import TypeVar
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.limits import MAX_PAGES_OF_IDS_IN_A_FORGET
 from message_buffer.rules.timing import Timing
 
 MayStart = (
@@ -41,17 +40,15 @@ class ValkeyLane:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
     def forget_conversation(self, conversation: str, *, forget_id: str, secret: str) -> o.Forgotten:
-        """Erase what the conversation holds. A further call with the same id erases nothing newer.
+        """Erase the conversation, one page of its message ids after the other.
 
-        `next_page` is not None if there were too many message ids for one call.
+        A further call with the same id erases nothing newer.
         """
         forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret)
         page = forgotten.next_page
-        for _ in range(MAX_PAGES_OF_IDS_IN_A_FORGET):
-            if page is None:
-                break
+        while page is not None:
             page = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret, page=page).next_page
-        return replace(forgotten, next_page=page)
+        return replace(forgotten, next_page=None)
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         return self._started(conversation, self.store.hold_buffer(conversation, hold_ms=hold_ms))
