@@ -246,11 +246,12 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
     starts, polling a queue.
     """
     polling = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"}
+    queueing_starts = {"sqs:SendMessage", "sqs:GetQueueUrl", *({"sqs:GetQueueAttributes"} if role != "admin" else ())}
     return {
         (action, resource)
         for action, resource in allowed(template, role)
         if action != "elasticache:Connect" and resource != "<WatchdogEcho>"
-        if (action, resource) != ("sqs:SendMessage", "<Undelivered>")
+        if not (action in queueing_starts and resource == "<Undelivered>")
         if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
     }
 

@@ -139,6 +139,7 @@ def test_a_function_reads_all_that_it_is_told(
 
     told = environment(functions(variant)[role])
     READERS[role](Watched(told))
+    assert bool(config.log_id_key(Watched(told))) == (VARIANTS.get(variant, ("", {}))[1].get("log_ids") == "hashed")
     unread = told.keys() - read - RESERVED.keys()
     assert {name for name in unread if not name.startswith("POWERTOOLS_")} == {"STAGE"}
 
@@ -203,7 +204,8 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
     longest_seconds = options.assistant_seconds + limits.MAX_SEND_SECONDS + limits.MIN_TIME_TO_FINISH_MS / 1_000
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
-    for name in told.keys() - RESERVED.keys() - COMMON:
+    assert bool(responder_environment.log_id_key(told)) == ("log_ids" in overrides)
+    for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
         with pytest.raises(InvalidSettings, match=name):
             responder_environment.read_responder({key: value for key, value in told.items() if key != name})
 
