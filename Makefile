@@ -8,6 +8,8 @@ UV ?= $(shell command -v uv 2>/dev/null)
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 
+# What .venv is made of. With infra/requirements.txt it can deploy what was synthesized elsewhere, and nothing else.
+LOCK ?= requirements.txt
 VENV := .venv
 BIN := $(VENV)/bin
 # Where environments are built; .venv is a link to the one in use.
@@ -22,7 +24,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
 BASE_PYTHON := $(shell $(PYTHON) -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))' 2>/dev/null)
 # The stamp is named after what .venv depends on: the Python, the lock and the place (a venv cannot be moved).
-MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("requirements.txt").read())).encode()).hexdigest()[:12])' 2>/dev/null)
+MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("$(LOCK)").read())).encode()).hexdigest()[:12])' 2>/dev/null)
 READY := $(VENV)/set-up-from-$(MADE_FROM)
 # For targets that only look, or stop something: they take the .venv that is there, and never build one.
 NEEDS_VENV = @test -x $(BIN)/python || { echo "There is no $(VENV) that works here: run \`make setup\` first." >&2; exit 1; }
@@ -37,6 +39,9 @@ IN_LANE = $(if $(LANE),--lane $(LANE))
 APPROVAL ?= $(if $(CI),never,any-change)
 # It says first, all at once, what is missing.
 CDK = $(BIN)/python -m infra.cli
+# A folder with the templates and assets that `make synth` made, to compare or deploy instead of what the app says now.
+SYNTHESIZED ?=
+FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
 .PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
   synth diff deploy destroy bootstrap bench bench-quick cost lock clean
@@ -58,8 +63,8 @@ $(READY):
 	@set -e; mkdir -p $(VENVS); new=$$(mktemp -d $(VENVS)/XXXXXXXX); \
 	trap 'rm -rf "$$new"' EXIT; trap 'exit 130' HUP INT TERM; \
 	"$(BASE_PYTHON)" -m venv --prompt message-buffer "$$new"; \
-	if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python "$$new/bin/python" -r requirements.txt; \
-	  else "$$new/bin/python" -m pip install -qq --no-input --disable-pip-version-check -r requirements.txt; fi; \
+	if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python "$$new/bin/python" --require-hashes -r "$(LOCK)"; \
+	  else "$$new/bin/python" -m pip install -qq --no-input --disable-pip-version-check --require-hashes -r "$(LOCK)"; fi; \
 	ln -sf "$(CURDIR)/infra/cdk.sh" "$$new/bin/cdk"; \
 	touch "$$new/$(@F)"; \
 	old=$$(readlink $(VENV) || true); \
@@ -97,9 +102,10 @@ format-check: $(READY) ## is everything formatted?
 	@echo "== format"
 	@$(BIN)/python -m ruff format --check . || { echo "make format does it."; exit 1; } >&2
 
-lint: $(READY) ## ruff
+lint: $(READY) ## ruff, and zizmor on the workflows
 	@echo "== lint"
 	@$(BIN)/python -m ruff check --quiet .
+	@$(BIN)/zizmor --offline --quiet --min-severity medium .github
 
 types: $(READY) ## mypy, strict
 	@echo "== types"
@@ -136,10 +142,10 @@ synth: $(READY) ## the CloudFormation templates of a stage, in cdk.out: make syn
 	printf '%s\n' "$$said" | sed '/^Supply a stack id/d' >&2; exit $$ended
 
 diff: $(READY) ## what a deployment of a stage would change in AWS
-	@$(CDK) diff -c stage=$(STAGE)
+	@$(CDK) diff $(FROM) -c stage=$(STAGE)
 
 deploy: $(READY) ## deploy a stage to AWS, after showing each change and asking
-	@$(CDK) deploy --all --require-approval $(APPROVAL) -c stage=$(STAGE)
+	@$(CDK) deploy --all $(FROM) --require-approval $(APPROVAL) -c stage=$(STAGE)
 
 destroy: $(READY) ## remove a stage from AWS, after asking
 	@$(CDK) destroy --all -c stage=$(STAGE)
@@ -148,7 +154,7 @@ bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
 
 bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour; needs node
-	@for each in engine growth ingest live handler starts stage lateness model document; do \
+	@for each in engine growth ingest editors live handler starts stage outage lateness model document; do \
 	  $(BIN)/python -m bench.$$each || exit 1; done
 
 bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; needs node
@@ -157,11 +163,15 @@ bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; need
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
 	@$(BIN)/python -m cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)
 
-lock: ## pin everything again, from requirements.in (needs uv)
+# Hashes make one line of a file a hundred: comments on each would make it longer still.
+COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes
+
+lock: ## pin everything again with hashes, from requirements.in (needs uv)
 	@test -n "$(UV)" || { echo "make lock needs uv on the PATH."; exit 1; } >&2
-	@"$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header requirements.in -o requirements.txt
-	@"$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header -c requirements.txt \
-	  lambdas/requirements.in -o lambdas/requirements.txt
+	@$(COMPILE) requirements.in -o requirements.txt
+	@$(COMPILE) -c requirements.txt lambdas/requirements.in -o lambdas/requirements.txt
+	@$(COMPILE) -c requirements.txt infra/requirements.in -o infra/requirements.txt
+	@$(COMPILE) local/requirements.in -o local/requirements.txt
 
 clean: ## remove .venv, caches and build output
 	@if [ -x $(BIN)/python ] && $(BIN)/python -m local running; then \

@@ -164,7 +164,7 @@ def ingest() -> str:
         f"{told(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
         for name, each in own.items()
     )
-    return f"{_table(heads, rows)}\nBy one process of its own client: {said}.\n"
+    return f"{_table(heads, rows)}\nOne process of each system's own client adds: {said}.\n"
 
 
 def lateness() -> str:
@@ -208,7 +208,7 @@ def handler() -> str:
         rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
     cold = ", ".join(f"{name} {told(_figure(each), 0)} ms" for name, each in found["cold_start"].items())
     table = _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
-    return f"{table}\nCPU of a cold start, each on top of the one before: {cold}.\n"
+    return f"{table}\nCPU of a cold start, by step: {cold}.\n"
 
 
 def stage() -> str:
@@ -225,6 +225,22 @@ def stage() -> str:
     rows = [[str(number), *(cell(each.get(number)) for each in steps.values())] for number in clients]
     heads = ["clients", *("the whole way" if name == "product" else "a function that does nothing" for name in steps)]
     return _table(heads, rows)
+
+
+def outage() -> str:
+    found = results("outage")
+
+    def cell(name: str, column: str) -> str:
+        return told(figure([each[name][column] for each in found["rounds"]]))
+
+    heads = ["", "p50, ms", "p99, ms", "slowest, ms", "refused"]
+    rows = [
+        [said, *(cell(name, column) for column in ("p50_ms", "p99_ms", "most_ms")),
+         f"{max(each[name]['errors'] for each in found['rounds']):.1%}"]
+        for name, said in (("healthy", "Valkey healthy"), ("silent", "Valkey silent"))
+    ]  # fmt: skip
+    slower = told(_figure(found["slower"]))
+    return f"{_table(heads, rows)}\nThe median while silent, as a multiple of the healthy one: {slower}.\n"
 
 
 def model() -> str:
@@ -260,8 +276,8 @@ def summary() -> str:
 - A message costs one round trip to Valkey, and {cpu["ours"]:.0f} µs of the server's CPU: {of_one:.0%} of what BullMQ's
   debounce mode takes, which keeps only the last message, and {of_all:.0%} of what it takes to keep them all
   ({CLIENTS} clients, 200 bytes).
-- Where {RATE:,} batches fall due a second, 99 % are on their way within {p99["ours"]:.1f} ms; BullMQ's within
-  {p99["bullmq"]:.0f}, those of a poll within {p99["naive"]:.0f}.
+- At {RATE:,} due batches a second, ours begins to handle 99 % of them within {p99["ours"]:.1f} ms, BullMQ
+  within {p99["bullmq"]:.0f}, a poll within {p99["naive"]:.0f}.
 - Of {checked["messages"]:,} messages with repeats and pauses, {wrong or "none"} were lost, doubled or merged.
 """
 
@@ -298,6 +314,17 @@ def growth() -> str:
     return _table(heads, rows)
 
 
+def editors() -> str:
+    found = results("editors")
+    neighbours = [
+        [kind, *(told(_figure(each[name]), 2) for name in ("p50", "p99"))] for kind, each in found["neighbours"].items()
+    ]
+    scripts = sorted(found["longest_call_ms"].items(), key=lambda item: -_figure(item[1]).median)
+    longest = ", ".join(f"{name} {told(_figure(each), 2)}" for name, each in scripts if _figure(each).median >= 0.1)
+    table = _table(["another tenant's message beside ten", "p50, ms", "p99, ms"], neighbours)
+    return f"{table}\nThe longest call of each script, in ms: {longest}; all others below 0.1.\n"
+
+
 def due_to_event() -> str:
     found = results("lateness")
     rows = [
@@ -316,15 +343,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
-    "targets": lambda: targets("live", "handler", "growth"),
+    "targets": lambda: targets("live", "handler", "outage", "growth", "editors"),
     "engine": engine,
     "growth": growth,
+    "editors": editors,
     "due_to_event": due_to_event,
     "ingest": ingest,
     "lateness": lateness,
     "systems": systems,
     "handler": handler,
     "stage": stage,
+    "outage": outage,
     "model": model,
 }
 

@@ -3,6 +3,9 @@
 The handler as deployed, with its own Powertools and redis-py, on a Valkey of this machine; AWS is played from memory,
 as it is when secrets and rules are fresh. What redis-py itself takes, from the call of a command to its reply, is
 taken out. A request carries one message.
+
+Beside them, a forged request as large as the platform may send, in a stage with many secrets, as a share of a true one
+of the same size: with as many secrets, and with one.
 """
 
 import argparse
@@ -13,13 +16,14 @@ import pstats
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from bench.measure import figure
+from bench.measure import figure, ratio
 from bench.report import Target, print_targets, save
 from lambdas.ingest import handler as ingest_handler
+from lambdas.ingest.platforms import PLATFORMS as ALL_PLATFORMS
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.valkey.connection import Connection, connect
@@ -28,8 +32,8 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
-from tests.support.ingest_scene import SECRET, SECRETS, gateway
-from tests.support.platforms import FIXTURES, body_of, content_type, signed
+from tests.support.ingest_scene import SECRET, SECRETS, account, gateway, request
+from tests.support.platforms import FIXTURES, body_of, content_type, one_message, signed
 from tests.support.valkey_server import ValkeyServer
 
 ENVIRONMENT = {
@@ -40,6 +44,11 @@ ENVIRONMENT = {
 PLATFORMS = ("generic", "whatsapp", "telegram")
 TEXTS = {"whatsapp": "text_in_reply.json", "telegram": "text.json"}
 CONVERSATIONS = 200
+# Whose signature covers the body.
+FORGED = ("generic", "whatsapp", "messenger", "twilio")
+MANY_SECRETS = 200
+# What the form of Twilio leaves of its 64 KB for a text.
+TWILIO_TEXT = 60_000
 # Most of what a request costs is within these; each without what it calls of the others.
 PARTS = {
     "log line": "telemetry.py:info",
@@ -73,7 +82,7 @@ class Commands:
         return client
 
 
-def warm_handler(port: int, commands: Commands) -> Handler:
+def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SECRETS) -> Handler:
     telemetry = ingest_handler._telemetry()
     address = ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true")
 
@@ -86,13 +95,17 @@ def warm_handler(port: int, commands: Commands) -> Handler:
 
     ingest = Ingest(
         lane=valkey_lane(Store(Connection(opened), SETTINGS)),
-        secrets=WebhookSecrets(FakeSecrets(json.dumps(SECRETS)), "id", telemetry),
+        secrets=WebhookSecrets(FakeSecrets(json.dumps(secrets)), "id", telemetry),
         bus=FakeBus(),
         telemetry=telemetry,
         book=RuleBook(FakeRules(), {}, telemetry),
     )
-    ingest_handler._ingest = lambda: ingest  # type: ignore[assignment]
-    return ingest_handler.handler
+
+    def handler(event: dict[str, Any], context: None) -> dict[str, Any]:
+        ingest_handler._ingest = lambda: ingest  # type: ignore[assignment]
+        return ingest_handler.handler(event, context)
+
+    return handler
 
 
 def events(platform: str, count: int) -> list[dict[str, Any]]:
@@ -101,7 +114,7 @@ def events(platform: str, count: int) -> list[dict[str, Any]]:
     for number in range(count):
         body = _body(platform, number)
         headers = {"content-type": content_type(platform), "host": "hooks.example.com", "user-agent": "bench"}
-        headers |= signed(platform, body, SECRET)
+        headers |= signed(platform, body, SECRET, at_seconds=time.time())
         made.append(gateway(platform, body, headers=headers))
     return made
 
@@ -142,12 +155,14 @@ def silent() -> Iterator[None]:
         os.close(null)
 
 
-def cpu_us(handler: Handler, requests: list[dict[str, Any]], commands: Commands) -> tuple[float, float]:
+def cpu_us(
+    handler: Handler, requests: list[dict[str, Any]], commands: Commands, *, status: int = 200
+) -> tuple[float, float]:
     """Return the CPU time of a request, and redis-py's part of it."""
     commands.cpu_ns, began = 0, time.thread_time_ns()
-    for request in requests:
-        answer = handler(request, None)
-        assert answer["statusCode"] == 200, answer
+    for each in requests:
+        answer = handler(each, None)
+        assert answer["statusCode"] == status, answer
     whole = time.thread_time_ns() - began
     return whole / len(requests) / 1_000, commands.cpu_ns / len(requests) / 1_000
 
@@ -156,8 +171,8 @@ def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str,
     """Return the share of each part. The profiler slows everything down, so its times mean nothing."""
     profile = cProfile.Profile(time.thread_time)
     profile.enable()
-    for request in requests:
-        handler(request, None)
+    for each in requests:
+        handler(each, None)
     profile.disable()
     stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     whole = sum(own for _, _, own, _, _ in stats.values())
@@ -171,6 +186,45 @@ def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str,
         )
         found.append({"part": part, "share": round(spent / whole, 3)})
     return sorted(found, key=lambda each: -each["share"])
+
+
+def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], list[Target]]:
+    """Measure forged requests of each platform against true ones, with many secrets and with one."""
+    commands, result, targets = Commands(), {}, []
+    for platform in FORGED:
+        few, many = (
+            warm_handler(port, commands, {platform: {"accounts": {account(n): f"secret {n}" for n in range(number)}}})
+            for number in (1, MANY_SECRETS)
+        )
+        last = MANY_SECRETS - 1
+        forged = request(platform, _largest(platform, account(last)), "a guess")
+        true = request(platform, _largest(platform, account(last)), f"secret {last}")
+        true_of_one = request(platform, _largest(platform, account(0)), "secret 0")
+        found: dict[str, list[float]] = {"forged": [], "true": [], "true, one secret": []}
+        with silent():
+            for _ in range(rounds + 1):
+                # A repeat is a duplicate, which costs less than a message: that makes the share larger, not smaller.
+                found["forged"].append(cpu_us(many, [forged] * count, commands, status=401)[0])
+                found["true"].append(cpu_us(many, [true] * count, commands)[0])
+                found["true, one secret"].append(cpu_us(few, [true_of_one] * count, commands)[0])
+        shares = {name: ratio(found["forged"][1:], found[name][1:]) for name in ("true", "true, one secret")}
+        size = len(_largest(platform, ""))
+        result[platform] = {"bytes": size} | {
+            name: figure([us / 1_000 for us in each[1:]]).as_json() for name, each in found.items()
+        }
+        print(f"{platform:10} {size:>9} bytes, CPU of a forged request: "
+              + ", ".join(f"{share} of {name}" for name, share in shares.items()))  # fmt: skip
+        what = f"CPU of a forged request of {platform} with {MANY_SECRETS} secrets, of a true one's with one"
+        targets.append(Target(what, 2.0, shares["true, one secret"]))
+    return result, targets
+
+
+def _largest(platform: str, to: str) -> bytes:
+    """Return a message in the largest body of the platform that is quickly read: only its signature takes time."""
+    if platform == "twilio":
+        return body_of(platform, one_message(platform, to, "x" * TWILIO_TEXT))
+    body = body_of(platform, one_message(platform, to))
+    return body + b" " * (ALL_PLATFORMS[platform].max_body_bytes - len(body))
 
 
 # Before anything else of ours is imported.
@@ -198,9 +252,9 @@ def cold_start(rounds: int, port: int) -> list[dict[str, float]]:
 
 def first_request_ms(port: int) -> float:
     os.environ |= ENVIRONMENT
-    (request,) = events("generic", 1)
+    (event,) = events("generic", 1)
     began = time.process_time()
-    warm_handler(port, Commands())(request, None)
+    warm_handler(port, Commands())(event, None)
     return (time.process_time() - began) * 1_000
 
 
@@ -226,6 +280,8 @@ def main() -> None:
             print(f"{platform:10} {ours} ms of CPU a request, and redis-py's {redis_py}; "
                   + ", ".join(f"{each['part']} {each['share']:.0%}" for each in parts[:5]))  # fmt: skip
             targets.append(Target(f"CPU of a request of {platform} beyond redis-py's, ms", 1.5, ours))
+        forged, of_forged = forgeries(server.port, rounds=rounds, count=10 if wanted.quick else 20)
+        targets += of_forged
         cold = cold_start(3 if wanted.quick else 9, server.port)
     finally:
         server.stop()
@@ -233,8 +289,8 @@ def main() -> None:
     print("cold start, ms of CPU: " + ", ".join(f"{name} {found}" for name, found in starts.items()))
     print_targets(targets)
     cold_json = {name: found.as_json() for name, found in starts.items()}
-    save("handler", {"rounds": rounds, "requests": count, "platforms": result, "cold_start": cold_json}, targets,
-         quick=wanted.quick)  # fmt: skip
+    measured = {"rounds": rounds, "requests": count, "platforms": result, "forged": forged, "cold_start": cold_json}
+    save("handler", measured, targets, quick=wanted.quick)
 
 
 if __name__ == "__main__":

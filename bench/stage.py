@@ -62,6 +62,7 @@ def step(send: Send, *, clients: int, seconds: float) -> dict[str, Any]:
         "per_second": round(len(answers) / took, 1),
         "p50_ms": round(cuts[49], 1),
         "p99_ms": round(cuts[98], 1),
+        "most_ms": round(max(ms for ms, _ in answers), 1),
         "errors": round(sum(not fine for _, fine in answers) / len(answers), 4),
     }
 
@@ -77,7 +78,7 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
         for name, send in sends.items():
             if steps[name] and is_too_much(steps[name][-1]):
                 continue
-            _warm_up(send, number)
+            warm_up(send, number)
             found = step(send, clients=number, seconds=seconds)
             steps[name].append(found)
             told = "{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors {errors:.2%}"
@@ -85,7 +86,7 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
     return steps
 
 
-def _warm_up(send: Send, clients: int) -> None:
+def warm_up(send: Send, clients: int) -> None:
     """Start the processes before they are measured, because the emulator is slow to start them."""
     for _ in range(WARM_UP_TRIES):
         if not step(send, clients=clients, seconds=WARM_UP_SECONDS)["errors"]:

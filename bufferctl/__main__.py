@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has closed it. With stderr open, Python would report that at its exit.
+        # The reader of a pipe, such as `head`, has closed the pipe. With stderr open, Python would report that at its
+        # exit.
         sys.stderr.close()
     return 0
 
@@ -63,20 +64,22 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     topics = parser.add_subparsers(required=True, metavar="COMMAND")
-    _command(topics, "status", commands.status, "show what waits, what is in flight and what is late, for each shard")
-    _add_conversation(topics.add_parser("conversation", help="list conversations, look at one, or step in"))
+    _command(
+        topics, "status", commands.status, "show how many conversations wait, are in flight and are late, by shard"
+    )
+    _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
-    _add_dead(topics.add_parser("dead", help="look at batches that could not be sent, and send them again"))
+    _add_dead(topics.add_parser("dead", help="show batches that could not be sent, and send them again"))
     logged = _command(topics, "logged", commands.look_up, "show how the logs name a conversation or a batch")
     logged.add_argument("id", help="tenant/platform/account/user, or a batch id")
     _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
-    _add_tail(_command(topics, "tail", commands.tail, "show events as they come; AWS may take a minute to begin"))
+    _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
     return parser
 
 
 def _add_conversation(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    listed = _command(verbs, "list", commands.list_conversations, "list conversations that wait or are on their way")
+    listed = _command(verbs, "list", commands.list_conversations, "list conversations that wait or have a frozen batch")
     listed.add_argument("--tenant", help="only conversations of this tenant")
     listed.add_argument("--platform", help="only conversations on this platform, such as whatsapp")
     listed.add_argument("--shard", type=int, metavar="N", help="only this shard of the Valkey lane")
@@ -111,7 +114,7 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
         help="30s, 15m, at most 24h; default: 2h",
     )
     history = _command(verbs, "history", commands.history, "show the turns that the responder remembers")
-    history.add_argument("--messages", action="store_true", help="also what was said")
+    history.add_argument("--messages", action="store_true", help="also the texts of the turns")
     history.add_argument(
         "--older", type=int, default=0, metavar="N", help="also N turns that are no longer in the record"
     )
@@ -184,7 +187,8 @@ def _command(
 ) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
-    # These options are also accepted after the command. A default here would replace a value given before the command.
+    # These options are accepted before and after the command. A default here would replace a value from before the
+    # command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--stage", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser

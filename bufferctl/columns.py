@@ -1,6 +1,6 @@
 """The columns of each table that a command prints.
 
-A column shows the field of that name in the admin function's answer.
+A column shows the field of the same name in the admin function's response.
 """
 
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")

@@ -1,4 +1,4 @@
-"""Carries out each command, and shows its result to people."""
+"""Carries out the commands, and prints their results for people."""
 
 import hashlib
 import hmac
@@ -50,14 +50,14 @@ def look_up(stage: Stage, given: Namespace) -> None:
 
 
 def list_conversations(stage: Stage, given: Namespace) -> None:
-    """Show as many as the limit says, the earliest due first. One answer of the function has only some of them."""
+    """Show up to `--limit` conversations, the earliest due first. The admin function returns them in pages."""
     wanted = {"tenant": given.tenant, "platform": given.platform, "shard": given.shard}
     found: dict[tuple[str, str], Json] = {}
     cursor, more = None, True
     while more and len(found) < max(given.limit, 1):
         limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
         answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
-        # A conversation that changes state between two pages may be listed on both.
+        # A conversation whose state changes between two pages may be on both pages.
         found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
         cursor, more = answer["next"], answer["more"]
         if cursor is None:
@@ -165,7 +165,7 @@ def history(stage: Stage, given: Namespace) -> None:
 
 def resume(stage: Stage, given: Namespace) -> None:
     if stage.responder_function() is not None:
-        # The hand-off ends first: the responder would not answer the messages that the resume sends.
+        # End the hand-off first, or the responder would not answer the messages that the resume releases.
         stage.ask_responder("handback", conversation=given.conversation)
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
@@ -272,15 +272,20 @@ def redrive(stage: Stage, given: Namespace) -> None:
 
 
 def send(stage: Stage, given: Namespace) -> None:
-    """Send a message as a program would, by the generic webhook."""
+    """Send a message to the generic webhook, as a customer's program would."""
     message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
     message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
     body = json.dumps(message).encode()
-    signature = hmac.new(stage.webhook_secret().encode(), body, hashlib.sha256).hexdigest()
+    now = str(int(time.time()))
+    signature = hmac.new(stage.webhook_secret().encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()
     request = urllib.request.Request(  # noqa: S310 - the stage's own endpoint
         f"{stage.api_endpoint}/webhook/generic",
         data=body,
-        headers={"Content-Type": "application/json", "X-Signature-256": f"sha256={signature}"},
+        headers={
+            "Content-Type": "application/json",
+            "X-Signature-Timestamp": now,
+            "X-Signature-256": f"sha256={signature}",
+        },
     )
     try:
         with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as answer:  # noqa: S310

@@ -19,7 +19,7 @@ class Unreachable(Failed):
 
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
-    """Turn the SDK's errors into ours, whose messages are sentences. A missing SDK becomes such an error too."""
+    """Turn the SDK's errors, and a missing SDK, into the errors of this module, whose texts are sentences."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - the SDK would make --help slow
     except ModuleNotFoundError as missing:

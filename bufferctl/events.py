@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bufferctl.limits import LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
+from bufferctl.limits import EVENT_RETENTION_SECONDS, LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
 
 Event = dict[str, Any]
 EVERYTHING = {"source": ["message-buffer"]}
@@ -16,7 +16,7 @@ EVERYTHING = {"source": ["message-buffer"]}
 
 @dataclass(frozen=True)
 class Arrival:
-    """An event with the millisecond at which the bus delivered it; the event's own time has whole seconds."""
+    """An event with the millisecond at which it arrived, because the event's own time has only whole seconds."""
 
     event: Event
     at_ms: int
@@ -30,21 +30,21 @@ class Arrival:
 
 
 class Subscription:
-    """Receives the events that the bus delivered since the subscription began, in the order of arrival."""
+    """Receives the events that the bus delivers after the subscription began, in the order of arrival."""
 
     def __init__(self, sqs: Any, queue_url: str) -> None:
         self._sqs = sqs
         self._queue_url = queue_url
 
     def receive(self, *, timeout_seconds: float) -> Iterator[Event]:
-        """Yield each event as it arrives, until none has arrived for `timeout_seconds`."""
+        """Yield each event as it arrives. End when no event has arrived for `timeout_seconds`."""
         return (arrival.event for arrival in self.arrivals(timeout_seconds=timeout_seconds))
 
     def first(self, *, timeout_seconds: float) -> Event | None:
         return next(self.receive(timeout_seconds=timeout_seconds), None)
 
     def arrivals(self, *, timeout_seconds: float) -> Iterator[Arrival]:
-        """Yield the same events as `receive`, with their times."""
+        """Yield the same events as `receive`, with their times of arrival."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = deadline - time.monotonic()
@@ -58,7 +58,7 @@ class Subscription:
                 time.sleep(min(SHORT_POLL_SECONDS, left))
 
     def look(self, *, wait_seconds: int) -> list[Arrival]:
-        """Return the events that have arrived; if there are none, wait up to `wait_seconds` for the first."""
+        """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first."""
         answer = self._sqs.receive_message(
             QueueUrl=self._queue_url,
             MaxNumberOfMessages=MAX_EVENTS_IN_A_POLL,
@@ -76,10 +76,11 @@ class Subscription:
 def subscribe(
     client: Callable[[str], Any], bus: str, *, pattern: dict[str, Any], prefix: str
 ) -> Iterator[Subscription]:
-    """Yield a subscription that begins now; its rule and its queue are removed at the end."""
+    """Yield a subscription that begins now. At the end, remove its rule and its queue."""
     name = f"{prefix}-{uuid.uuid4().hex[:12]}"
     sqs, events = client("sqs"), client("events")
-    queue_url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    kept = {"MessageRetentionPeriod": str(EVENT_RETENTION_SECONDS)}
+    queue_url = sqs.create_queue(QueueName=name, Attributes=kept)["QueueUrl"]
     try:
         attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]
         rule = {"Rule": name, "EventBusName": bus}

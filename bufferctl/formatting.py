@@ -9,7 +9,7 @@ NOTHING = "-"
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return the rows as a table with aligned columns; `at` and names ending in `At` or `Until` are shown as times."""
+    """Return the rows as an aligned table. Values of `at`, and of names that end in `At` or `Until`, become times."""
     lines = [list(columns), *([_cell(column, row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
     return "\n".join(
@@ -29,7 +29,7 @@ def _cell(name: str, value: Any) -> str:
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    # Rules end in Ms, too, but are shown as the operator set them.
+    # Names of rules end in `Ms`, too, but a rule is shown as the operator set it.
     if name == "overdueMs":
         return f"{value / 1_000:.1f} s"
     # People's words must neither break the line nor send control characters to the terminal.

@@ -1,6 +1,6 @@
 """The numbers of the command line that only developers change."""
 
-# -- what the functions refuse above -------------------------------------------------------------------
+# -- above these the functions refuse ------------------------------------------------------------------
 
 MAX_HOLD_HOURS = 24
 MAX_LISTED_LETTERS = 500
@@ -21,6 +21,9 @@ MAX_FORGET_CALLS = 20
 
 LONG_POLL_SECONDS = 1
 SHORT_POLL_SECONDS = 0.1
+# Events contain what people wrote. A listener that is killed leaves its queue behind, and the queue its events for this
+# long; one that listens reads them within a second.
+EVENT_RETENTION_SECONDS = 300
 # The most that one call to SQS returns.
 MAX_EVENTS_IN_A_POLL = 10
 

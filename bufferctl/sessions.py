@@ -1,4 +1,4 @@
-"""Makes boto3 sessions with AWS, and with the emulator of a local stage, which has the same APIs."""
+"""Makes boto3 sessions for AWS, and for the emulator of a local stage, which has the same APIs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 # The credentials of the emulator's root user.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-# For calls of the admin function: the SDK must not repeat a command, because the operator decides that.
+# Calls of the admin function: the SDK makes one attempt, because only the operator may decide to repeat a command.
 ONCE = {"read_timeout": MAX_ADMIN_ANSWER_SECONDS, "retries": {"total_max_attempts": 1}}
-# The developer's profiles and files are for real accounts, so sessions with the emulator ignore them.
+# Sessions with the emulator ignore the developer's profiles and files, because these are for real accounts.
 NOTHING_PERSONAL = {
     "profile": (None, None, None, None),
     "config_file": (None, None, os.devnull, None),
@@ -41,7 +41,7 @@ def emulator_client(service: str, *, endpoint_url: str, region: str, asked_once:
 
 @functools.cache
 def emulator_session(access_key_id: str, secret_access_key: str) -> boto3.Session:
-    """Return a session with these credentials that ignores the profiles of this machine."""
+    """Return a session that has these credentials and ignores the profiles of this machine."""
     import boto3  # noqa: PLC0415 - the SDK would make --help slow
     import botocore.session  # noqa: PLC0415
 

@@ -24,17 +24,17 @@ class Stage:
     event_bus: str
     admin_function: str
     responder_function: Callable[[], str | None]
-    """Returns the responder's name, or None in a stage without one."""
+    """Returns the name of the responder's function, or None in a stage without a responder."""
     webhook_secret: Callable[[], str]
-    """Returns the secret of the generic webhook, which is read only when it is needed."""
+    """Returns the secret of the generic webhook, which it reads when it is first called."""
     client: Client
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        """Return the admin function's answer; fields that are None are left out of the request."""
+        """Return the admin function's response. Leave fields that are None out of the request."""
         return self._ask(self.admin_function, operation, fields)
 
     def ask_responder(self, operation: str, **fields: Any) -> Json:
-        """Return the responder's answer; raise Failed in a stage without a responder."""
+        """Return the responder's response. Raise Failed in a stage without a responder."""
         function = self.responder_function()
         if function is None:
             raise Failed("This stage has no responder.")

@@ -14,7 +14,7 @@ def dynamodb_lane(config: StageConfig) -> StageConfig:
 
 
 def polling(config: StageConfig) -> list[Line]:
-    """Return the bill of a processor that runs day and night and asks twice a second, as many samples do."""
+    """Return the bill of a processor that always runs and polls twice a second, as in many code samples."""
     shards, asks = config.shards, config.shards * SECONDS / POLL_SECONDS
     return [
         Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory.processor / 1_024,

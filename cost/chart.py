@@ -16,7 +16,7 @@ INK, GRID = "#24292f", "#d8dee4"
 class Series(NamedTuple):
     name: str
     points: list[tuple[float, float]]
-    """Messages a day, dollars a month."""
+    """A line of the picture. Its points are (messages a day, dollars a month)."""
 
 
 def svg(series: list[Series]) -> str:
@@ -59,7 +59,7 @@ def _decades(values: list[float]) -> tuple[int, int]:
 
 
 def _apart(heights: list[float]) -> list[float]:
-    """Return the heights of the labels: beside their lines, but far enough from each other."""
+    """Return the heights of the labels, near the ends of their lines, but not so near that labels overlap."""
     placed: dict[int, float] = {}
     lowest: float = HEIGHT - BOTTOM
     for index in sorted(range(len(heights)), key=lambda index: -heights[index]):

@@ -18,13 +18,13 @@ from infra.settings_and_defaults import StageConfig, load_stage
 HERE = Path(__file__).parent
 STAGE = "prod"
 VOLUMES = [10_000, 100_000, 1_000_000, 10_000_000]
-# Above them the processor's share of the day no longer grows.
+# The volumes in the table about polling. At higher volumes the processor runs all day.
 POLLED = VOLUMES[:3]
 SHOWN = 100_000
-# Cheaper lines share a row on the page; the command prints each of them.
+# On the page, all lines that cost less than this share one row. The command prints each of them.
 MIN_DOLLARS_OF_A_ROW = 0.75
 CENTS_UP_TO = 1_000
-# A name, and the settings that are merged over the stage's.
+# Each setting of the table: its name, and the values that are merged over the stage's.
 LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("one NAT gateway", {"network": {"egress": "nat", "nat_gateways": 1}}),
     ("two NAT gateways", {"network": {"egress": "nat", "nat_gateways": 2}}),
@@ -124,7 +124,7 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
 
 
 def _bill(config: StageConfig, traffic: Traffic) -> str:
-    """Return the bill without its last column, how each amount was computed, which only the command prints."""
+    """Return the bill without its last column, the formulas of the amounts, which only the command prints."""
     body = [cells[:-1] for cells in rows(bill(config, traffic), min_dollars=MIN_DOLLARS_OF_A_ROW)]
     return _table(HEAD[:-1], body, right={1, 3, 4, 5})
 
@@ -220,7 +220,8 @@ def _break_even_gb(config: StageConfig) -> float:
 
 
 def _lane_until(config: StageConfig) -> float:
-    """Return, to two digits, from how many messages a day one NAT gateway's stage costs less than the DynamoDB lane."""
+    """Return, to two digits, up to how many messages a day the DynamoDB lane is cheaper than one NAT gateway's
+    stage."""
     low, high = 1.0, float(VOLUMES[-1])
     one_nat = with_egress(config, "1 NAT gateway")
     while high - low > 1:

@@ -10,12 +10,12 @@ from infra.settings_and_defaults import StageConfig
 
 PART = "DynamoDB lane"
 SWEEPS = SECONDS / SWEEP_SECONDS
-# The sizes by which DynamoDB bills.
+# DynamoDB bills a write for each KB begun, and a read for each 4 KB.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
 
 def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
-    """Return the lane's bill if all messages use it."""
+    """Return the lane's bill in a stage that has no other lane."""
     gb = config.memory.dynamodb_processor / 1_024
     logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes")) / GB
     return [
@@ -35,7 +35,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
-    """Return the bill of a month without an outage: the sweep, and the records about batches of the other lane."""
+    """Return the bill of a month without an outage: the sweep, and a record of each batch of the Valkey lane."""
     names = used("window_row_bytes") + traffic.fragments_per_batch * used("message_name_bytes")
     return [
         Line(PART, "DynamoDB: journal, written", "dynamodb_write",

@@ -1,4 +1,4 @@
-"""The input of the model: prices, and how much the buffer uses of each priced thing."""
+"""The input of the model: prices, and the amounts of each priced service that the buffer uses."""
 
 import tomllib
 from functools import cache

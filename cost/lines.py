@@ -1,4 +1,4 @@
-"""A line of a bill, and computations that several parts of a stage share."""
+"""A line of a bill, and computations that the bills of several parts of a stage share."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ RETENTION_DAYS: dict[LogRetention, int] = {
 
 
 class Line(NamedTuple):
-    """A quantity of one priced thing. `formula` says in words how the quantity was computed."""
+    """A quantity of something that AWS prices. `formula` says in words how the quantity is computed."""
 
     part: str
     component: str
@@ -38,7 +38,7 @@ def total(lines: Iterable[Line]) -> float:
 
 
 def log_lines(config: StageConfig, gb: float, *, part: str, component: str, formula: str) -> list[Line]:
-    """Return the lines for writing and keeping `gb` of logs."""
+    """Return the lines for writing and keeping `gb` of logs a month."""
     kept = gb * used("logs_compressed") * RETENTION_DAYS[config.log_retention] / DAYS
     return [
         Line(part, component, "logs_written", gb, formula),
@@ -47,5 +47,5 @@ def log_lines(config: StageConfig, gb: float, *, part: str, component: str, form
 
 
 def billed_seconds(time_ms: str) -> float:
-    """Return the billed seconds of an average invocation, with its share of cold starts."""
+    """Return the billed seconds of an average invocation, including its share of the cold starts."""
     return (used(time_ms) + used("cold_share") * used("cold_start_ms")) / 1_000

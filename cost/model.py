@@ -10,16 +10,18 @@ from cost.traffic import Traffic, processors
 from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
 
-# Passes of the watchdog in a month. A rule starts every second pass; a queue delivers the ones in between.
+# Passes of the watchdog in a month. A rule starts every second pass, and a queue delivers a message for each pass in
+# between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS
 QUEUED_PASSES = PASSES / 2
-# These five repeat numbers of the runtime, which this room may not import; a test compares them. A running processor
+# The next five numbers repeat those of the runtime, which `cost/` may not import; a test compares them. A running
+# processor
 # looks for due conversations twice a second, renews its lease three times before the lease would expire, and publishes
 # its metrics every 30 s.
 LOOKS_A_SECOND = 2
 RENEWALS_A_LEASE = 3
 REPORT_SECONDS = 30
-# A running ingest checks the version of the rules, and reads the webhook secrets, at most this often.
+# A busy instance of ingest checks the version of the rules, and reads the webhook secrets, once in these times.
 RULES_CHECK_SECONDS = 5
 SECRET_READ_SECONDS = 60
 # VPC flow logs aggregate over ten minutes by default.
@@ -52,7 +54,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def floors(config: StageConfig) -> dict[str, float]:
-    """Return the bill of a month without messages, by egress. Empty if the functions are in no network."""
+    """Return the dollars of a month without messages, by egress. Empty if the functions are in no network."""
     if not config.has_valkey_lane:
         return {}
     nobody = Traffic(messages_per_day=0)
@@ -184,7 +186,7 @@ def ecpus(config: StageConfig, traffic: Traffic) -> float:
 
 
 def ecpu(time_us: str, moved_bytes: float = 0) -> float:
-    """Return the ECPUs of a call: the largest of 1, the KB it moves, and its time in units of a simple command."""
+    """Return the ECPUs of a call: the maximum of 1, its KB, and its time divided by the time of a simple command."""
     return max(used(time_us) / used("simple_command_us"), moved_bytes / 1_000, 1)
 
 
@@ -214,7 +216,7 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
             Line("network", "Interface endpoints", "endpoint_hour", endpoints * HOURS, "services x zones x hours"),
             Line("network", "Interface endpoints: data", "endpoint_data", to_aws / GB, "calls of AWS APIs, both ways"),
         ]
-    # Half of the bytes cross to the other zone. AWS bills them in both zones.
+    # Half of the bytes are sent to the other zone, and AWS bills these in both zones.
     lines.append(Line("network", "Between zones", "between_zones", crossing / GB, "half of the bytes x both zones"))
     if config.network.flow_logs:
         running = 1 + run.seconds / SECONDS + _instances(traffic, traffic.webhooks, "ingest_ms")

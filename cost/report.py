@@ -9,9 +9,9 @@ from cost.traffic import Traffic
 from infra.settings_and_defaults import StageConfig
 
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
-# Smaller lines, in dollars, are summed up in one row.
+# Lines of fewer dollars are summed in one row.
 MIN_SHOWN_DOLLARS = 0.01
-# From here on a number has enough digits without decimals.
+# A number from this on has enough digits without decimals.
 MIN_WHOLE_NUMBER = 100
 
 

@@ -12,7 +12,7 @@ _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Traffic(BaseModel):
-    """The traffic. The field names are also the options of the command, the descriptions their help."""
+    """The traffic. The fields' names are also the options of the command, and their descriptions the options' help."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +47,7 @@ class Traffic(BaseModel):
 
     @property
     def busy_hours(self) -> float:
-        """Return the share of the month's hours with at least one batch, if batches begin as a Poisson process."""
+        """Return the share of the month's hours in which a batch begins, if batches begin as a Poisson process."""
         per_hour = self.batches / self.active_seconds * 3_600
         return self.active_hours / 24 * (1 - exp(-per_hour))
 
@@ -65,8 +65,8 @@ class Traffic(BaseModel):
 class Processors(BaseModel):
     """How long a stage's processors run, and how often they start, in a month.
 
-    Each conversation keeps its shard's processor running for the wait and the idle time after it. These intervals begin
-    at random and overlap: they form an M/G/∞ queue, which is empty for exp(-rate x length) of the time.
+    Each batch keeps its shard's processor running during its wait and for the idle time after that. These intervals
+    begin at random and overlap, so they form an M/G/∞ queue, which is empty for exp(-rate x length) of the time.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -82,6 +82,7 @@ def processors(traffic: Traffic, *, shards: int, timings: Timings) -> Processors
     asleep = exp(-rate * kept)
     seconds = shards * traffic.active_seconds * (1 - asleep)
     run = timings.processor_life_seconds - timings.processor_handover_ms / 1_000
-    # A processor that is rarely needed ends before its hand-over. One that is always needed hands over after each run.
+    # If a processor is rarely needed, it ends before its hand-over. If it is always needed, each run ends with a
+    # hand-over.
     handed_over = seconds / run * (1 - asleep)
     return Processors(seconds=seconds, starts=shards * traffic.active_seconds * rate * asleep + handed_over)

@@ -1,7 +1,7 @@
 """The alarms of a stage, with their thresholds; other numbers of developers are in `infra/limits.py`.
 
-A symptom is what users notice: its alarm should wake an operator (severity `page`). A cause can wait until morning
-(severity `ticket`).
+Users notice a symptom, so its alarm should wake an operator (severity `page`). An alarm about a cause can wait until
+morning (severity `ticket`).
 """
 
 from collections.abc import Iterable
@@ -19,24 +19,24 @@ RUNBOOK = "docs/runbook.md"
 # Above this share of webhooks answered with 5xx, operators are paged. The minimum number of errors prevents a page for
 # a single error in a minute with little traffic.
 MAX_REFUSED_PERCENT, MIN_REFUSED_WEBHOOKS = 5, 5
-# How late the oldest batch of the Valkey lane may be.
+# The Valkey lane's most overdue batch may be this late before operators are paged.
 MAX_OVERDUE_MS = 60_000
-# If the trigger of a window is lost, the sweep, which runs once a minute, sends it again.
+# Longer than it takes to repair a lost trigger: each minute a sweep sends triggers of windows a minute overdue again.
 MAX_WINDOW_OVERDUE_MS = 120_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
-# In five minutes.
+# How often these may happen in five minutes.
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
-# The functions that our own functions start, and all that Lambda invokes asynchronously.
+# The functions that other functions start, and with them the watchdog, which a rule starts: all may lose a start.
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """One alarm. Its heading is also the heading of the paragraph in the runbook that explains it."""
+    """One alarm. The runbook explains it in a paragraph with the same heading."""
 
     heading: str
     says: str
@@ -65,7 +65,7 @@ def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlar
 
 
 def symptoms(metrics: Metrics) -> Iterable[Watch]:
-    """Return the alarms on what users notice."""
+    """Return the alarms about problems that users notice."""
     config = metrics.config
     return [
         *(_symptoms_of_valkey_lane(metrics) if config.has_valkey_lane else []),
@@ -136,7 +136,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
 
 
 def causes(metrics: Metrics) -> Iterable[Watch]:
-    """Return the alarms on causes of symptoms."""
+    """Return the alarms about causes of symptoms."""
     config = metrics.config
     return chain(
         _causes_in_runtime(metrics),
@@ -149,7 +149,8 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
 
 def _causes_in_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     shards, idle_ms = metrics.config.shards, metrics.config.timings.processor_idle_ms
-    # A processor runs for at least its idle time, which limits the starts. Twice as many mean that it ends early.
+    # A processor runs for at least its idle time, so a shard needs at most one start per idle time. Twice that rate
+    # means that processors end early.
     max_starts = 2 * shards * FIVE_MINUTES.to_milliseconds() / idle_ms
     return [
         Watch(

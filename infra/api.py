@@ -18,7 +18,7 @@ from infra.settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
 
 ROUTES = {"webhook": ("GET", "POST"), "typing": ("POST",)}
 REST_STAGE = "live"
-# Without body, headers and query, which contain customers' messages, signatures and the verify token.
+# The fields contain no body, headers or query, in which there are customers' messages, signatures and verify tokens.
 ACCESS_LOG = {
     "requestId": "$context.requestId",
     "time": "$context.requestTime",
@@ -41,7 +41,7 @@ WebApi = apigw.HttpApi | apigateway.RestApi
 class Webhooks(NamedTuple):
     api: WebApi
     url: str
-    """The base URL: the address for a platform is this and `/webhook/{platform}`."""
+    """The base URL. The address of a platform's webhook is this URL and `/webhook/{platform}`."""
     dns_target: str | None
     """The target for the DNS record of the stage's domain; None without a domain."""
 
@@ -49,7 +49,7 @@ class Webhooks(NamedTuple):
 def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction) -> Webhooks:
     """Create the API of the kind that the stage has.
 
-    Platforms know its address, so an API of one kind remains the same resource whatever else changes.
+    Platforms know the API's address, so the API remains the same resource unless its kind changes.
     """
     log_group = logs.LogGroup(
         scope,

@@ -14,7 +14,7 @@ from infra.function import Function, Placement, Runtime, source_code
 from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
-from infra.limits import ADMIN_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
+from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import (
     EventDestinations,
@@ -41,7 +41,8 @@ class BufferStack(cdk.Stack):
         valkey: ValkeyAccess | None = None,
         placement: Placement | None = None,
     ) -> None:
-        # The emulator has no TLS, without which the bootstrap's bucket refuses all roles: deploy as the account itself.
+        # The emulator has no TLS, without which the bootstrap's bucket refuses all roles, so deploy with the caller's
+        # own credentials.
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
@@ -76,6 +77,7 @@ class BufferStack(cdk.Stack):
         )
         self.ingest = self._make_ingest()
         self.admin = self._make_admin()
+        self.gate = self._make_gate()
         permissions.grant_to_entrances(self)
         permissions.grant_to_lanes(self)
         if self.valkey_lane:
@@ -96,7 +98,7 @@ class BufferStack(cdk.Stack):
             found["watchdog"] = self.valkey_lane.watchdog
         if self.dynamodb_lane:
             found["dynamodb_processor"] = self.dynamodb_lane.processor
-        return found | {"admin": self.admin}
+        return found | {"admin": self.admin, "gate": self.gate}
 
     @property
     def undelivered(self) -> Queue | None:
@@ -123,7 +125,7 @@ class BufferStack(cdk.Stack):
 
     @property
     def emitter(self) -> Function:
-        """Return a function that can emit a dead letter again. Either lane's emitter would do."""
+        """Return a function that can emit a dead letter again, whichever lane wrote it."""
         if self.valkey_lane:
             return self.valkey_lane.conversation_processor
         assert self.dynamodb_lane, "a stage has at least one lane"
@@ -145,6 +147,22 @@ class BufferStack(cdk.Stack):
                 destinations=self.destinations,
                 rules_table=self.rules_table,
                 undelivered=self.undelivered,
+            ),
+        )
+
+    def _make_gate(self) -> Function:
+        """Create the function for consumers. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
+        return Function(
+            self,
+            "gate",
+            room="lambdas.admin.gate",
+            runtime=self._runtime,
+            memory_mb=self._config.memory.gate,
+            timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),
+            environment=environment.gate(
+                config=self._config,
+                processor=self.valkey_lane.startable if self.valkey_lane else None,
+                windows=self._windows,
             ),
         )
 

@@ -43,7 +43,7 @@ class BatchBus(events.EventBus):
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         # Consumers refer to the bus by its name, and CloudFormation would replace a bus whose name changes.
         super().__init__(scope, construct_id, event_bus_name=f"message-buffer-{config.name}")
-        # An archive can only be replayed onto the bus that it was made from, so both have the same removal policy.
+        # AWS replays an archive only onto the bus from which it was made, so both have the same removal policy.
         self.apply_removal_policy(removal_policy(config))
         keep_identity(self, "Bus")
         if config.bus.archive_days:
@@ -70,12 +70,12 @@ class BatchBus(events.EventBus):
         keep_identity(archive.node.find_child("Archive"), "BusArchive")
 
     def _let_consume(self, accounts: tuple[str, ...]) -> None:
-        """Let each account make rules for our events, and change its own rules only."""
+        """Let each account make rules for our events, and change only its own rules."""
         consumers = [iam.AccountPrincipal(account) for account in accounts]
         rules = cdk.Stack.of(self).format_arn(
             service="events", resource="rule", resource_name=f"{self.event_bus_name}/*"
         )
-        # A new rule has no creator yet: the condition must also hold if the key is absent.
+        # A new rule has no creator yet, so the condition must also be true if the key is absent.
         own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
         self.add_to_resource_policy(
             iam.PolicyStatement(
@@ -86,8 +86,8 @@ class BatchBus(events.EventBus):
                 conditions={
                     "StringEqualsIfExists": own,
                     "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": list(EVENTS)},
-                    # A pattern without source and detail-type would match every event, and "ForAllValues" is true if
-                    # there are no values.
+                    # A rule without source and detail-type would match every event, and "ForAllValues" alone would
+                    # allow it, because it is true if there are no values.
                     "Null": {"events:source": "false", "events:detail-type": "false"},
                 },
             )

@@ -11,18 +11,19 @@ from infra.function import keep_identity, removal_policy
 from infra.function_variables import ValkeyAccess
 from infra.settings_and_defaults import StageConfig
 
-# UTC: early morning in Europe, night in America.
+# In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
 # cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
+# `lmove` is for the version before, whose functions go on running while a deployment has already changed this.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
         "+eval +evalsha +blpop +command +cluster|slots +asking",
         "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hmget +hscan +hset",
-        "+llen +lmove +lpush +lrange +lrem +lset +rpush",
+        "+llen +lmove +lpush +lrange +lrem +lset +ltrim +rpush",
         "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",
     ]
 )
@@ -90,7 +91,7 @@ class CacheStack(cdk.Stack):
         for construct in (self._user, group, key, self._cache):
             keep_identity(construct, construct.node.id)
         endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
-        # `host:port`; the cache accepts TLS only, and connections from the network only.
+        # The value is `host:port`. The cache accepts only TLS, and only connections from the network.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
         self.access = ValkeyAccess(
             url=f"valkeys://{endpoint}?cluster=true",

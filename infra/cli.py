@@ -1,6 +1,6 @@
 """This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
-`synth`, `diff`, `deploy` and `destroy` first say everything that is missing, as `infra.preflight` finds it.
+Before `synth`, `diff`, `deploy` and `destroy` it runs `infra.preflight`, which lists everything that is missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).parent.parent
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
-# Set for the app, so that it does not look for the same things once more.
+# `main` sets this variable, so that the app does not run preflight a second time.
 LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
 PURPOSES = {"synth": "synth", "synthesize": "synth", "diff": "diff", "deploy": "deploy", "destroy": "destroy"}
 
@@ -28,20 +28,20 @@ def command(*arguments: str) -> list[str]:
 
 
 def app() -> list[str]:
-    """The arguments that name our app, run by this interpreter."""
-    # CDK strips quotes around the first word, which therefore must not be the path.
+    """Return the arguments that let the CLI run our app with this interpreter."""
+    # CDK strips quotes around the first word, so the first word is `exec` instead of the interpreter's path.
     return ["--app", f"exec {shlex.join([sys.executable, str(ROOT / 'app.py')])}"]
 
 
 def environment() -> Mapping[str, str]:
-    """Return the variables by which the CLI and jsii find our Node, and keep their caches inside this folder."""
+    """Return the variables with which the CLI and jsii find our Node, and keep their caches in `CACHES`."""
     return {
         "JSII_NODE": str(ROOT / "infra" / "node.sh"),
         "MESSAGE_BUFFER_NODE": str(node()),
         "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(CACHES / "jsii"),
         "CDK_HOME": str(CACHES / "home" / ".cdk"),
         "CDK_DISABLE_CLI_TELEMETRY": "true",
-        # The CLI is pinned, so a notice about a newer version is useless; that version may not even work.
+        # The CLI is pinned, so a notice about a newer version is useless.
         "CDK_DISABLE_VERSION_CHECK": "true",
     }
 
@@ -57,11 +57,21 @@ def purpose(arguments: Sequence[str]) -> str | None:
 
 
 def stage(arguments: Sequence[str]) -> str:
-    """Return the stage that `-c stage=` names among these arguments of `cdk`, or the one of cdk.json."""
+    """Return the stage that `-c stage=` names among these arguments of `cdk`, or the default stage of cdk.json."""
+    given = dict(pair.partition("=")[::2] for pair in _given(arguments).context)
+    return str(given.get("stage", context()["stage"]))
+
+
+def is_synthesized(arguments: Sequence[str]) -> bool:
+    """Return whether these arguments of `cdk` name a folder that was synthesized, in place of our app."""
+    return bool(_given(arguments).app)
+
+
+def _given(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-c", "--context", action="append", default=[])
-    given = dict(pair.partition("=")[::2] for pair in parser.parse_known_args(list(arguments))[0].context)
-    return str(given.get("stage", context()["stage"]))
+    parser.add_argument("-a", "--app")
+    return parser.parse_known_args(list(arguments))[0]
 
 
 def context() -> dict[str, Any]:
@@ -83,6 +93,11 @@ def _package(name: str) -> Path:
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Replace this process with the CDK CLI, or exit with 1 if something is missing for the command."""
+    if is_synthesized(arguments):
+        # The CLI is all that this takes: where there are credentials, no other package is installed.
+        full = command(*arguments)
+        os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
+
     from infra import preflight  # noqa: PLC0415 - it imports this module
 
     full = command(*arguments, *app())

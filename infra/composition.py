@@ -20,8 +20,8 @@ from infra.settings_and_defaults import StageConfig
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
     """Create all stacks of a stage, and return the buffer stack.
 
-    A stage with the DynamoDB lane alone has neither network nor cache. Nor has the local stage, where Valkey is a
-    process on the same machine.
+    A stage with the DynamoDB lane alone has neither network nor cache. The local stage has none either, because its
+    Valkey is a process on the same machine.
     """
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"
@@ -85,5 +85,5 @@ def _local_valkey(config: StageConfig) -> ValkeyAccess | None:
 
 
 def enforce_cdk_nag(app: cdk.App) -> None:
-    """Let synthesis fail if AWS's rules (cdk-nag) have a finding that no construct suppresses for a reason."""
+    """Let synthesis fail if cdk-nag, which checks AWS's rules, has a finding that no construct suppresses."""
     cdk.Validations.of(app).add_plugins(AwsSolutionsChecks(app))

@@ -1,4 +1,4 @@
-"""The dashboard of a stage: at the top what users notice, at the bottom what it costs."""
+"""The dashboard of a stage, from the symptoms that users notice (at the top) to the usage that AWS bills."""
 
 from collections.abc import Sequence
 
@@ -361,7 +361,7 @@ def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:
 def _nat_traffic() -> cloudwatch.GraphWidget:
     """Return a graph of all NAT gateways of the region, which CloudWatch finds by a search.
 
-    With a reference to a gateway, the network could not remove that gateway while the dashboard exists.
+    A reference to a gateway would prevent the network stack from removing that gateway while the dashboard exists.
     """
     found = [
         cloudwatch.MathExpression(

@@ -1,6 +1,7 @@
 """The firewall (web ACL) in front of a REST API.
 
-The bodies of webhooks contain what customers type, so rules against suspicious bodies count instead of blocking.
+The bodies of webhooks contain what customers type, so rules against suspicious bodies only count requests, and do not
+block them.
 """
 
 from aws_cdk import aws_wafv2 as waf
@@ -10,8 +11,8 @@ from infra.limits import MAX_SHARE_OF_AN_ADDRESS, RATE_WINDOW_SECONDS
 from infra.settings_and_defaults import StageConfig
 
 # Customers write about scripts, paths and addresses, and a webhook with many messages is large. A platform would send a
-# blocked webhook again for days and never succeed, so these rules only count matches. So does the rule that demands a
-# user agent.
+# blocked webhook again for days and never succeed, so these rules only count matches. The rule that demands a user
+# agent also only counts.
 COUNTED_OF_GROUP = {
     "AWSManagedRulesCommonRuleSet": [
         "NoUserAgent_HEADER",

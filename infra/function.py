@@ -16,7 +16,7 @@ from infra.function_variables import Environment, ValkeyAccess, common
 from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 from infra.settings_and_defaults import StageConfig, Warmth
 
-# The patterns exclude everything except these folders, which form the one code asset that all functions share.
+# ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "responder", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
@@ -81,8 +81,8 @@ class Function(lambda_.Function):
     ) -> None:
         """Create the function.
 
-        `in_a_loop` turns off Lambda's loop detection, because functions or queues invoke this function in a loop on
-        purpose. The queue `undelivered` receives the asynchronous invocations that Lambda could not carry out.
+        Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
+        detection. The queue `undelivered` receives the asynchronous invocations that Lambda gave up.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
@@ -121,8 +121,9 @@ class Function(lambda_.Function):
             vpc_subnets=placement.subnets if placement else None,
             security_groups=[placement.security_group] if placement else None,
         )
+        self.calls_valkey = runtime.valkey is not None
         self.entrance = _entrance(self, warmth)
-        """The target of the API: the alias of the warm version if there is one, otherwise the function."""
+        """The API invokes this: the alias of the version with SnapStart or provisioned instances, or the function."""
         self._suppress_findings(traced=config.tracing)
         if _uses_snap_start(warmth):
             cdk.Annotations.of(self).acknowledge_warning(
@@ -139,7 +140,8 @@ class Function(lambda_.Function):
             "AwsSolutions-L1",
             "Python 3.13 is supported until 2029. The layer's wheels are locked, built and tested for it.",
         )
-        # CDK makes every function depend on its role, to whose ARN the function refers anyway.
+        # cfn-lint finds CDK's dependency of a function on its role superfluous, because the function refers to the role
+        # anyway.
         _resource(self).add_metadata("cfn-lint", {"config": {"ignore_checks": ["W3005"]}})
         if traced:
             assert self.role
@@ -156,7 +158,7 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
         iam.PolicyStatement(actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log_group.log_group_arn])
     ]
     if in_network:
-        # Lambda itself may call these actions, the function's code may not. Only the code's calls carry the ARN.
+        # Lambda itself may call these actions, but the function's code may not. Only calls of the code carry this ARN.
         by_code = {"Null": {"lambda:SourceFunctionArn": "false"}}
         statements += [
             iam.PolicyStatement(actions=NETWORK_ACTIONS, resources=["*"]),
@@ -182,7 +184,7 @@ def _uses_snap_start(warmth: Warmth | None) -> bool:
 
 
 def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFunction:
-    """Return what the API invokes: an alias where SnapStart or provisioned instances need a published version."""
+    """Return what the API invokes: the function, or an alias if the warmth needs a published version."""
     if warmth is None or warmth.ingest == "none":
         return function
     return lambda_.Alias(
@@ -200,9 +202,9 @@ def source_code(repository: Path) -> lambda_.Code:
 
 
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
-    """Return what happens to a resource with data when it is removed.
+    """Return the removal policy of resources that contain data.
 
-    A resource that a first, failed deployment created is deleted even so: its name would block the next deployment.
+    If the first deployment fails, its resources are deleted in any case, because their names would block the next one.
     """
     keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
     return keep if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
@@ -220,10 +222,10 @@ def _resource(construct: IConstruct) -> cdk.CfnResource:
 
 
 def grant(grantee: iam.IGrantable, *actions: str, on: str) -> iam.Grant:
-    """Allow `grantee` exactly these actions on one resource. The constructs call it in their `grant_…` methods."""
+    """Allow `grantee` exactly these actions on one resource. The constructs' `grant_…` methods call this function."""
     return iam.Grant.add_to_principal(grantee=grantee, actions=list(actions), resource_arns=[on])
 
 
 def suppress_finding(construct: IConstruct, finding: str, reason: str) -> None:
-    """Accept one finding of cdk-nag on this construct, for a reason."""
+    """Let cdk-nag ignore one finding on this construct, for the given reason."""
     cdk.Validations.of(construct).acknowledge(cdk.Acknowledgment(id=finding, reason=reason))

@@ -1,35 +1,36 @@
-"""The environment variables of every function: who gets them, when, and what they contain.
+"""The environment variables of every function: which functions get each, in which stages, and what it contains.
 
-The functions are named by their roles; *callers of Valkey* are ingest, admin, processor, conversation_processor and
-watchdog. A variable whose third column is empty is in every stage. The others are in stages with the Valkey lane
-(`Valkey`), in such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), in stages with the DynamoDB
-lane, alone or as a fallback (`DynamoDB`), or with `log_ids: hashed` (`hashed ids`).
+The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor
+and watchdog. If the third column is empty, every stage has the variable. Otherwise it says which stages have it:
+those with the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`),
+those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), or those with `log_ids: hashed` (`hashed ids`).
 tests/infra/test_environment_table.py compares this table with the templates, function by function.
 
 | variable | functions | in stages with | contains |
 |---|---|---|---|
 | STAGE | all | | the stage's name |
-| POWERTOOLS_SERVICE_NAME | all | | the function's role, which its logs and metrics carry |
+| POWERTOOLS_SERVICE_NAME | all | | the function's role, which is in its logs and metrics |
 | POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
 | POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
 | LOG_ID_KEY | all | hashed ids | the key under which ids are logged as hashes |
-| LANE | ingest, admin | | `valkey`, or `dynamodb` in a stage without Valkey |
+| LANE | ingest, admin, gate | | `valkey`, or `dynamodb` in a stage without Valkey |
 | REDIS_URL | callers of Valkey | Valkey | `redis://` or `valkey://` (`rediss://`, `valkeys://`: TLS), then an address |
 | VALKEY_IAM_USER | callers of Valkey | Valkey in AWS | the user to sign in as |
 | VALKEY_CACHE_NAME | callers of Valkey | Valkey in AWS | the cache for which the sign-in token is made |
 | SHARDS | callers of Valkey | Valkey | the number of shards |
 | START_MS | callers of Valkey | Valkey | how long a start of a processor may take |
-| PROCESSOR_FUNCTION_NAME | ingest, admin, conversation_processor, watchdog | Valkey | the processor, to start it |
+| PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
 | CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
 | CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
-| MESSAGE_TABLE | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's table |
-| TRIGGER_QUEUE_URL | ingest, admin, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
+| MESSAGE_TABLE | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's table |
+| TRIGGER_QUEUE_URL | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
+| GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
 | UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
 | AGES_OUT | admin | | JSON: the copies that a forget cannot erase, and for how many days they remain |
@@ -39,12 +40,12 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | OVERSIZE_BUCKET | admin, conversation_processor, dynamodb_processor, responder | | the bucket for larger batches |
 | MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
-| DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that it cannot answer |
+| DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that the responder cannot answer |
 | RESPONDER | responder | | JSON: the settings `Responder` of `infra/settings_and_defaults.py`, and two times |
-| CONVERSATIONS_TABLE | responder | | its table |
-| QUEUE_URL | responder | | the queue that it consumes |
+| CONVERSATIONS_TABLE | responder | | the responder's table |
+| QUEUE_URL | responder | | the queue that the responder consumes |
 | RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
-| ADMIN_FUNCTION | responder | | the function that it asks about a buffer |
+| GATE_FUNCTION | responder | | the function that the responder asks about a buffer |
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ from infra.limits import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_S
 from infra.settings_and_defaults import Responder, StageConfig
 
 if TYPE_CHECKING:
-    # Storage is made of constructs, which import this module.
+    # Only for types: `infra.storage` imports `infra.function`, which imports this module.
     from infra.storage import EventDestinations, WindowStorage
 
 Environment = Mapping[str, str]
@@ -74,7 +75,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True)
 class ValkeyAccess:
-    """How a function reaches Valkey. Without an IAM user the URL contains user and password, if there are any."""
+    """How a function reaches Valkey. Without an IAM user, the URL contains the user and password, if Valkey has any."""
 
     url: str
     iam_user: str | None = None
@@ -116,7 +117,7 @@ def responder(
     queue: sqs.IQueue,
     dead_letters: sqs.IQueue,
     secret: secretsmanager.ISecret,
-    admin: lambda_.IFunction,
+    gate: lambda_.IFunction,
     bus: events.IEventBus,
     oversize: s3.IBucket,
 ) -> Environment:
@@ -128,7 +129,7 @@ def responder(
         "QUEUE_URL": queue.queue_url,
         "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
         "RESPONDER_SECRET_ID": secret.secret_arn,
-        "ADMIN_FUNCTION": admin.function_name,
+        "GATE_FUNCTION": gate.function_name,
         "EVENT_BUS_NAME": bus.event_bus_name,
         "OVERSIZE_BUCKET": oversize.bucket_name,
         "RESPONDER": json.dumps(options, separators=(",", ":"), sort_keys=True),
@@ -155,6 +156,7 @@ def ingest(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        "GENERIC_TIMESTAMP": config.api.generic_timestamp,
         **_starting(processor),
         **_windows(windows),
     }
@@ -216,6 +218,10 @@ def admin(
         **_starting(processor),
         **_windows(windows),
     }
+
+
+def gate(*, config: StageConfig, processor: lambda_.IFunction | None, windows: WindowStorage | None) -> Environment:
+    return {"LANE": config.lane, **_starting(processor), **_windows(windows)}
 
 
 def _emitting(config: StageConfig, destinations: EventDestinations) -> Environment:

@@ -1,7 +1,8 @@
 """Build the layer with the dependencies: pip unpacks wheels for this machine or for Lambda, without Docker.
 
 The name of a layer's folder is derived from everything that decides its content, so an unchanged layer is not built
-again. A layer contains byte code: Lambda mounts layers read-only, so every cold start would compile all modules anew.
+again. A layer contains byte code, because Lambda mounts layers read-only, so that every cold start would compile all
+modules anew.
 """
 
 import hashlib
@@ -31,13 +32,13 @@ LAMBDA_MARKERS = {
 LAMBDA_PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
 UNUSED_FOLDERS = ("__pycache__", "tests", "test", "bin")
 UNUSED_SUFFIXES = (".pyi", ".c", ".h")
-# importlib.metadata.version() reads only this file.
+# `_strip` keeps this file of a package's metadata, because importlib.metadata.version() reads it.
 KEPT_OF_DIST_INFO = ("METADATA",)
 RECIPE = "2"
 
 
 class LayerError(RuntimeError):
-    """The layer cannot be built; the message says why."""
+    """Raised if the layer cannot be built. The exception's text says why."""
 
 
 class Platform(Enum):
@@ -60,7 +61,7 @@ def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
         try:
             os.rename(built, target)
         except OSError:
-            # Another process has built the same content in the meantime.
+            # If the folder exists, another process has built the same content in the meantime.
             if not target.is_dir():
                 raise
     return target
@@ -78,12 +79,12 @@ def link_to(layer: Path) -> Path:
 
 @cache
 def lambda_interpreter() -> str | None:
-    """Return a Python that writes the byte code that Lambda reads: this one, `python3.13` on the PATH, or None."""
+    """Return a Python that writes byte code for Lambda: this one, or `python3.13` on the PATH, or None."""
     wanted = f"python{LAMBDA_PYTHON}"
     if wanted == f"python{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     found = shutil.which(wanted)
-    # It may be a version manager's script that only prints how to switch versions.
+    # Run it, because it may be a version manager's script that only prints how to switch versions.
     if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:  # noqa: S603
         return found
     return None
@@ -102,27 +103,35 @@ def _content_key(requirements: Path, platform: Platform) -> str:
 
 
 def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
-    # The requirements are a lock file, which contains the dependencies of every package too.
-    options = ["--quiet", "--no-deps", "--no-compile", "--only-binary=:all:", "--disable-pip-version-check"]
+    # `--no-deps`, because the requirements are a lock file, which already contains all dependencies.
+    options = ["--quiet", "--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    options += ["--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(into)]
     if platform is Platform.LAMBDA:
         command += ["--implementation", "cp", "--python-version", LAMBDA_PYTHON]
         command += [argument for tag in LAMBDA_PLATFORMS for argument in ("--platform", tag)]
-        command += lambda_pins(requirements)
+        # Beside the layer, not in it. pip takes hashes only from a file.
+        pins = into.parents[1] / "pins.txt"
+        pins.write_text("\n".join(lambda_pins(requirements)), "utf-8")
     else:
-        command += ["--requirement", str(requirements)]
+        pins = requirements
+    command += ["--requirement", str(pins)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input
     if result.returncode:
         raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
 
 
 def lambda_pins(requirements: Path) -> Iterator[str]:
-    """Yield the pins that apply on Lambda. pip itself would evaluate their markers for the interpreter it runs on."""
-    for line in requirements.read_text("utf-8").splitlines():
+    """Yield the pins that apply on Lambda, with their hashes.
+
+    pip itself would evaluate their markers for the interpreter it runs on.
+    """
+    for line in requirements.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
-            pin = Requirement(line)
+            words, *hashes = line.split("--hash=")
+            pin = Requirement(words)
             if pin.marker is None or pin.marker.evaluate(LAMBDA_MARKERS):
-                yield f"{pin.name}{pin.specifier}"
+                yield " ".join([f"{pin.name}{pin.specifier}", *(f"--hash={each.strip()}" for each in hashes)])
 
 
 def _strip(packages: Path) -> None:
@@ -142,8 +151,9 @@ def _strip(packages: Path) -> None:
 
 
 def _compile(layer: Path, *, interpreter: str) -> None:
-    # Unpacking changes the files' times, which unchecked byte code ignores. -I: no environment variable may move the
-    # byte code elsewhere. -s and -p: the byte code contains the path on Lambda, not the path of this build.
+    # Unpacking changes the files' times, so the byte code must be of the unchecked kind, which ignores them. With -I no
+    # environment variable can move the byte code elsewhere. With -s and -p it contains the path on Lambda instead of
+    # the path of this build.
     command = [interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     command += ["-s", str(layer), "-p", "/opt", str(layer / "python")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input

@@ -12,8 +12,10 @@ from message_buffer.limits import DAY_MS, REMEMBERED_MS
 
 # Less than 29 s, after which API Gateway would answer the platform instead of ingest.
 INGEST_TIMEOUT_SECONDS = 15
-# Longer than the others, because one command of an operator may read many dead letters.
+# Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
+# Longer than the responder waits for an answer.
+GATE_TIMEOUT_SECONDS = 10
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
 DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30
@@ -22,19 +24,19 @@ DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30
 
 # Lambda's first retry comes after a minute. By then the watchdog has repaired what a crash left behind.
 MAX_ASYNC_RETRIES = 0
-# The shortest age that Lambda accepts. An older start would only start a processor that already runs.
+# The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
 MAX_ASYNC_AGE_SECONDS = 60
 
 # -- The watchdog and the sweep --
 
-# The time between two passes of the watchdog. The watchdog's function counts its passes by the same number, in
-# `lambdas/`, which may not import this module; tests/infra/test_environment_table.py compares them.
+# The time between two passes of the watchdog. `lambdas/`, which may not import this module, repeats this number;
+# tests/infra/test_environment_table.py compares the two.
 WATCHDOG_PASS_SECONDS = 30
 # A rule of EventBridge runs once a minute at most.
 RULE_SECONDS = 60
-# So a rule starts every other pass, and a queue delays a second message for the pass in between.
+# The rule starts only every second pass, so a queue delays a message that starts the pass in between.
 WATCHDOG_SECOND_PASS_DELAY_SECONDS = RULE_SECONDS - WATCHDOG_PASS_SECONDS
-# A late second pass is superfluous, because the rule starts the next pass within the minute.
+# A second pass that is late is superfluous, because the rule starts the next pass within the minute.
 SECOND_PASS_RETENTION_SECONDS = 300
 # The sweep of the DynamoDB lane finds windows whose trigger was lost.
 SWEEP_SECONDS = RULE_SECONDS
@@ -43,18 +45,18 @@ SWEEP_SECONDS = RULE_SECONDS
 
 # The longest time that SQS keeps a message.
 DEAD_LETTER_RETENTION_DAYS = 14
-# The large content of a dead letter is in the bucket, and must outlive the dead letter.
+# The bucket has the content of a large dead letter, and must keep it for longer than the queue keeps the dead letter.
 OVERSIZE_DEAD_LETTER_RETENTION_DAYS = DEAD_LETTER_RETENTION_DAYS + 1
 # AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
 VISIBILITY_TIMEOUTS = 6
-# One trigger at a time: a slow conversation must not delay others, which would become visible again.
+# A batch of triggers would let a slow conversation delay the others, whose triggers would become visible again.
 MAX_TRIGGERS_IN_A_BATCH = 1
-# Each reply may take as long as the assistant does.
+# A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
 MAX_DELIVERIES_IN_A_BATCH = 1
 MAX_WATCHDOG_PASSES_IN_A_BATCH = 1
-# A delivery that waits for its turn is received many times. The count is so high that only a delivery that keeps
-# crashing its function reaches it and becomes a dead letter.
+# A delivery that waits for its turn is received many times. Only a delivery that keeps crashing its function reaches
+# this number, and becomes a dead letter.
 MAX_DELIVERY_RECEIVES = 100
 
 # -- What remains of a forgotten conversation --
@@ -66,35 +68,37 @@ TABLE_BACKUP_DAYS = 35
 
 # -- The responder --
 
-# Added to the assistant's time for the function's time-out: calls to the channel and the table, and returning the
-# delivery to its queue.
+# The function's time-out is the assistant's time and this margin, in which the function calls the channel and the
+# table, and returns the delivery to its queue.
 RESPONDER_MARGIN_SECONDS = 45
 # A lock lasts longer than the function that holds it, even if two hosts' clocks differ by this much.
 LOCK_MARGIN_SECONDS = 5
-# How long a delivery stays hidden while the responder works on it; the responder extends it.
+# How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
 
 # -- Bounds of the settings --
 
-# Availability zones: ElastiCache Serverless needs two, and each further zone costs more interface endpoints.
+# The number of availability zones. ElastiCache Serverless needs two; each further zone would need more interface
+# endpoints.
 ZONES = 2
 # ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
-# In less time than this, a conversation processor could not wait for two slow AWS calls and still call Valkey.
+# With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.
 MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
-# A processor renews its lease after a third of its length. The other two thirds leave time for one search for due
+# A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
+# due
 # conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
 
 # -- The firewall --
 
 RATE_WINDOW_SECONDS = 300
-# Platforms send from few addresses. One address may take this share of what the stage admits.
+# Platforms send from few addresses, so one address may send this share of the requests that the stage admits.
 MAX_SHARE_OF_AN_ADDRESS = 0.5
 
 # -- Preflight --
 
-# Preflight makes many calls, and a person waits for all of them.
+# Preflight makes many calls while a person waits, so each call must fail quickly.
 MAX_PREFLIGHT_CONNECT_SECONDS = 5
 MAX_PREFLIGHT_READ_SECONDS = 10
 MAX_PREFLIGHT_ATTEMPTS = 2

@@ -1,7 +1,7 @@
 """The metrics that alarms and dashboard use, and where CloudWatch keeps them.
 
 The functions publish metrics in the namespace `MessageBuffer/<stage>`, with the function's role as the dimension
-`service`. A metric that is counted by reason has the dimensions `reason` and `service`, and is not in CloudWatch under
+`service`. A metric that is counted by reason has the dimensions `reason` and `service`; CloudWatch has no sum of it by
 `service` alone.
 """
 
@@ -68,7 +68,7 @@ class Metrics:
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
         """Return the sum over all functions.
 
-        It is a query, because a sum of metrics has no value while one of them has none.
+        It is a query, because a sum of single metrics has no value while one of the metrics has none.
         """
         query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
         return cloudwatch.MathExpression(expression=query, label=name, period=period)
@@ -101,7 +101,7 @@ class Metrics:
         )
 
     def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
-        """Return the number of messages that wait in a queue."""
+        """Return the metric of how many messages wait in a queue."""
         return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
 
     @property

@@ -31,8 +31,8 @@ class NetworkStack(cdk.Stack):
         self.vpc = self._make_vpc(config, by_nat=by_nat)
         self._log_flows(config)
         functions = self._make_security_group("Functions", "Message buffer functions")
-        # Naming a gateway endpoint's prefix list would take a look-up with credentials. Without NAT the only routes
-        # lead to the VPC, S3 and DynamoDB, so this rule admits nothing else.
+        # The rule allows any address, because to name the prefix list of S3 or DynamoDB, CDK would need a look-up with
+        # credentials. Without NAT the only routes lead to the VPC, S3 and DynamoDB.
         functions.add_egress_rule(ec2.Peer.any_ipv4(), HTTPS, "AWS APIs")
         if not by_nat:
             self._add_interface_endpoints(config, functions)
@@ -54,7 +54,8 @@ class NetworkStack(cdk.Stack):
             max_azs=None if zones else ZONES,
             nat_gateways=config.network.nat_gateways if by_nat else 0,
             subnet_configuration=_subnets(by_nat=by_nat),
-            # CDK would restrict it with a Lambda function that may change security groups. Nothing is in that group.
+            # To restrict the default group, CDK would add a Lambda function that may change security groups. Nothing is
+            # in that group, so it may stay open.
             restrict_default_security_group=False,
         )
         keep_identity(vpc, "Vpc")

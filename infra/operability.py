@@ -27,7 +27,8 @@ class OperabilityStack(cdk.Stack):
     def _make_topic(self, config: StageConfig) -> sns.Topic:
         """Create the topic for alarms.
 
-        It is encrypted with a key of its own. CloudWatch may not use AWS's key for SNS, so its alarms would be lost.
+        The topic is encrypted with a key of its own, because CloudWatch may not use AWS's key for SNS, and alarms would
+        be lost.
         """
         cloudwatch = iam.ServicePrincipal("cloudwatch.amazonaws.com")
         key = kms.Key(

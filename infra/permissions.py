@@ -1,4 +1,4 @@
-"""Grants every function what it may do. No permission is granted anywhere else.
+"""Grants the functions all of their permissions. No other module grants any.
 
 The `grant_…` methods of a resource's construct name the actions; this module says which function gets which of them.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def grant_to_entrances(stack: BufferStack) -> None:
-    """Grant ingest and admin access to secrets, rules, bus, dead letters and the lanes."""
+    """Grant ingest, admin and gate access to secrets, rules, bus, dead letters and the lanes."""
     stack.webhook_secrets.grant_get_value(stack.ingest)
     stack.rules_table.grant_read_rules(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
@@ -31,9 +31,11 @@ def grant_to_entrances(stack: BufferStack) -> None:
     if valkey := stack.valkey_lane:
         valkey.grant_start_processor(stack.ingest)
         valkey.grant_start_processor(stack.admin)
+        valkey.grant_start_processor(stack.gate)
     if dynamodb := stack.dynamodb_lane:
         dynamodb.grant_store_messages(stack.ingest)
         dynamodb.grant_end_windows(stack.admin)
+        dynamodb.windows.table.grant_hold(stack.gate)
 
 
 def grant_to_lanes(stack: BufferStack) -> None:
@@ -51,18 +53,19 @@ def grant_to_lanes(stack: BufferStack) -> None:
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
-    """Grant all functions of the buffer the sign-in to the cache."""
+    """Grant the sign-in to the cache to the functions that call Valkey."""
     for function in buffer.functions.values():
-        cache.grant_connect(function)
+        if function.calls_valkey:
+            cache.grant_connect(function)
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
-    """Grant the responder access to its own storage, and to the buffer as another consumer would have it."""
+    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have."""
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)
     stack.dead_letters.grant_send(stack.function)
     stack.dead_letters.grant_look_through(stack.function)
-    buffer.admin.grant_invoke_function(stack.function)
+    buffer.gate.grant_invoke_function(stack.function)
     buffer.bus.grant_publish(stack.function)
     buffer.oversize.grant_read_batches(stack.function)
     stack.grant_model()

@@ -38,7 +38,7 @@ except ModuleNotFoundError as missing:
 REQUIREMENTS = cli.ROOT / "lambdas" / "requirements.txt"
 LAYERS = cli.ROOT / ".build" / "layers"
 
-# The version of CDK's bootstrap that the stacks require, and the names that CDK gives to its resources.
+# The version of CDK's bootstrap that the stacks require, and CDK's names for the bootstrap's parameter and role.
 MIN_BOOTSTRAP_VERSION = 6
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
@@ -60,11 +60,11 @@ Clients = Callable[[str], Any]
 class Account(NamedTuple):
     id: str
     client: Clients
-    """Returns a client that may read from a service in the stage's region."""
+    """Makes a client with which to read from a service in the stage's region."""
 
 
 class Missing(Exception):
-    """The other requirements cannot be checked, because this one is not met. The message says how to meet it."""
+    """Raised if an unmet requirement prevents the other checks. The exception's text says how to meet it."""
 
 
 def problems_here(purpose: Purpose) -> Iterator[str]:
@@ -128,7 +128,7 @@ def _partition(region: str, session: Any) -> str:
 
 
 def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
-    # Read with CDK's lookup role, as CDK does. The role of a pipeline may do nothing but assume CDK's roles.
+    # Read with CDK's lookup role, as CDK does, because the role of a pipeline may do nothing but assume CDK's roles.
     keys: dict[str, str] = {}
     try:
         taken = sts.assume_role(RoleArn=role, RoleSessionName="preflight")["Credentials"]
@@ -194,7 +194,7 @@ def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]
 
 
 def _reserved_by(config: StageConfig, account: Account) -> int:
-    # A stage that is deployed already has reserved a part of what it asks for.
+    # If the stage is deployed already, the functions have reserved a part of this concurrency.
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
     client = account.client("lambda")
@@ -211,7 +211,7 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Yield a problem for each availability zone that the stage names and the account does not have."""
+    """Yield a problem for each availability zone that the stage names but the account does not have."""
     if not config.has_valkey_lane or not config.network.availability_zones:
         return
     zones = account.client("ec2").describe_availability_zones()["AvailabilityZones"]
@@ -226,7 +226,7 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
 def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:
     """Yield a problem if a REST API could not write its access log.
 
-    The role for it is a setting of the account, which no stack should own.
+    The role that writes the log is a setting of the account, so no stack of ours sets it.
     """
     if config.api.kind != "rest" or account.client("apigateway").get_account().get("cloudwatchRoleArn"):
         return
@@ -255,7 +255,7 @@ def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterato
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Say on stderr what is missing, and return 1 if anything is."""
+    """Print everything that is missing to stderr. Return 1 if something is missing, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog=".venv/bin/python -m infra.preflight", description="What is missing for a deployment?"
     )

@@ -1,7 +1,7 @@
 """Responder stack: the reference consumer, from the bus to the channel. No other stack depends on it.
 
 The responder runs outside of the stage's network, because it calls AIs and channels on the internet. It never calls
-Valkey; it asks the admin function instead.
+Valkey; it asks the function `gate` instead.
 """
 
 from pathlib import Path
@@ -53,7 +53,7 @@ class ResponderStack(cdk.Stack):
             self,
             "Batches",
             config=config,
-            # This applies to deliveries that Lambda holds back. While the responder works on a delivery, it hides it
+            # This time applies to deliveries that Lambda holds back. The responder hides the delivery on which it works
             # for shorter periods.
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=MAX_DELIVERY_RECEIVES),
@@ -67,7 +67,8 @@ class ResponderStack(cdk.Stack):
             runtime=Runtime(
                 config=config,
                 code=source_code(source),
-                # A layer of its own: every change makes a new version, and an exported version could not be replaced.
+                # This stack has a layer of its own, because every change makes a new version, and CloudFormation cannot
+                # replace a version that another stack imports.
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 valkey=None,
                 placement=None,
@@ -81,7 +82,7 @@ class ResponderStack(cdk.Stack):
                 queue=self.queue,
                 dead_letters=self.dead_letters,
                 secret=self.secrets,
-                admin=buffer.admin,
+                gate=buffer.gate,
                 bus=buffer.bus,
                 oversize=buffer.oversize,
             ),
@@ -128,7 +129,7 @@ class ResponderStack(cdk.Stack):
 
 
 def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
-    """Return the ARNs to allow: a model of this region, or an inference profile and its model in any region."""
+    """Return the ARNs to allow: a model in this region, or an inference profile and its model in all regions."""
     if model.startswith("arn:"):
         name = model.partition(":inference-profile/")[2]
         return [model, *(_model_arns(stack, name)[1:] if name else [])]

@@ -1,7 +1,7 @@
 """The settings of a stage: everything that operators may change, read from `stages` in cdk.json.
 
 This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below; a
-setting that a stage leaves out has the default that is written here. `load_stage` validates a stage before anything is
+setting that a stage leaves out has the default below. `load_stage` validates a stage before anything is
 built. Its error messages name the valid settings.
 
 Numbers that only developers change are in `infra/limits.py`.
@@ -26,7 +26,7 @@ LOCAL_API_ID = "b0ffe2ed"
 # ElastiCache allows no double hyphen in a name.
 STAGE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 OVERRIDES = "platformOverrides"
-# In a stage, rules have only their wire names, the ones that operators write everywhere else.
+# A stage names rules only by their wire names, such as `silenceMs`, which operators also use everywhere else.
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -52,7 +52,7 @@ Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 
 
 class ConfigError(ValueError):
-    """The settings of a stage are not valid; the message says which ones would be."""
+    """Raised if the settings of a stage are not valid. The exception's text says which would be."""
 
 
 class Settings(BaseModel):
@@ -65,7 +65,7 @@ class Memory(Settings):
     ingest: MemoryMb = 512
     """Receives the webhooks."""
     processor: MemoryMb = 256
-    """Claims due conversations; one runs for each shard while messages wait."""
+    """Claims due conversations. While messages wait in a shard, one processor runs for it."""
     conversation_processor: MemoryMb = 256
     """Emits one batch at a time in the Valkey lane."""
     watchdog: MemoryMb = 256
@@ -74,6 +74,8 @@ class Memory(Settings):
     """Empties windows in the DynamoDB lane."""
     admin: MemoryMb = 256
     """Executes the commands of operators."""
+    gate: MemoryMb = 256
+    """Answers the questions of consumers."""
     responder: MemoryMb = 256
     """Answers batches, in a stage that has a responder."""
 
@@ -81,8 +83,8 @@ class Memory(Settings):
 class Concurrency(Settings):
     """`concurrency`: how many instances of a function may run at once.
 
-    Lambda reserves this number for the function and never runs more. A function without a number shares what the
-    account has left.
+    Lambda reserves this number for the function and never runs more. Functions without a number share the account's
+    unreserved concurrency.
     """
 
     ingest: Instances | None = None
@@ -90,22 +92,24 @@ class Concurrency(Settings):
     processor: Instances | None = None
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
-    """Limits how many batches leave at the same time."""
+    """Limits how many batches of the Valkey lane are emitted at the same time."""
     watchdog: Instances | None = None
-    """The watchdog runs twice a minute."""
+    """One is enough, because the watchdog runs only twice a minute."""
     dynamodb_processor: Instances | None = None
     """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None
-    """Limits how many commands of operators, and requests of the responder, run at the same time."""
+    """Limits how many commands of operators run at the same time."""
+    gate: Instances | None = None
+    """Limits how many requests of consumers run at the same time."""
     responder: Instances | None = None
     """Limits how many batches are answered at the same time."""
 
 
 class Warmth(Settings):
-    """`warmth`: what the stage pays for to shorten or avoid the cold starts of ingest."""
+    """`warmth`: paid measures that shorten or avoid the cold starts of ingest."""
 
     ingest: Literal["none", "snap_start", "provisioned"] = "none"
-    """`none`: nothing. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
+    """`none`: no measure. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
     run."""
     provisioned_instances: Instances = 2
     """How many instances always run with `provisioned`."""
@@ -128,22 +132,26 @@ class Api(Settings):
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
     """The API answers 429 above this rate."""
     burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
-    """How many requests the API admits at once before it applies the rate."""
+    """How many requests above the rate the API admits in a short burst."""
+    generic_timestamp: Literal["optional", "required"] = "optional"
+    """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
+    webhook could be sent again at any later time."""
     domain: Domain | None = None
     """Without a domain, the API has the address that API Gateway gives it."""
 
 
 class Bus(Settings):
-    """`bus`: the event bus that the batches are published on."""
+    """`bus`: the event bus on which batches are published."""
 
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
     """How long the bus keeps events for a replay; 0 keeps none."""
     consumer_accounts: tuple[AccountId, ...] = ()
-    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event."""
+    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
+    can read the events of every tenant."""
 
 
 class Alarms(Settings):
-    """`alarms`: who is notified."""
+    """`alarms`: the recipients of alarms."""
 
     emails: tuple[Email, ...] = ()
     """Addresses that receive every alarm. Each address must confirm its subscription once."""
@@ -153,30 +161,29 @@ class Limits(Settings):
     """`limits`: bounds on the emission of a batch."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
-    """A larger batch goes to the bucket, and the event contains a reference to it."""
+    """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """After this many failed attempts a batch becomes a dead letter. The pauses between attempts grow to a minute, so
-    20 attempts take a quarter of an hour: an outage of the bus should not make dead letters."""
+    20 attempts take a quarter of an hour, in which a short outage of the bus can end."""
 
 
 class Timings(Settings):
     """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Milliseconds = 30_000
-    """How long a conversation stays claimed. After that the watchdog gives it to another conversation processor."""
+    """How long a conversation stays claimed. After that the watchdog puts it back, so that it is claimed again."""
     conversation_processor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
     """How long one run of the conversation processor may take. Whole seconds, because it is the function's time-out."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 15_000
-    """How long a shard waits for its processor after the processor has crashed."""
+    """How long a processor owns its shard without renewing the lease; after a crash the shard waits for this time."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 10_000
-    """How long a start of a processor may take. After that the watchdog, which looks twice a minute, repeats the
-    start."""
+    """How long a start of a processor may take. After that the next message, or the watchdog, starts another."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
-    """How long a processor without work goes on running."""
+    """How long a processor without work continues to run."""
     processor_handover_ms: Milliseconds = 30_000
     """How long before the end of its life a processor begins to hand over to its successor."""
     processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
-    """How long a processor may run: the function's time-out."""
+    """How long a processor may run; this is also the function's time-out."""
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> Timings:
@@ -209,8 +216,8 @@ class Network(Settings):
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
     """With one gateway, the loss of its availability zone stops both zones."""
     availability_zones: tuple[str, ...] = ()
-    """Two zones of the stage's region. Required if the stage names an `account`: CDK would otherwise look them up in
-    that account. A stage without an account may leave the choice to CloudFormation."""
+    """Two zones of the stage's region. Required if the stage names an `account`, because CDK would otherwise look them
+    up in that account. A stage without an account may leave the choice to CloudFormation."""
     flow_logs: bool = False
     """Log the connections in the network. AWS bills flow logs by volume."""
 
@@ -219,9 +226,9 @@ class Cache(Settings):
     """`cache`: the ElastiCache Serverless cache. There are only maxima, because AWS bills a minimum even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
-    """At this size the cache refuses new messages until it has drained."""
+    """At this size the cache refuses new messages until enough waiting messages have been emitted."""
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
-    """Above this rate ElastiCache throttles requests. ECPUs are its unit of work."""
+    """Above this rate ElastiCache throttles requests. The ECPU is its unit of work."""
     snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
     """How long daily snapshots are kept; 0 makes none."""
 
@@ -232,7 +239,7 @@ class Responder(Settings):
     assistant: Literal["echo", "bedrock", "openai"] = "echo"
     """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's."""
     model: str = ""
-    """The model's name as the AI knows it; required unless the assistant is `echo`. A tenant may name another model."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     """The system prompt."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
@@ -240,33 +247,37 @@ class Responder(Settings):
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
     """How long the assistant may take for a reply."""
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
-    """The longest reply."""
+    """The length of the longest reply."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the assistant is sent."""
+    max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
+    """The longest batch that is answered; a batch is not cut. Twenty of WhatsApp's longest messages are 27,000."""
+    max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
+    """How many replies the assistant is asked for in a conversation, within an hour that begins with a reply. This
+    stops two bots that answer each other."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """What happens to a reply if the customer has written again in the meantime; docs/responder.md explains the
-    policies."""
+    """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
-    """How long a reply may wait for the customer's next batch."""
+    """How long a batch whose reply the gate has stopped waits for the customer's next batch."""
     channel: Literal["platform", "fake"] = "platform"
-    """`platform` sends a reply to the platform that the messages came from. `fake` publishes it on the bus instead."""
+    """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead."""
     allowed_channels: tuple[str, ...] = ()
-    """The platforms on which the responder may answer; none given means all."""
+    """The platforms on which the responder may answer; an empty list allows all."""
     typing_indicator: bool = False
     """Show the customer that a reply is being written."""
     unknown_conversation: Literal["create", "drop"] = "create"
-    """The treatment of a batch from a conversation that the responder has no record of."""
+    """The treatment of a batch from a conversation of which the responder has no record."""
     inactive_project: Literal["drop", "hold"] = "drop"
-    """The treatment of a batch of a project that is switched off."""
+    """The treatment of a batch if the settings' `projectStatus` is not `active`."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
     """The treatment of a batch from a platform that is not in `allowed_channels`."""
     handed_to_human: Literal["hold", "drop"] = "hold"
     """The treatment of a batch from a conversation that a person has taken over."""
     hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
-    """How long `hold` holds the buffer. A conversation that a person has taken over is held until the hand-off ends."""
+    """How long `hold` holds the buffer. After a hand-off, the buffer is held until the hand-off ends."""
     max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    """After this many attempts a batch becomes a reply dead letter. A delivery that only waited for an earlier
-    delivery counts as an attempt."""
+    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
+    even if it only waited for an earlier batch."""
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
     """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
@@ -283,24 +294,23 @@ class StageConfig(Settings):
     """A stage: one object in `stages` of cdk.json."""
 
     name: str
-    """The stage's key in `stages`; not a field of the object."""
+    """The stage's key in `stages`; the object has no such field."""
     account: AccountId | None = None
     """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage."""
     region: str = "us-east-1"
     """The AWS region of the stage."""
     removal_policy: Literal["destroy", "retain"] = "destroy"
-    """Whether the resources that hold data are deleted with the stage, or kept."""
+    """Whether the resources that contain data are deleted with the stage, or kept."""
     termination_protection: bool = False
-    """Refuse to delete the stacks and tables that hold data."""
+    """Protect the tables, and all stacks except that of operability, from deletion."""
     tracing: bool = False
     """Trace the functions with X-Ray, which samples their invocations."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
     """`valkey` waits for true silence. `dynamodb` waits for a fixed time, and needs neither a network nor a cache."""
     fallback: bool = True
-    """With `lane: valkey`: let the DynamoDB lane take the messages while Valkey cannot be reached."""
+    """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """The number of shards that the conversations are divided into; each has a processor. Change it only when no
-    message waits."""
+    """How many shards conversations are divided into, each with a processor. Change it only when no message waits."""
     log_level: LogLevel = "INFO"
     """The least severe log lines that the functions write."""
     log_retention: LogRetention = "two_weeks"
@@ -313,7 +323,7 @@ class StageConfig(Settings):
     memory: Memory = Memory()
     """The memory of each function."""
     concurrency: Concurrency = Concurrency()
-    """The reserved instances of each function."""
+    """The reserved concurrency of each function."""
     warmth: Warmth = Warmth()
     """Measures against cold starts of ingest."""
     api: Api = Api()
@@ -335,7 +345,7 @@ class StageConfig(Settings):
     responder: Responder | None = None
     """The optional responder."""
     valkey_url: str | None = None
-    """The URL of Valkey; only for the local stage, which has no cache of its own. `make up` sets it."""
+    """The URL of Valkey on the local stage, which has no cache of its own. `make up` sets it; other stages must not."""
 
     @property
     def is_local(self) -> bool:
@@ -354,7 +364,7 @@ class StageConfig(Settings):
         """Return the roles of the functions that this stage has."""
         valkey = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
         dynamodb = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
-        return {"ingest", "admin"} | valkey | dynamodb | ({"responder"} if self.responder else set())
+        return {"ingest", "admin", "gate"} | valkey | dynamodb | ({"responder"} if self.responder else set())
 
     @field_validator("rules")
     @classmethod
@@ -440,7 +450,7 @@ def load_stage(
     valkey_url: str | None = None,
     overrides: str | None = None,
 ) -> StageConfig:
-    """Return the settings of one stage, or raise ConfigError, which says what is wrong and what would be right.
+    """Return the settings of one stage. Raise ConfigError if they are not valid.
 
     `overrides` is a JSON object that is merged over the stage's values.
     """
@@ -486,7 +496,7 @@ def _sentences(error: ValidationError) -> str:
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            # The message of a check on the whole stage already names the fields.
+            # The text of a check on the whole stage already names the fields.
             sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{what}.")
     return " ".join(sentences)
 

@@ -20,7 +20,8 @@ from infra.limits import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENT
 from infra.settings_and_defaults import StageConfig
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
-# The bucket's folders for batches that are too large for an event, and for those too large for a dead letter.
+# The bucket's folders for batches that are too large for an event, and for batches that are too large for a dead
+# letter.
 BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only name their folder."
 
@@ -102,7 +103,7 @@ class OversizeBucket(s3.Bucket):
         """Let `function` store batches, and store and read dead letters."""
         batches, dead_letters = map(self.arn_for_objects, (BATCHES, DEAD_LETTERS))
         grant(function, "s3:PutObject", on=batches)
-        # A dead letter that was too large for its queue is read from the bucket when it is redriven.
+        # A redrive reads the content of a dead letter that was too large for its queue from the bucket.
         grant(function, "s3:PutObject", "s3:GetObject", on=dead_letters)
         assert function.role is not None
         for folder in (BATCHES, DEAD_LETTERS):
@@ -131,7 +132,7 @@ class OversizeBucket(s3.Bucket):
 
 @dataclass(frozen=True)
 class EventDestinations:
-    """The places that a batch may go to: the bus, the bucket if it is too large, the queue if it cannot be emitted."""
+    """The destinations of a batch: the bus, the bucket if the batch is too large, the queue if it cannot be emitted."""
 
     bus: BatchBus
     oversize: OversizeBucket
@@ -149,7 +150,7 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
 
 
 class Table(dynamodb.Table):
-    """A table that is billed by use and encrypted with a key of AWS.
+    """A table that AWS bills by use and encrypts with a key of AWS.
 
     In AWS it can be restored to any second of the last five weeks.
     """
@@ -199,7 +200,7 @@ class RulesTable(Table):
 
 
 class MessageTable(Table):
-    """The DynamoDB lane's table: the messages of each conversation, one after another, and the state of its window."""
+    """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
     # The index with which the sweep finds the open windows, oldest first.
     OPEN = "open"
@@ -220,8 +221,12 @@ class MessageTable(Table):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` record which messages the Valkey lane emits, and look for stored ones."""
+        """Let `grantee` record which messages the Valkey lane emits, and look for stored messages."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
+
+    def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read the window of a conversation, and put it on hold."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
 
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find open windows, freeze their batches, and erase messages or mark them as emitted."""
@@ -250,9 +255,8 @@ class ConversationsTable(Table):
         )
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read, write, check and erase items, as the responder does."""
-        actions = ("GetItem", "PutItem", "UpdateItem", "ConditionCheckItem", "Query", "BatchWriteItem")
-        return self._grant(grantee, *actions)
+        """Let `grantee` read, write and erase items, as the responder does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
 
 
 class _Secret(secretsmanager.Secret):

@@ -23,6 +23,8 @@ class IngestSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings | None
     """None if the Valkey lane has no fallback."""
     webhook_secret_id: str
+    time_is_required: bool
+    """A webhook of the generic platform must be signed with its time."""
     event_bus: str
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
@@ -68,6 +70,13 @@ class AdminSettings(NamedTuple):
     """None on a stage without the Valkey lane."""
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that a forget cannot erase, as parsed JSON."""
+
+
+class GateSettings(NamedTuple):
+    valkey: ValkeySettings | None
+    """None on a stage with the DynamoDB lane alone."""
+    dynamodb_lane: DynamoDbLaneSettings | None
+    """None if the Valkey lane has no fallback."""
 
 
 class _Environment(Variables):
@@ -128,6 +137,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         valkey=valkey,
         dynamodb_lane=dynamodb_lane,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
+        time_is_required=env.text("GENERIC_TIMESTAMP") == "required",
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
@@ -186,6 +196,10 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         undelivered_queue_url=env.optional("UNDELIVERED_QUEUE_URL"),
         ages_out=[{"place": place, "days": days} for place, days in env.object("AGES_OUT").items()],
     )
+
+
+def read_gate(environ: Mapping[str, str] | None = None) -> GateSettings:
+    return GateSettings(*_environment(environ).lanes())
 
 
 def _environment(environ: Mapping[str, str] | None) -> _Environment:

@@ -4,12 +4,25 @@ Operators change the numbers in `infra/settings_and_defaults.py` and in the rule
 `limits.py`.
 """
 
-from message_buffer.limits import DAY_MS, MAX_CALL_MS
+from message_buffer.limits import DAY_MS, MAX_CALL_MS, MINUTE_MS
 
 # -- ingest: requests ----------------------------------------------------------------------------------------
 
 # Lambda accepts an event of at most 6 MB. The gateway may encode the body as base64, which makes it a third longer.
 MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
+# The largest bodies of the platforms: anybody may send one, and its signature has to be computed. Meta sends at most
+# 3 MB. Telegram does not say, but its longest text has 4,096 characters, and an update quotes few others.
+MAX_META_WEBHOOK_BYTES = 3 * 1024 * 1024
+MAX_TELEGRAM_WEBHOOK_BYTES = 1024 * 1024
+# A form spends at most 12 bytes on a character, so this holds 5,000 of any script; an SMS has at most 1,600.
+MAX_TWILIO_WEBHOOK_BYTES = 64 * 1024
+# A secret costs a hash of the whole body, so this many are tried, however many a stage has.
+MAX_SECRETS_TRIED = 4
+# The search for the accounts that a body claims ends after this many bytes, and after this many names.
+MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
+MAX_ACCOUNTS_CLAIMED = 16
+# A signature of the generic platform may be this far from the clock of ingest, which covers both hosts' skew.
+MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5
 # After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.

@@ -22,8 +22,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-# A closed terminal or a `kill` ends the command as Ctrl-C does: on the way out, the command stops everything it
-# started.
+# A closed terminal or a `kill` ends the command as Ctrl-C does, so that the command still stops everything it started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -68,14 +67,14 @@ def _parse() -> argparse.Namespace:
     up.add_argument("--lane", choices=LANES, help="default: the running stage's lane, or `lane` in cdk.json")
     up.add_argument("--yes", action="store_true", help="do not ask before replacing a stage of the other lane")
     commands.add_parser("down", help="stop everything that `up` started")
-    commands.add_parser("status", help="say whether it is up, and at which URL")
-    commands.add_parser("running", help="exit with 0 if any of its processes is left")
+    commands.add_parser("status", help="say whether the stage is up, and at which URL")
+    commands.add_parser("running", help="exit with 0 if any process of the stage is running")
     commands.add_parser("logs", help="follow the logs of the functions")
     shown = commands.add_parser(
         "demo", help="send five WhatsApp fragments and show the one event; start and stop a stage if none is up"
     )
     shown.add_argument("--reply", action="store_true", help="show the responder's answer to the customer, too")
-    shown.add_argument("--lane", choices=LANES, help="the lane of the stage that is started for it")
+    shown.add_argument("--lane", choices=LANES, help="the lane of the stage, if the demo starts one")
     return parser.parse_args()
 
 
@@ -133,9 +132,10 @@ def how_to_send(outputs: Outputs) -> str:
 
   body='{{"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}}'
   secret={outputs.WebhookSecrets["generic"]}
-  signature=$(printf %s "$body" | openssl dgst -sha256 -hmac "$secret" | sed 's/.* //')
-  curl -d "$body" -H 'Content-Type: application/json' -H "X-Signature-256: sha256=$signature" \\
-    '{outputs.ApiEndpoint}/webhook/generic'
+  now=$(date +%s)
+  signature=$(printf %s "$now.$body" | openssl dgst -sha256 -hmac "$secret" | sed 's/.* //')
+  curl -d "$body" -H 'Content-Type: application/json' -H "X-Signature-Timestamp: $now" \\
+    -H "X-Signature-256: sha256=$signature" '{outputs.ApiEndpoint}/webhook/generic'
 """
 
 

@@ -12,7 +12,13 @@ from typing import Any, TextIO
 from bufferctl.events import Arrival
 from local.errors import LocalError
 from local.events import Inbox, collect
-from local.limits import DEMO_BAR_CHARACTERS, DEMO_TICK_SECONDS, MAX_EVENT_SECONDS, MAX_SECOND_EVENT_SECONDS
+from local.limits import (
+    DEMO_BAR_CHARACTERS,
+    DEMO_TICK_SECONDS,
+    DEMO_WARM_UP_MESSAGES,
+    MAX_EVENT_SECONDS,
+    MAX_SECOND_EVENT_SECONDS,
+)
 from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import Stage
@@ -36,7 +42,7 @@ class Sent:
 
 
 def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
-    """Return whether exactly one event came with the five messages in order, and, if `reply`, exactly one reply."""
+    """Return whether exactly one event had the five messages in order, and, if `reply`, one reply came."""
     with (
         _started(stage, overrides) as outputs,
         collect(outputs) as inbox,
@@ -83,7 +89,7 @@ def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
 
 @contextmanager
 def _started(stage: Stage, overrides: Mapping[str, Any]) -> Iterator[Outputs]:
-    """Yield the outputs of the running stage; without one, start one with these overrides and stop it at the end."""
+    """Yield the outputs of the running stage. If none is up, start one with these overrides, and stop it at the end."""
     with ExitStack() as afterwards:
         try:
             outputs = stage.outputs()
@@ -102,12 +108,13 @@ def _down(stage: Stage) -> None:
 
 
 def _warm_up(webhooks: Webhooks, inbox: Inbox) -> None:
-    """Send another customer's message, so that the functions' processes run before the demo measures them."""
+    """Send another customer's messages, so that the functions' processes run before the demo measures them."""
     name = f"warm-up-{uuid.uuid4().hex}"
-    webhooks.post("generic", {"account": "demo", "conversation": name, "id": name, "text": "warm-up"})
+    body = {"account": "demo", "conversation": name, "text": "warm-up"}
+    webhooks.post("generic", [body | {"id": f"{name}-{number}"} for number in range(DEMO_WARM_UP_MESSAGES)])
 
     def is_out(arrivals: Sequence[Arrival]) -> bool:
-        return any(name in _ids(arrival) for arrival in arrivals)
+        return any(f"{name}-0" in _ids(arrival) for arrival in arrivals)
 
     inbox.wait_until(is_out, timeout_seconds=MAX_EVENT_SECONDS)
 
@@ -162,7 +169,7 @@ def _problem(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> str | None:
 
 
 class View:
-    """Prints lines; on a terminal, it shows a bar below them that shrinks until the batch is due."""
+    """Prints lines. On a terminal it also shows a bar below them, which shrinks until the batch is due."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -173,7 +180,7 @@ class View:
         self._stream.flush()
 
     def wait_for(self, due_at_ms: int, *, until: Callable[[], bool], at_most_seconds: float) -> None:
-        """Show the time left to the due time, until `until` returns True or `at_most_seconds` are over."""
+        """Show the time left until the batch is due. Return when `until` returns True or `at_most_seconds` are over."""
         deadline = time.monotonic() + at_most_seconds
         whole_ms = max(1.0, due_at_ms - time.time() * 1_000)
         while not until() and (left := deadline - time.monotonic()) > 0:

@@ -17,14 +17,23 @@ from local.errors import LocalError
 from local.limits import MAX_SHOWN_LOG_LINES
 from local.outputs import Outputs
 
-ROLES = ("ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "responder")
+ROLES = (
+    "ingest",
+    "processor",
+    "conversation_processor",
+    "watchdog",
+    "dynamodb_processor",
+    "admin",
+    "gate",
+    "responder",
+)
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 META = ("whatsapp", "messenger", "instagram")
 PLATFORMS = ("generic", *META, "twilio", "telegram")
 
 
 class Cdk:
-    """The CDK CLI, pointed at the emulator."""
+    """The CDK CLI, with the emulator in place of AWS."""
 
     def __init__(self, *, endpoint_url: str, region: str, folder: Path, instance: str) -> None:
         self._endpoint_url = endpoint_url
@@ -33,11 +42,11 @@ class Cdk:
         self._instance = instance
 
     def bootstrap(self) -> None:
-        # This folder has no cdk.json: with one, the CLI would synthesize the app, which bootstrapping does not need.
+        # The CLI runs in a folder without cdk.json, or it would synthesize the app, which bootstrapping does not need.
         self._run("bootstrap", f"aws://{emulator.ACCOUNT}/{self._region}", folder=self._folder)
 
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
-        """Deploy every stack of the local stage; return the outputs of all of them by name."""
+        """Deploy every stack of the local stage. Return the outputs of all stacks by name."""
         outputs = self._folder / "stack-outputs.json"
         arguments = [
             "deploy",
@@ -54,11 +63,11 @@ class Cdk:
         return {name: value for stack in stacks.values() for name, value in stack.items()}
 
     def _run(self, *arguments: str, folder: Path) -> None:
-        # The developer's AWS profile and a metadata service must not change where this is deployed.
+        # Ignore the developer's AWS profile and a metadata service, so that the CLI can deploy only to the emulator.
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
-            # The CLI caches account numbers by access key: the emulator's must not mix with those of real accounts.
+            # The CLI caches account numbers by access key, and must not mix the emulator's with those of real accounts.
             "CDK_HOME": str(self._folder / "home" / ".cdk"),
             **sessions.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
@@ -77,7 +86,8 @@ class Cdk:
         try:
             failed = process.wait()
         except BaseException:
-            # Ctrl-C does not reach the CLI, which has a session of its own: without this it would go on deploying.
+            # The CLI runs in a session of its own, which Ctrl-C does not reach, so end it here, or it would continue to
+            # deploy.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
@@ -93,7 +103,7 @@ def read_back(
     valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
-    """Set what the emulator's CloudFormation leaves out, write the webhook secrets, and return the outputs."""
+    """Set what the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs."""
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
@@ -126,7 +136,7 @@ def read_back(
 
 
 def _with_verify_token(webhook_secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Return the secrets in the form that ingest reads; a Meta platform's secret is also its verify token."""
+    """Return the secrets in the form that ingest reads. On Meta's platforms the secret is also the verify token."""
     of_meta = {name: {"secret": webhook_secrets[name], "verifyToken": webhook_secrets[name]} for name in META}
     return {**webhook_secrets, **of_meta}
 

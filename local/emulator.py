@@ -21,7 +21,7 @@ ACCOUNT = "000000000000"
 
 
 def ensure_installed(folder: Path) -> Path:
-    """Return the interpreter of the emulator's environment; build it again if its requirements or Python changed."""
+    """Return the interpreter of the emulator's environment, which is rebuilt if its requirements or Python changed."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -29,7 +29,7 @@ def ensure_installed(folder: Path) -> Path:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False)
-    # This environment's pip installs into the new one: `venv` takes ten times as long if it has to install a pip.
+    # Use the pip of this environment, because `venv` takes ten times as long if it also has to install pip.
     command = [
         sys.executable,
         "-m",
@@ -40,7 +40,7 @@ def ensure_installed(folder: Path) -> Path:
         "--quiet",
         "--only-binary=:all:",
     ]
-    command += ["--disable-pip-version-check", "--requirement", str(REQUIREMENTS)]
+    command += ["--disable-pip-version-check", "--require-hashes", "--requirement", str(REQUIREMENTS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise LocalError(f"The emulator could not be installed:\n{result.stderr}")
@@ -49,17 +49,18 @@ def ensure_installed(folder: Path) -> Path:
 
 
 def start(*, python: Path, port: int, region: str, folder: Path, instance: str) -> None:
-    """Start the emulator and wait until it answers; it writes only below `folder`."""
+    """Start the emulator and wait until it responds. The emulator writes only below `folder`."""
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    # The functions inherit this environment: they must see what Lambda gives them, not the developer's settings.
+    # The functions inherit this environment, so it must not contain the developer's settings, which Lambda would not
+    # have.
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ} | {
         "GATEWAY_PORT": str(port),
         "BIND_HOST": "127.0.0.1",
         "MINISTACK_HOST": "127.0.0.1",
         "MINISTACK_REGION": region,
         "MINISTACK_ACCOUNT_ID": ACCOUNT,
-        # The emulator then enforces IAM: it checks signatures and policies, as AWS does.
+        # With this variable the emulator enforces IAM: it checks signatures and policies, as AWS does.
         "AUTH": "true",
         "TMPDIR": str(scratch),
         "S3_DATA_DIR": str(folder / "s3"),

@@ -2,4 +2,4 @@
 
 
 class LocalError(RuntimeError):
-    """The local stage cannot carry out a command; the message is a sentence that says why and what to do."""
+    """Raised if the local stage cannot carry out a command. The exception's text says why, and what to do."""

@@ -13,7 +13,7 @@ ALL_BATCHES = {"source": ["message-buffer"], "detail-type": ["messages.batch.rea
 
 
 class Inbox:
-    """The events that arrived so far; a thread in the background adds to them."""
+    """The events that have arrived so far. A background thread adds new ones."""
 
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
@@ -25,7 +25,7 @@ class Inbox:
             return list(self._arrivals)
 
     def wait_until(self, enough: Callable[[Sequence[Arrival]], bool], *, timeout_seconds: float) -> bool:
-        """Wait until `enough` accepts the events that arrived; return False if the time runs out first."""
+        """Wait until `enough` returns True for the events that have arrived. Return False if the time is over first."""
         with self._changed:
             return self._changed.wait_for(lambda: enough(self._arrivals), timeout_seconds)
 

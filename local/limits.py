@@ -9,28 +9,28 @@ MAX_FIRST_ANSWER_SECONDS = 30.0
 
 # -- processes -----------------------------------------------------------------------------------------
 
-# A process that SIGTERM has not ended by then gets SIGKILL.
+# A process that is still running this long after SIGTERM gets SIGKILL.
 MAX_ENDING_SECONDS = 3.0
-# The pause between two polls. Looking at a process costs nothing; asking ingest over HTTP runs the function each time.
+# The pause between two polls. A look at a process is cheap, but each request to ingest runs the function.
 PROCESS_POLL_SECONDS = 0.05
 FIRST_ANSWER_POLL_SECONDS = 0.2
 
 # -- calls ---------------------------------------------------------------------------------------------
 
-# A server that takes longer than this to answer counts as down.
+# A server that takes longer than this to respond counts as down.
 MAX_EMULATOR_HEALTH_SECONDS = 2.0
 MAX_VALKEY_PING_SECONDS = 1.0
-# The emulator starts a process for a request that finds none free.
+# If no process of ingest is free, the emulator starts one for the request.
 MAX_WEBHOOK_ANSWER_SECONDS = 30.0
 
 # -- logs ----------------------------------------------------------------------------------------------
 
 LOGS_POLL_SECONDS = 0.5
-# `make logs` begins this far in the past, so that it shows the run that made a person look.
+# `make logs` begins this far in the past, so that it shows the run because of which the developer looks.
 MAX_PAST_LOGS_MS = 60_000
-# A function that runs beside another may write its lines a moment later under an earlier time.
+# Of functions that run at the same time, one may write lines with an earlier time this much later than another.
 MAX_LATE_LINE_MS = 2_000
-# The end of a failed command's log; the log itself stays in the stage's folder.
+# How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
 MAX_SHOWN_LOG_LINES = 25
 
 # -- terminal ------------------------------------------------------------------------------------------
@@ -41,7 +41,9 @@ DEMO_BAR_CHARACTERS = 30
 
 # -- demo ----------------------------------------------------------------------------------------------
 
-# More than `maxWaitMs` of the local stage's rules, and the start of its functions.
+# As many as `maxMessages` of the rules: a full buffer is due at once, in both lanes.
+DEMO_WARM_UP_MESSAGES = 20
+# Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
 MAX_EVENT_SECONDS = 40.0
 # A second event, which the demo reports as an error, would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0

@@ -12,12 +12,13 @@ Line = tuple[int, str, str, str]
 
 
 def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
-    """Yield the lines of all functions without end; those that one poll finds come oldest first."""
+    """Yield the lines of all functions without end, and those that one poll finds in the order of their times."""
     shown: Counter[Line] = Counter()
     while True:
         looked_at_ms = int(time.time() * 1_000)
         found = [line for role in outputs.LogGroups for line in _lines(outputs, role, since_ms=since_ms)]
-        # The lines of a run may all have the same time: a stable sort keeps the order in which they were written.
+        # The lines of a run may all have the same time. Python's sort is stable, so it keeps the order in which they
+        # were written.
         for at_ms, role, _, message in sorted(not_in(shown, found), key=lambda line: line[0]):
             yield (
                 f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
@@ -28,7 +29,7 @@ def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
 
 
 def not_in(shown: Counter[Line], found: Iterable[Line]) -> Iterator[Line]:
-    """Yield the lines that were not shown yet, in the order found; equal lines are counted."""
+    """Yield the found lines that were not shown yet. Count equal lines, because a function may write a line twice."""
     left = Counter(shown)
     for line in found:
         if left[line]:

@@ -13,14 +13,14 @@ from local.errors import LocalError
 
 @dataclass(frozen=True)
 class Outputs:
-    """The content of outputs.json; tests and tools rely on its names."""
+    """The content of outputs.json. Tests and tools use the names of these fields."""
 
     ApiEndpoint: str
     EventBusName: str
     AwsEndpointUrl: str
     Region: str
     ValkeyUrl: str | None
-    """It is None in a stage that has only the DynamoDB lane."""
+    """None in a stage that has only the DynamoDB lane."""
     WebhookSecrets: dict[str, str]
     Functions: dict[str, str]
     LogGroups: dict[str, str]
@@ -28,13 +28,13 @@ class Outputs:
     OversizeBucketName: str
     RulesTableName: str
     HoldingTableName: str | None = None
-    """It is None, like `TriggerQueueUrl`, in a stage without the DynamoDB lane."""
+    """None, like `TriggerQueueUrl`, in a stage without the DynamoDB lane."""
     TriggerQueueUrl: str | None = None
     CacheEndpoint: str | None = None
-    """`host:port` of Valkey, under the name that the address has among the outputs of a stage in AWS."""
+    """`host:port` of Valkey. In AWS the stack has an output of the same name."""
 
     def write(self, path: Path) -> None:
-        # A program that waits for the file must never read half of it.
+        # Write to another file and rename it, so that a program that waits for the file never reads half of it.
         unfinished = path.with_suffix(".part")
         unfinished.write_text(json.dumps(asdict(self), indent=2) + "\n")
         unfinished.replace(path)

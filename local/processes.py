@@ -1,6 +1,7 @@
-"""Starts, finds and stops the processes of one instance of the local stage by a mark in their environment.
+"""Starts, finds and stops the processes of one instance of the local stage, by a mark in their environment.
 
-Children inherit the mark, even in another session. An unrelated process that reuses an old process id does not have it.
+Children inherit the mark, even in another session. An unrelated process that reuses an old process id does not have the
+mark.
 """
 
 import os
@@ -17,7 +18,7 @@ from local.limits import MAX_ENDING_SECONDS, PROCESS_POLL_SECONDS
 
 MARK = "MESSAGE_BUFFER_INSTANCE"
 
-# The processes usually outlive the command that started them. Those that it stops itself must be reaped.
+# Children of this command. They usually outlive it, but it must reap those that it stops itself.
 _started: list[subprocess.Popen[bytes]] = []
 
 
@@ -31,7 +32,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a marked command in a session of its own, with its output appended to `log`.
 
-    It inherits this process's environment, unless `environment` is given, which then replaces all of it.
+    The command inherits this process's environment, unless `environment` is given.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -61,7 +62,7 @@ def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Pr
 
 
 def stop(instance: str, *, program: str | None = None, grace_seconds: float = MAX_ENDING_SECONDS) -> int:
-    """Stop all processes of the instance, or only those of one program; return how many they were.
+    """Stop all processes of the instance, or only those of one program. Return how many there were.
 
     A process gets SIGTERM, and after `grace_seconds` SIGKILL.
     """

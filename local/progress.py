@@ -11,7 +11,7 @@ from local.limits import PROGRESS_TICK_SECONDS
 
 
 class Progress:
-    """Prints one line for each step; on a terminal, the line of the current step counts the seconds."""
+    """Prints one line for each step. On a terminal, the line of the current step counts the seconds."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream

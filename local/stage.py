@@ -1,4 +1,4 @@
-"""Starts, updates and stops one local stage, which is a folder and the processes that its record names."""
+"""Starts, updates and stops one local stage, which consists of a folder and the processes that its record names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Instance:
     valkey_cluster_port: int
     emulator_port: int
     has_valkey: bool = True
-    """It is False in a stage that has only the DynamoDB lane."""
+    """False in a stage that has only the DynamoDB lane."""
 
     @property
     def lane(self) -> str:
@@ -46,7 +46,7 @@ class Instance:
 
 
 class Stage:
-    """The local stage in the folder `home`; stages in other folders may run beside it."""
+    """The local stage in the folder `home`. Stages in other folders may run at the same time."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -55,10 +55,10 @@ class Stage:
         self.outputs_file = home / "outputs.json"
 
     def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
-        """Start and deploy the stage, or deploy what changed onto the running one; return its outputs.
+        """Start and deploy the stage, or deploy changes to the running stage. Return its outputs.
 
-        If a start fails, it stops every process again. The running stage keeps its lane, unless `overrides` names the
-        other one: then a new stage replaces it.
+        If a start fails, stop every process again. If `overrides` names another lane than the running stage's, replace
+        that stage by a new one.
         """
         with self._lock(), ExitStack() as on_failure:
             instance = self._running()
@@ -80,19 +80,19 @@ class Stage:
             return outputs
 
     def down(self, progress: Progress) -> int:
-        """Stop every process of this stage and remove its files; return how many processes there were."""
+        """Stop every process of this stage and remove its files. Return how many processes there were."""
         with self._lock(), progress.step("Stop"):
             return self._stop()
 
     def outputs(self) -> Outputs:
-        """Return the outputs of the running stage; raise LocalError if it is not up."""
+        """Return the outputs of the running stage. Raise LocalError if it is not up."""
         if not self._running():
             raise LocalError("The local stage is not up: start it with `make up`.")
         return Outputs.read(self.outputs_file)
 
     @contextmanager
     def without_valkey(self) -> Iterator[None]:
-        """Stop Valkey for the duration of the block; afterwards start it again with its data."""
+        """Stop Valkey while the block runs, then start it again with its data."""
         instance = self._recorded()
         assert instance, "the stage is up"
         valkey.stop(instance=instance.mark)
@@ -121,7 +121,7 @@ class Stage:
         of_valkey, of_its_cluster, of_emulator = _free_ports(3)
         instance = Instance(uuid.uuid4().hex, of_valkey, of_its_cluster, of_emulator, has_valkey)
         self._run.mkdir(parents=True, exist_ok=True)
-        # Written before the first process starts, so that `down` finds each of them whatever happens next.
+        # Write the record before the first process starts, so that `down` finds all processes even if a start fails.
         self._record.write_text(json.dumps(asdict(instance)))
         if has_valkey:
             with progress.step("Start Valkey"):
@@ -225,7 +225,7 @@ def _lane(overrides: Mapping[str, Any]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    # All sockets stay open until the last port is chosen, so that no port is chosen twice.
+    # Close no socket before the last port is chosen, so that no port is chosen twice.
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -234,7 +234,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until_answering(url: str) -> None:
-    """Wait until ingest answers an unsigned POST with a refusal: only a healthy ingest refuses."""
+    """Wait until ingest refuses an unsigned POST, which shows that it works."""
     deadline = time.monotonic() + MAX_FIRST_ANSWER_SECONDS
     while True:
         try:

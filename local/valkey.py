@@ -16,7 +16,7 @@ PROGRAM = "valkey-server"
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server and give it every slot; in an earlier server's folder, it keeps that server's data and slots."""
+    """Start the server and give it every slot. In an earlier server's folder, it keeps that server's data and slots."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,
@@ -25,11 +25,12 @@ def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
         "cluster-enabled": "yes",
         "cluster-port": cluster_port,
         "cluster-announce-ip": "127.0.0.1",
-        # As in the managed service: keys without a time to live are never evicted.
+        # As in ElastiCache Serverless, keys without a time to live are never evicted.
         "maxmemory-policy": "volatile-lru",
         "appendonly": "yes",
         "save": "",
-        # The server would write a process title over its environment, and so over the mark that identifies it.
+        # With a process title the server would overwrite its environment, and with it the mark by which we find its
+        # process.
         "set-proc-title": "no",
     }
     command = [str(_binary())] + [word for name, value in settings.items() for word in (f"--{name}", str(value))]
@@ -54,7 +55,7 @@ def is_alive(port: int) -> bool:
 
 
 def wait_until_ready(port: int) -> None:
-    """Wait until the node serves its slots, which is about two seconds after it was given them."""
+    """Wait until the node serves its slots, which takes about two seconds."""
     with redis.Redis(host="127.0.0.1", port=port) as client:
         _until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok", port=port)
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
+from infra.settings_and_defaults import LOCAL_API_ID
 from local.limits import MAX_WEBHOOK_ANSWER_SECONDS
 from local.outputs import Outputs
 
@@ -46,7 +47,7 @@ class Webhooks:
 
     def __init__(self, outputs: Outputs, *, connections: int = 50) -> None:
         self._outputs = outputs
-        # No retries: a test that plays a platform decides itself whether it sends again after a lost answer.
+        # Do not retry, because a test that plays a platform decides itself whether to send again after a lost response.
         self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=MAX_WEBHOOK_ANSWER_SECONDS)
 
     def post(
@@ -77,7 +78,7 @@ class Webhooks:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
-        """Return the header that proves the body's origin, or no header for a platform without a secret."""
+        """Return the headers that prove the body's origin, or none for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
@@ -85,9 +86,15 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                proof = _sign_form(secret, f"https://{urlsplit(self._outputs.ApiEndpoint).netloc}/webhook/twilio", raw)
+                # The domain that the emulator names in its events, whatever the address of the call.
+                domain = f"{LOCAL_API_ID}.execute-api.{urlsplit(self._outputs.ApiEndpoint).hostname}"
+                proof = _sign_form(secret, f"https://{domain}/webhook/twilio", raw)
+            case "generic":
+                now = str(int(time.time()))
+                proof = _sign_bytes(secret, f"{now}.".encode() + raw)
+                return {"X-Signature-Timestamp": now, SIGNATURE_HEADER[platform]: proof}
             case _:
-                proof = "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest()
+                proof = _sign_bytes(secret, raw)
         return {SIGNATURE_HEADER[platform]: proof}
 
 
@@ -101,8 +108,12 @@ def _encoded(platform: str, body: object) -> tuple[bytes, str]:
     return json.dumps(body).encode(), content_type
 
 
+def _sign_bytes(secret: str, signed: bytes) -> str:
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """Sign a form as Twilio does; `url` is as ingest sees it, without the emulator's own path."""
+    """Sign a form as Twilio does. `url` is the URL that ingest sees, without the emulator's path."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()
@@ -123,7 +134,7 @@ def whatsapp_status(message_id: str, *, recipient: str, status: str = "delivered
 
 
 def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: str = "106540352242922") -> Json:
-    """Return the body of a Cloud API webhook with one change."""
+    """Return the body of a webhook of WhatsApp's Cloud API, with one entry."""
     value: Json = {
         "messaging_product": "whatsapp",
         "metadata": {"display_phone_number": "15550783881", "phone_number_id": phone_number_id},
@@ -139,14 +150,14 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
 
 
 def meta(platform: str, *events: Json, account: str, user: str) -> Json:
-    """Return the body of a Messenger or Instagram webhook; `events` are merged with sender and recipient."""
+    """Return the body of a Messenger or Instagram webhook: these events, with sender and recipient added."""
     common = {"sender": {"id": user}, "recipient": {"id": account}, "timestamp": int(time.time() * 1_000)}
     entry = {"id": account, "time": int(time.time() * 1_000), "messaging": [common | event for event in events]}
     return {"object": "page" if platform == "messenger" else platform, "entry": [entry]}
 
 
 def twilio_message(message_sid: str, text: str, *, sender: str, to: str = "+15558675310") -> dict[str, str]:
-    """Return the fields of Twilio's form; for WhatsApp both numbers begin with `whatsapp:`."""
+    """Return the fields of Twilio's form. For WhatsApp, pass both numbers with the prefix `whatsapp:`."""
     return {"MessageSid": message_sid, "From": sender, "To": to, "Body": text, "NumMedia": "0", "SmsStatus": "received"}
 
 

@@ -11,29 +11,29 @@
 -- ARGV[1]  conversation            str
 -- ARGV[2]  message_id              str
 -- ARGV[3]  id_line                 bytes the first line of this message's payload
--- ARGV[4]  limit                   int   search at most this many messages, newest first
--- ARGV[5]  seen_ms                 int   how long an idle conversation is remembered
--- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
--- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
+-- ARGV[4]  cursor                  str   'near:0' in the first call; then the previous reply's next_cursor
+-- ARGV[5]  limit                   int   search at most this many messages, newest first, after those nearby
+-- ARGV[6]  page_bytes              int   after this many bytes of payloads, let another call go on
+-- ARGV[7]  seen_ms                 int   how long an idle conversation is remembered
+-- ARGV[8]  max_emitted             int   number of batches that the conversation remembers
+-- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   returns ABSENT
 -- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local conversation, message_id, id_line = ARGV[1], ARGV[2], ARGV[3]
-local limit, seen_ms, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local conversation, message_id, id_line, cursor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local limit, page_bytes, seen_ms, max_emitted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- include open_buffer: last_at_of, base_of
 -- include changed_buffer: with_base
--- include find: find, absent
+-- include find: find
 
-local position, payload = find(msgs_key)
-if not position then
-  if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
-  return absent()
-end
+local position, found = find()
+if not position then return found end
 
-redis.call('LREM', msgs_key, -1, payload)
+-- Remove it from the nearer end, because LREM compares every message on its way.
+redis.call('LREM', msgs_key, 2 * position < redis.call('LLEN', msgs_key) and 1 or -1, found)
 local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
 local base = string.format('%010d', base_of(buffer) + 1) -- so that the generation, base + count, does not go back
 if remaining > 0 then

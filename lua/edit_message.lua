@@ -8,21 +8,22 @@
 -- ARGV[1]  message_id              str
 -- ARGV[2]  id_line                 bytes the first line of this message's payload
 -- ARGV[3]  payload                 bytes opaque
--- ARGV[4]  limit                   int   search at most this many messages, newest first
--- ARGV[5]  max_emitted             int   number of batches that the conversation remembers
+-- ARGV[4]  cursor                  str   'near:0' in the first call; then the previous reply's next_cursor
+-- ARGV[5]  limit                   int   search at most this many messages, newest first, after those nearby
+-- ARGV[6]  page_bytes              int   after this many bytes of payloads, let another call go on
+-- ARGV[7]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"EDITED", position, behind} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
+--          | {"SEARCHING", next_cursor}
 -- Repeat   returns EDITED again
 -- Keeps    a frozen batch; the order of the messages, and the timer
 
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local message_id, id_line, payload, limit, max_emitted = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local message_id, id_line, payload, cursor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local limit, page_bytes, max_emitted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
--- include find: find, absent
+-- include find: find
 
-local position = find(msgs_key)
-if position then
-  redis.call('LSET', msgs_key, position, payload)
-  return {'EDITED', position, redis.call('LLEN', msgs_key) - position - 1}
-end
-if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
-return absent()
+local position, answer = find()
+if not position then return answer end
+redis.call('LSET', msgs_key, position, payload)
+return {'EDITED', position, redis.call('LLEN', msgs_key) - position - 1}

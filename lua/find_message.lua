@@ -7,18 +7,19 @@
 -- KEYS[5]  {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
 -- ARGV[1]  message_id              str
 -- ARGV[2]  id_line                 bytes the first line of this message's payload
--- ARGV[3]  limit                   int   search at most this many messages, newest first
--- ARGV[4]  max_emitted             int   number of batches that the conversation remembers
--- Returns  {"WAITING", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
+-- ARGV[3]  cursor                  str   'near:0' in the first call; then the previous reply's next_cursor
+-- ARGV[4]  limit                   int   search at most this many messages, newest first, after those nearby
+-- ARGV[5]  page_bytes              int   after this many bytes of payloads, let another call go on
+-- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
+-- Returns  {"WAITING", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads
 
 local conv_key, msgs_key, batch_key, seen_key, emitted_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local message_id, id_line, limit, max_emitted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local message_id, id_line, cursor = ARGV[1], ARGV[2], ARGV[3]
+local limit, page_bytes, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- include find: find, absent
+-- include find: find
 
-local position = find(msgs_key)
-if position then return {'WAITING', position} end
-if find(batch_key) then return {'FROZEN', redis.call('HGET', conv_key, 'frozen')} end
-return absent()
+local position, answer = find()
+return position and {'WAITING', position} or answer

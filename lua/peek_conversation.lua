@@ -9,7 +9,7 @@
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  conversation           str
--- ARGV[2]  limit                  int   return at most this many payloads, oldest first, 0..1000
+-- ARGV[2]  limit                  int   return at most this many payloads, oldest first, 0..64
 -- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, reason | "", count, first_at_ms | -1,
 --           last_at_ms | -1, generation, held_until_ms | -1, batch_id | "", attempt, frozen, payloads...}
 -- Repeat   reads again
@@ -17,7 +17,7 @@
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 1000)
+local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 64)
 
 -- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 

@@ -31,6 +31,7 @@ local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0,
 local generation, first_at, last_at, due_at, reason, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
 if owner ~= token and token_until > now_ms then return {'BUSY', token_until} end
 
+local payloads
 if not batch_id then
   local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
   first_at, last_at, due_at = first_at_of(buffer), last_at_of(buffer), due_at_of(buffer)
@@ -38,17 +39,23 @@ if not batch_id then
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
-  local payloads = redis.call('LRANGE', msgs_key, 0, limit - 1)
   local fit, bytes = 0, 0
-  for i, payload in ipairs(payloads) do
-    bytes = bytes + #payload
-    if i > 1 and bytes > max_bytes then break end
-    fit = i
+  payloads = {}
+  -- Read a few at a time until the batch is full, because all waiting messages may be much larger than a batch.
+  for from = 0, math.min(count, limit) - 1, 8 do
+    if fit < from then break end
+    for _, payload in ipairs(redis.call('LRANGE', msgs_key, from, math.min(from + 8, limit) - 1)) do
+      bytes = bytes + #payload
+      if fit > 0 and bytes > max_bytes then break end
+      fit = fit + 1
+      payloads[fit] = payload
+    end
   end
   if fit == count then
     redis.call('RENAME', msgs_key, batch_key)
   else
-    for _ = 1, fit do redis.call('LMOVE', msgs_key, batch_key, 'LEFT', 'RIGHT') end
+    redis.call('RPUSH', batch_key, unpack(payloads))
+    redis.call('LTRIM', msgs_key, fit, -1)
     -- The remaining messages form a buffer with a generation of its own, due as soon as this batch is completed.
     local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
@@ -65,4 +72,4 @@ redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
 redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms, conversation)
 return {'TAKEN', batch_id, attempt, tonumber(generation), tonumber(first_at), tonumber(last_at), tonumber(due_at), reason,
-  left_out, unpack(redis.call('LRANGE', batch_key, 0, -1))}
+  left_out, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

@@ -20,8 +20,6 @@ MAX_MESSAGE_ID_BYTES = 1_024
 MAX_CONVERSATION_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
-# Ingest needs the id of a message's conversation five times as text, so the texts of this many ids are cached.
-MAX_CONVERSATION_NAMES_KEPT = 1_024
 
 # -- batches -------------------------------------------------------------------------------------------------
 
@@ -53,6 +51,9 @@ MAX_CONTROL_WORD_CHARACTERS = 40
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
 # The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
+# An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
+# combine each agent with each conversation that has rules of its own.
+MAX_RESOLVED_RULES = 4_096
 # A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
 MAX_RULES_WRITES = 5
 # The pause between an instance's checks whether the rules have changed. While the rules' table cannot be read, the
@@ -103,8 +104,11 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# A script looks for a message to edit or delete among this many waiting messages, the newest first.
-MAX_MESSAGES_SEARCHED = 1_000
+# A script looks for a message where it should be, then among this many messages, the newest first: a full batch has
+# half as many.
+MAX_MESSAGES_SEARCHED = 2_000
+# After this many bytes of payloads the search goes on in another call, so that other clients' calls do not wait for it.
+MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
 # A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
 MAX_IDS_HASHED_IN_A_CALL = 200
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was

@@ -1,4 +1,4 @@
-"""A batch, read from a delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it."""
+"""Reads a batch from a delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it."""
 
 import json
 from typing import Any, NamedTuple, Protocol
@@ -34,15 +34,15 @@ class Batch(NamedTuple):
     conversation: ConversationId
     generation: int
     lane: str
-    """Each lane counts its own generations."""
+    """A batch. Its generation is comparable only with generations of the same lane."""
     text: str
-    """The question for the assistant: the messages' texts, and the type of a message that has no text."""
+    """The question for the assistant: the text of each message, or the type of a message without text."""
     last_message_id: str
     last_message_at_ms: int
 
 
 def read_batch(body: str, objects: Objects) -> Batch:
-    """Return the batch of a delivery's body, with messages fetched from S3 if the event refers to them.
+    """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them.
 
     Raises MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
     """
@@ -56,7 +56,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
             batch_id=_require_type(str, detail["batchId"]),
             conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
             generation=_require_type(int, detail["generation"]),
-            # Archives may hold events of a version before lanes, which have no such field.
+            # Archived events may be from a version without lanes, and then have no field `lane`.
             lane=_require_lane(detail.get("lane", "debounce")),
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
@@ -65,7 +65,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
             raise
-        # The error's own words may quote a customer, so only its type is named.
+        # The error's text may quote a customer, so the reason contains only its type.
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
 
 
@@ -91,7 +91,7 @@ def read_forgotten(body: str) -> Forgotten | None:
 
 def _text_for_assistant(message: Any) -> str:
     text, kind = _require_type(str, message["text"]), _require_type(str, message["type"])
-    # Models refuse a blank text, and with it every later question that has it in the history.
+    # Models refuse a blank text, and would also refuse every later question with that text in its history.
     return text if any(sign.isprintable() and not sign.isspace() for sign in text) else f"[{kind}]"
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.admin_client import Buffer
 from responder.assistants.base import Assistant
 from responder.batch import Objects
 from responder.channels.base import Channel
 from responder.events import Bus
+from responder.gate_client import Buffer
 
 
 class Collaborators(NamedTuple):

@@ -26,12 +26,26 @@ from message_buffer.errors import SendFailed
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import DAY_SECONDS, TOMBSTONE_DAYS
+from responder.limits import DAY_SECONDS, HOUR_MS, TOMBSTONE_DAYS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
 # The service writes at most this many items in a call.
 DELETES = 25
+
+
+class ReplyCount(NamedTuple):
+    """The replies that were planned within an hour of the first of them."""
+
+    began_at_ms: int
+    replies: int
+
+    def at(self, now_ms: int) -> "ReplyCount":
+        """Return the count at this time: an hour after it began, it begins again at zero."""
+        return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
+
+    def with_one_more(self) -> "ReplyCount":
+        return self._replace(replies=self.replies + 1)
 
 
 class ConversationRecord(NamedTuple):
@@ -45,7 +59,8 @@ class ConversationRecord(NamedTuple):
     """The number of turns that are items of their own."""
     parked: Sequence[ParkedBatch]
     answered: Mapping[str, int]
-    """By lane, the highest generation that has been answered."""
+    """For each lane, the highest generation that has been answered."""
+    reply_count: ReplyCount
     forgotten_at_ms: int = 0
     """Whatever arrived until then is forgotten."""
     is_tombstone: bool = False
@@ -56,7 +71,7 @@ class OwnedByAnother(NamedTuple):
 
 
 class UnknownConversation(NamedTuple):
-    """The conversation has no record, and the caller wanted none made."""
+    """Returned if the conversation has no record, and the caller did not let `acquire` create one."""
 
 
 class Erased(NamedTuple):
@@ -67,7 +82,7 @@ class Erased(NamedTuple):
 
 
 class FinishedBatch(NamedTuple):
-    """The changes of the one write that ends a batch."""
+    """What the transaction that finishes a batch writes."""
 
     batch_id: str
     outcome: str
@@ -75,9 +90,9 @@ class FinishedBatch(NamedTuple):
     reason: str
     turns: Sequence[Turn]
     leaving_turns: Sequence[Turn]
-    """The turns that leave the record for items of their own."""
+    """The turns to move out of the record, to items of their own."""
     older_turn_count: int
-    """The number of turns that had already left it."""
+    """The number of turns that were moved out of the record before."""
     parked: Sequence[ParkedBatch]
     also_answered: Sequence[str]
     answered: Mapping[str, int]
@@ -98,7 +113,7 @@ class ConversationsTable(Table):
     def acquire(
         self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
-        """Acquire the conversation until `until_ms`, and return its record. The same owner may call again."""
+        """Acquire the conversation until `until_ms`, and return its record. The owner may call this again."""
         known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
         free = "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
         updated = self._update(
@@ -128,7 +143,7 @@ class ConversationsTable(Table):
         return settings
 
     def older_turns(self, conversation: str, *, limit: int, now_ms: int) -> list[Turn]:
-        """Return the newest turns that have left the record, the oldest of them first."""
+        """Return the newest of the turns that were moved out of the record, in the order in which they were written."""
         query = expressions(
             {"id": conversation, "turns": "t#"}, KeyConditionExpression="#id = :id AND begins_with(#part, :turns)"
         )
@@ -138,7 +153,7 @@ class ConversationsTable(Table):
         return turns[::-1]
 
     def release(self, conversation: str, owner: str, *, status: str, reason: str) -> None:
-        """Release the conversation. Nothing changes if another run owns it by now."""
+        """Release the conversation, unless another run owns it by now."""
         do = "SET #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
         values = {"me": owner, "status": status, "reason": reason}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
@@ -167,12 +182,14 @@ class ConversationsTable(Table):
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
-        """Return the outbox of a batch, or None if nothing was planned for it and no other batch answers it."""
+        """Return the outbox of a batch, or None if no reply was planned for it, nor one that also answers it."""
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
         return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
 
-    def plan(self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, now_ms: int) -> bool:
-        """Store what is going to be sent, before any of it is. Return False if another run owns the conversation."""
+    def plan(
+        self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, reply_count: ReplyCount, now_ms: int
+    ) -> bool:
+        """Store the planned parts before the first is sent. Return False if another run owns the conversation."""
         expires_at = _expires_at(now_ms, self._outbox_days)
         plan: Values = {
             **_key(conversation, _outbox_key(batch_id)), **_from_outbox(outbox), "expiresAt": expires_at,
@@ -182,12 +199,17 @@ class ConversationsTable(Table):
             self._change(_key(conversation, _outbox_key(each)), do, {"by": batch_id, "at": expires_at})
             for each in outbox.also_answers
         ]
-        owned = self._check(_key(conversation, RECORD), {"me": owner}, only_if="#owner = :me")
-        return self._transact("plan reply", [owned, self._new(plan), *others])
+        record = self._change(
+            _key(conversation, RECORD),
+            "SET #repliesSince = :since, #replies = :replies",
+            {"me": owner, "since": reply_count.began_at_ms, "replies": reply_count.replies},
+            only_if="#owner = :me",
+        )
+        return self._transact("plan reply", [record, self._new(plan), *others])
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
-        """Move a part from one state to the next. Return False if the part is in another state."""
-        # The state names its owner, so a caller that repeats a call because the answer was lost finds its own mark.
+        """Change a part's state from `before` to `after`. Return False if the part is in another state."""
+        # The stored state names its owner. So if a response was lost, the repeated call recognises its own mark.
         mine = f"{after}:{owner}"
         return self._update(
             "mark part",
@@ -198,7 +220,7 @@ class ConversationsTable(Table):
         ).done
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
-        """Let each parked batch that this batch's reply was also going to answer be answered by itself again."""
+        """Let each parked batch that this batch's reply would have answered, too, be answered separately again."""
         record = self.read(conversation)
         for each in record.parked if record else ():
             key, do = _key(conversation, _outbox_key(each.batch_id)), "REMOVE #carriedBy"
@@ -207,7 +229,7 @@ class ConversationsTable(Table):
     # -- the end of a batch ------------------------------------------------------------------------
 
     def finish(self, conversation: str, owner: str, finished: FinishedBatch) -> bool:
-        """Store everything that remains of a batch and release the conversation, in one transaction.
+        """Store the batch's turns, outcome and counts, and release the conversation, in one transaction.
 
         Return False if another run owns the conversation.
         """
@@ -252,7 +274,7 @@ class ConversationsTable(Table):
         self._transact("finish batch", [self._close_outbox(conversation, batch_id, outcome, now_ms=now_ms)])
 
     def _close_outbox(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> Json:
-        # The history has the words now.
+        # The texts of the parts are removed, because the conversation's turns now contain the reply.
         do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts"
         values: Values = {"outcome": outcome, "at": _expires_at(now_ms, self._outbox_days)}
         return self._change(_key(conversation, _outbox_key(batch_id)), do, values)
@@ -325,8 +347,7 @@ def _key(conversation: str, part: str) -> dict[str, str]:
 
 
 # -- items and their JSON --------------------------------------------------------------------------
-#
-# Tables in use have these attributes and fields, so their names stay when those in Python change.
+# Existing tables contain these names of attributes and fields, so do not change them when a name in Python changes.
 
 
 def _to_record(item: Item) -> ConversationRecord:
@@ -338,6 +359,7 @@ def _to_record(item: Item) -> ConversationRecord:
         older_turn_count=number(item, "rolled"),
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
         answered=_json(item, "answered", {}),
+        reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
         is_tombstone="forgottenAt" in item and "createdAt" not in item,
     )
@@ -351,7 +373,7 @@ def _to_outbox(item: Item) -> Outbox:
     words = _json(item, "parts", [])
     states = [state.partition(":")[0] for state in texts(item, "states")]
     return Outbox(
-        # A finished batch still has the states of its parts, but no longer their texts.
+        # The outbox of a finished batch has the states of its parts, but not their texts.
         parts=[Part(each, state) for each, state in zip(words, states, strict=bool(words))],
         also_answers=_json(item, "carried", []),
         input_tokens=number(item, "inputTokens"),

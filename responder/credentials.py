@@ -1,4 +1,4 @@
-"""The keys of the AI and of the channels. They are one JSON object in AWS Secrets Manager, which is cached for a while.
+"""The keys of the AI and of the channels. They are one JSON object in AWS Secrets Manager, which each instance caches.
 
     {"openai": {"apiKey": "…"},
      "whatsapp": {"accessToken": "…", "accounts": {"<phone number id>": {"accessToken": "of another business"}}},
@@ -6,7 +6,7 @@
      "messenger": {"accounts": {"<page id>": {"pageToken": "…"}}},
      "telegram": {"botToken": "…", "accounts": {"<bot>": {"botToken": "…"}}}}
 
-A key of an account replaces the key of the same name beside `accounts`.
+A key inside an account replaces the key of the same name outside of `accounts`.
 """
 
 import json
@@ -24,8 +24,7 @@ class CredentialStore:
     def of(self, service: str, account: str = "") -> Mapping[str, str]:
         """Return the keys of a service's account.
 
-        If the secret cannot be read again, return the keys that were read last. Raises SendFailed if it has never been
-        read.
+        If the secret cannot be read again, return the keys that were read last. Raise SendFailed if it was never read.
         """
         common = _as_object(self._secret.value().get(service))
         own = _as_object(_as_object(common.get("accounts")).get(account))

@@ -16,10 +16,10 @@ from responder.limits import (
 class Delivery(NamedTuple):
     body: str
     receives: int
-    """How often the queue has delivered this body, this time included."""
+    """How often the queue has delivered this body, including this delivery."""
     time_left_ms: Callable[[], int]
     require_hidden: Callable[[], None]
-    """Raises SendFailed if the delivery may have become visible to other runs."""
+    """Call this before a step with effects: it raises SendFailed if other runs may already see the delivery."""
 
     @property
     def retry_seconds(self) -> int:
@@ -28,7 +28,7 @@ class Delivery(NamedTuple):
 
 
 class Later(NamedTuple):
-    """The delivery is not finished and comes back after `seconds`."""
+    """Returned if the delivery is not finished: the queue has to deliver it again after `seconds`."""
 
     seconds: int
 

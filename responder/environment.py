@@ -18,6 +18,8 @@ class ResponderOptions(NamedTuple):
     assistant_seconds: int
     max_reply_tokens: int
     max_history_tokens: int
+    max_question_tokens: int
+    max_replies_an_hour: int
     gate: str
     gate_wait_seconds: int
     channel: str
@@ -32,9 +34,9 @@ class ResponderOptions(NamedTuple):
     outbox_days: int
     turn_days: int
     lock_ms: int
-    """A run owns its conversation for this long. It is longer than the function's time-out."""
+    """How long a run owns its conversation. This is longer than the function's time-out."""
     hidden_seconds: int
-    """A delivery is hidden for this long at a time. After a crash it comes back when that is over."""
+    """How long each call hides a delivery. After a crash the queue delivers it again when this time is over."""
 
 
 class ResponderSettings(NamedTuple):
@@ -42,7 +44,7 @@ class ResponderSettings(NamedTuple):
     queue_url: str
     dead_letter_queue_url: str
     secret_id: str
-    admin_function: str
+    gate_function: str
     event_bus: str
     oversize_bucket: str
     options: ResponderOptions
@@ -54,7 +56,7 @@ def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:
-    """Return the settings. Raises InvalidSettings if a variable is missing, or has a value that it cannot have."""
+    """Return the settings. Raise InvalidSettings if a variable is missing or has an invalid value."""
     env = Variables(os.environ if environ is None else environ)
     try:
         options = ResponderOptions(**env.object("RESPONDER"))
@@ -66,7 +68,7 @@ def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSetting
         queue_url=env.text("QUEUE_URL"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         secret_id=env.text("RESPONDER_SECRET_ID"),
-        admin_function=env.text("ADMIN_FUNCTION"),
+        gate_function=env.text("GATE_FUNCTION"),
         event_bus=env.text("EVENT_BUS_NAME"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
         options=options,

@@ -1,21 +1,21 @@
 """Decides whether a reply may still be sent although its customer may have written again.
 
-| policy | closes | an unsent reply |
+| policy | the gate may close | then an unsent reply |
 |---|---|---|
 | deliver | never | |
 | discard_and_merge | before the first part | is discarded; the next batch's reply answers both |
 | interrupt | before any part | is discarded; the parts that were sent stay in the history |
 | queue | before the first part | waits, and is sent before the next batch is answered |
 
-A batch at whose reply the gate has closed is parked for a bounded time. If no newer batch has been answered by then,
+If the gate closes, the batch is parked for a bounded time. If no newer batch has been answered by then,
 the reply is sent after all, because the newer messages may have been cancelled.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from responder.admin_client import Buffer
 from responder.batch import Batch
+from responder.gate_client import Buffer
 from responder.limits import MAX_PARKED_BATCHES
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
@@ -23,7 +23,7 @@ POLICIES = (DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE)
 
 
 class ParkedBatch(NamedTuple):
-    """A batch that waits for the next one."""
+    """A batch whose reply the gate has stopped, and which waits for the next batch."""
 
     batch_id: str
     generation: int
@@ -45,7 +45,7 @@ class Gate:
         return self._policy == QUEUE
 
     def is_closed(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> bool:
-        """Return whether the batch's customer has written messages that no batch has brought yet.
+        """Return whether the reply must not be sent now, because the customer has written messages after the batch.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
         a later batch.
@@ -53,10 +53,11 @@ class Gate:
         if self._policy == DELIVER or len(parked) >= MAX_PARKED_BATCHES:
             return False
         if any(each.batch_id == batch.batch_id for each in parked):
-            # This batch has waited once.
+            # A batch waits only once.
             return False
         if parts_sent and self._policy != INTERRUPT:
             return False
         newest = self._buffer.newest_generation(batch)
-        # The buffer forgets an idle conversation and counts from 1 again. `answered` then means nothing.
+        # If `answered` is higher than `newest`, the buffer had forgotten the conversation and counts from 1 again, so
+        # ignore it.
         return newest > max(batch.generation, answered if answered <= newest else 0)

@@ -1,7 +1,7 @@
 """Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
 
-While the responder works on a delivery, it keeps hiding it for short periods. So if the function is killed, the
-delivery comes back soon, however long the queue's own time-out is.
+While the responder works on a delivery, it hides it for one short period after another. So if the function is killed,
+the queue delivers the batch again soon, however long the queue's own visibility time-out is.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,6 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
-from responder.admin_client import BufferClient
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
@@ -33,6 +32,7 @@ from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
 from responder.environment import ResponderOptions, log_id_key, read_responder
 from responder.forgetting import Forgetting
+from responder.gate_client import BufferClient
 from responder.http_client import Http
 from responder.json_object import Json
 from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN
@@ -48,7 +48,7 @@ CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
 
 
 class _Components(NamedTuple):
-    """The objects that live as long as the instance of the function."""
+    """The objects that each instance of the function makes once and keeps."""
 
     responder: Responder
     commands: OperatorCommands
@@ -65,7 +65,7 @@ def _components() -> _Components:
         settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days
     )
     deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
-    buffer = BufferClient(Functions(), settings.admin_function, by="responder")
+    buffer = BufferClient(Functions(), settings.gate_function, by="responder")
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
     collaborators = Collaborators(
@@ -112,7 +112,8 @@ def handler(event: Json, context: Any) -> Json:
     components = _components()
     try:
         if "operation" in event:
-            return components.commands.run(event, context.get_remaining_time_in_millis)
+            time_left_ms = context.get_remaining_time_in_millis
+            return components.commands.run(event, request_id=context.aws_request_id, time_left_ms=time_left_ms)
         failed = [each["messageId"] for each in event["Records"] if not _is_finished(each, components, context)]
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
     finally:
@@ -135,6 +136,7 @@ def _is_finished(record: Json, components: _Components, context: Any) -> bool:
             hide(seconds=later.seconds)
         return later is None
     except SendFailed as error:
-        # The delivery comes back even if its batch was answered. The outbox shows the next run how far this one came.
+        # The queue may deliver the batch again although it was answered. The outbox then shows the next run what was
+        # sent.
         components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

@@ -1,4 +1,4 @@
-"""The turns of a conversation: how many the record keeps, and how many the assistant gets."""
+"""Selects the turns of a conversation that the record keeps, and those that the assistant gets."""
 
 import json
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ class Turn(NamedTuple):
 class TrimmedTurns(NamedTuple):
     recent: list[Turn]
     older: list[Turn]
-    """The turns that leave the record."""
+    """The turns that are moved out of the record."""
 
 
 def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
     """Return the text as the record keeps it: at most `max_bytes` long, without control characters."""
-    # A control character takes six bytes in JSON. Half a surrogate pair, which an AI may answer with, has no encoding.
+    # In JSON a control character takes six bytes. Half of a surrogate pair, which an AI may return, cannot be encoded.
     encoded = text.translate(CONTROLS).encode("utf-8", "replace")
     if len(encoded) <= max_bytes:
         return encoded.decode()
@@ -40,9 +40,9 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 
 
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
-    """Return which turns stay in the record and which leave it.
+    """Return the turns that stay in the record, and those that are moved out of it.
 
-    When the record becomes too large, half of it leaves at once, so that later turns do not each move one out.
+    When the record becomes too large, half of it is moved at once, so that not every later turn needs a move.
     """
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
@@ -69,7 +69,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def alternate(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns as models require them: the user's first, and never two of the same role in a row."""
+    """Return the turns as models require them: the first is the user's, and no two neighbours have the same role."""
     joined: list[Turn] = []
     for turn in turns:
         if joined and joined[-1].role == turn.role:

@@ -1,6 +1,7 @@
 """The only module that speaks HTTP. It turns each failure into one of the responder's errors.
 
-A request is made once. If it may be made again, its delivery goes back to the queue, which waits longer each time.
+The client makes each request once. If a request may be repeated, the queue delivers its batch again, after a pause that
+grows with each attempt.
 """
 
 import json
@@ -13,10 +14,10 @@ from responder.errors import Busy, Refused, Unconfirmed
 from responder.json_object import Json
 from responder.limits import MAX_CONNECT_SECONDS, MAX_HTTP_ANSWER_BYTES, MAX_HTTP_CHUNK_BYTES
 
-# The lowest status of each kind. A redirect is refused like an error: the credentials must not follow it.
+# The lowest status of each kind. A redirect counts as an error, because credentials must not be sent to its target.
 REDIRECTS = 300
 SERVER_ERRORS = 500
-# By definition these statuses mean that the request was not carried out, so it may be made again.
+# By definition these statuses mean that the service did not carry out the request, so it may be repeated.
 NOT_CARRIED_OUT = frozenset({408, 425, 429, 503})
 
 
@@ -24,14 +25,14 @@ class Http:
     def __init__(self) -> None:
         import urllib3  # noqa: PLC0415 - imported when first used
 
-        # Its debug lines contain URLs, and a bot's URL contains its token.
+        # The library's debug lines contain URLs, and the URL of a Telegram bot contains its token.
         logging.getLogger("urllib3").setLevel(logging.WARNING)
         self._errors = urllib3.exceptions
         self._timeout = urllib3.Timeout
         self._pool = urllib3.PoolManager(retries=False)
 
     def post(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> Json:
-        """Return the JSON object of a 2xx answer, or an empty one if the answer is something else.
+        """Return the JSON object of a 2xx response, or an empty object if its body is something else.
 
         Raises Refused, Busy or Unconfirmed.
         """
@@ -47,7 +48,7 @@ class Http:
                 preload_content=False,
             )
             content = self._read(answer, deadline)
-        # `from None`, because the words of urllib3's errors contain the URL or a header.
+        # `from None`, because the texts of urllib3's errors contain the URL or a header.
         except self._errors.LocationValueError as error:
             raise Refused(f"no such place: {type(error).__name__}") from None
         except (self._errors.NewConnectionError, self._errors.ConnectTimeoutError) as error:
@@ -55,11 +56,11 @@ class Http:
         except self._errors.HTTPError as error:
             raise Unconfirmed(f"no answer: {type(error).__name__}") from None
         except ValueError as error:
-            # A header cannot have this value, for example a key that contains a line end. urllib3 has not begun the
-            # request.
+            # A header has an impossible value, for example a key with a line end. urllib3 has not begun the request.
             raise Refused(f"no request: {type(error).__name__}") from None
         finally:
-            # A connection may die unnoticed while Lambda suspends the process, and a request on it may not be repeated.
+            # Use no old connection: it may have died unnoticed while Lambda suspended the process, and a request that
+            # fails on it may not be repeated.
             self._pool.clear()
         return _object_of(answer.status, content)
 
@@ -68,7 +69,7 @@ class Http:
         return self.post(url, body, headers={"Content-Type": "application/json", **headers}, seconds=seconds)
 
     def _read(self, answer: Any, deadline: float) -> bytes:
-        """Return the whole body. The socket's time-out only bounds the pause between two chunks."""
+        """Return the whole body. It has a deadline, because the socket's time-out bounds only pauses between chunks."""
         content = b""
         try:
             for chunk in answer.stream(MAX_HTTP_CHUNK_BYTES):

@@ -6,6 +6,7 @@ Operators change those of `Responder` in `infra/settings_and_defaults.py`.
 from message_buffer.limits import MAX_CALL_MS
 
 DAY_SECONDS = 86_400
+HOUR_MS = 3_600_000
 
 # -- deliveries of the queue -----------------------------------------------------------------------
 
@@ -16,30 +17,31 @@ MAX_DEAD_LETTER_REASON_CHARACTERS = 200
 # The pause before the next attempt doubles from the minimum to the maximum.
 MIN_RETRY_SECONDS = 4
 MAX_RETRY_SECONDS = 300
-# A batch that only waits for the owner of its conversation tries again sooner than one that failed.
+# A batch that only waits for the owner of its conversation is tried again sooner than a batch that failed.
 MAX_RETRY_SECONDS_WHILE_OWNED = 32
-# A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether the reply has left.
+# A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether that reply was
+# sent.
 MIN_CHECKS_IN_A_GATE_WAIT = 4
 # The heartbeat hides a delivery again this many times within one hiding period, so one slow call does not expose it.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3
 
 # -- calls -----------------------------------------------------------------------------------------
 
-# The AI and the channels need longer for their answers, which have limits of their own.
+# This bounds only the connection. Responses of the AI and the channels take longer, and have limits of their own.
 MAX_CONNECT_SECONDS = 2.0
-# A channel only accepts a part and delivers it later.
+# A channel needs little time, because it only accepts a part, and delivers the part later.
 MAX_SEND_SECONDS = 8.0
-# The admin function may have to start, and asks Valkey or DynamoDB.
-MAX_ADMIN_ANSWER_SECONDS = 6.0
-# A reply has a few kilobytes; a longer answer is an error that must not fill the memory.
+# The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
+MAX_GATE_ANSWER_SECONDS = 6.0
+# A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536
-# A service chooses the status that it answers with; this much of it is logged.
+# An AI's service may return any text as the status; a log line contains at most this much of it.
 MAX_LOGGED_STATUS_CHARACTERS = 20
 
 # -- time left of the function's run ---------------------------------------------------------------
 
-# The last write of a batch, or the release of its conversation after a failure.
+# Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
 # A part whose run ends after `sending` is recorded is never sent again, so there must also be time for the write to the
 # table.
@@ -52,7 +54,8 @@ MAX_RECORDED_TURNS_BYTES = 98_304
 # A transaction of DynamoDB has at most 100 writes, and the one that ends a batch may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A batch that finds this many parked is answered at once, so that customers who never stop writing also get an answer.
+# If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
+# reply, too.
 MAX_PARKED_BATCHES = 5
 # Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
@@ -74,7 +77,7 @@ MAX_LETTERS_IN_A_PAGE = 10
 
 # -- operators -------------------------------------------------------------------------------------
 
-# The admin function accepts no longer hold, and a hand-off holds the buffer for as long as it lasts.
+# The function `gate` accepts no longer hold. A hand-off holds the buffer until its end, so it cannot be longer either.
 MAX_HOLD_MS = DAY_SECONDS * 1_000
 MAX_HAND_OFF_MS = MAX_HOLD_MS
 MAX_OLDER_TURNS_IN_AN_ANSWER = 200

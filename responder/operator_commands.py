@@ -1,6 +1,6 @@
 """Operators' commands: hand a conversation to a person, hand it back, show its history, forget it.
 
-`bufferctl` invokes the function with them; IAM decides who may. They never come from the queue.
+`bufferctl` invokes the function with these commands; IAM decides who may do so. The queue never delivers them.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from responder.admin_client import Buffer
 from responder.conversations_table import ConversationsTable
 from responder.forgetting import Forgetting
+from responder.gate_client import Buffer
 from responder.history import Turn
 from responder.json_object import Json
 from responder.limits import (
@@ -38,8 +38,8 @@ class OperatorCommands:
         self._telemetry = telemetry
         self._clock = clock
 
-    def run(self, event: Json, time_left_ms: Callable[[], int]) -> Json:
-        """Return what the admin function would: `{"ok": true, "result"}` or `{"ok": false, "error"}`."""
+    def run(self, event: Json, *, request_id: str, time_left_ms: Callable[[], int]) -> Json:
+        """Run the command. Return `{"ok": true, "result"}` or `{"ok": false, "error"}`, as the admin function does."""
         commands: dict[str, Callable[[str, Json], Json]] = {
             "handoff": self.hand_off,
             "handback": self.hand_back,
@@ -55,8 +55,14 @@ class OperatorCommands:
         except MessageBufferError as error:
             code = "invalid" if isinstance(error, InvalidInput) else "unavailable"
             return {"ok": False, "error": {"code": code, "message": str(error)}}
-        by = str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS]
-        self._telemetry.info("operator", operation=str(event["operation"]), conversation=conversation, by=by)
+        self._telemetry.info(
+            "operator",
+            operation=str(event["operation"]),
+            conversation=conversation,
+            # Lambda does not say who invoked the function. CloudTrail knows it by the request's id.
+            claimedBy=str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS],
+            requestId=request_id,
+        )
         return {"ok": True, "result": result}
 
     def hand_off(self, conversation: str, event: Json) -> Json:
@@ -65,7 +71,8 @@ class OperatorCommands:
         if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
             raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
         now_ms = self._clock()
-        # The table first: if the buffer then cannot be held, the batches that it emits are withheld.
+        # Write to the table first: if the buffer then cannot be held, the responder withholds the batches that it
+        # emits.
         self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
         self._buffer.hold(conversation, for_ms)
         return {"handedOffUntil": now_ms + for_ms}

@@ -1,11 +1,11 @@
-"""The outbox of a batch: the parts of its reply, written down before any of them is sent.
+"""The outbox of a batch: the parts of its reply, stored before any of them is sent.
 
     planned ──> sending ──> sent
        ^           │  └───> unconfirmed
        └───────────┘
 
-A part goes back to `planned` if the channel surely did not take it. It becomes `unconfirmed` if nothing is known about
-it, and is never sent again.
+A part becomes `planned` again if the channel certainly did not accept it. If it is unknown whether the channel accepted
+the part, the part becomes `unconfirmed` and is never sent again.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ class Part(NamedTuple):
 
 class Outbox(NamedTuple):
     parts: Sequence[Part] = ()
-    """Empty once the batch is finished: the history has the words."""
+    """Removed when the batch is finished, because the conversation's turns then contain the reply."""
     also_answers: Sequence[str] = ()
     """Ids of the parked batches that this reply also answers."""
     input_tokens: int = 0
     output_tokens: int = 0
     answered_by: str | None = None
-    """Id of the batch whose reply also answers this one."""
+    """Id of the later batch whose reply also answers this batch."""
     outcome: str | None = None
-    """Set when the batch is finished; nothing more is done for it."""
+    """Set when the batch is finished. A run that sees it does nothing more."""

@@ -1,4 +1,4 @@
-"""A batch while this run owns its conversation, and the writes that only the owner may make."""
+"""A batch whose conversation this run owns, and the writes that only the owner may make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ class OwnedBatch:
     record: ConversationRecord
     outbox: Outbox | None
     settings: Json
+    max_question_tokens: int
 
     @property
     def conversation(self) -> str:
@@ -44,10 +45,18 @@ class OwnedBatch:
 
     @property
     def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this reply also answers; once it is planned, those that were in the prompt."""
+        """Return the parked batches that this reply also answers: if it is planned, those in its prompt."""
         if self.outbox is None:
-            return self.earlier
+            return self._newest_that_fit()
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
+
+    def _newest_that_fit(self) -> list[ParkedBatch]:
+        """Return the newest earlier batches that this batch's question has room for. The others are answered alone."""
+        earlier, left = self.earlier, self.max_question_tokens - history.estimate_tokens(self.batch.text)
+        first = len(earlier)
+        while first and (left := left - _tokens(earlier[first - 1])) >= 0:
+            first -= 1
+        return earlier[first:]
 
     @property
     def sent_text(self) -> str:
@@ -56,7 +65,7 @@ class OwnedBatch:
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
     def question(self, now_ms: int) -> list[Turn]:
-        """Return what the reply answers: the parked batches, each with the parts sent to it, and then this batch."""
+        """Return the turns to answer: each parked batch, with the parts already sent to answer it, then this batch."""
         turns: list[Turn] = []
         for each in self.also_answers:
             turns.append(Turn(USER, each.text, now_ms, each.batch_id))
@@ -73,7 +82,8 @@ class OwnedBatch:
     # -- writes ------------------------------------------------------------------------------------
 
     def plan(self, outbox: Outbox, *, now_ms: int) -> None:
-        if not self.table.plan(self.conversation, self.owner, self.batch.batch_id, outbox, now_ms=now_ms):
+        batch_id, reply_count = self.batch.batch_id, self.record.reply_count.at(now_ms).with_one_more()
+        if not self.table.plan(self.conversation, self.owner, batch_id, outbox, reply_count=reply_count, now_ms=now_ms):
             raise LockLost(LOST)
         self.outbox = outbox
 
@@ -83,9 +93,9 @@ class OwnedBatch:
             raise LockLost("another run has changed the state of the part")
 
     def park(self, sent_text: str) -> None:
-        """Let the batch wait for the next one.
+        """Park the batch, so that it waits for the next batch.
 
-        Its outbox stays: it is sent if no newer batch has been answered by then.
+        The outbox keeps its planned parts, which are sent if no newer batch has been answered when the wait ends.
         """
         text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)
@@ -130,3 +140,7 @@ class OwnedBatch:
         if not self.table.finish(self.conversation, self.owner, finished):
             raise LockLost(LOST)
         return processing_ms
+
+
+def _tokens(parked: ParkedBatch) -> int:
+    return history.estimate_tokens(parked.text) + history.estimate_tokens(parked.sent_text)

@@ -1,4 +1,4 @@
-"""Sends the parts of a reply, each at most once, and records how far each one has come."""
+"""Sends the parts of a reply, each at most once, and records the state of each."""
 
 from message_buffer.telemetry import Telemetry
 from responder.channels.base import Channel
@@ -13,7 +13,7 @@ class PartSender:
         self._telemetry = telemetry
 
     def send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
-        """Send a planned part. It is planned again if the channel raises Busy or Refused."""
+        """Send a planned part. If the channel raises Busy or Refused, mark the part as planned again."""
         owned.require_time(MIN_TIME_TO_SEND_MS)
         owned.mark(number, before=PLANNED, after=SENDING)
         try:

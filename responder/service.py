@@ -1,9 +1,9 @@
 """Answers a batch.
 
-One run at a time owns a conversation. It stores the whole reply before it sends any of it, records each part before and
-after it is sent, and stores everything that remains of the batch in one write at the end. So the next run after a crash
-continues where the last one stopped. Only a part that was being sent at that moment is never sent again; it is counted
-instead.
+One run at a time owns a conversation. The run stores the whole reply before it sends the first part, records each part
+before and after it sends it, and stores the turns and the outcome in one transaction at the end. So after a crash the
+next run continues where the last one stopped. Only if a part was being sent at that moment, it is not sent again, but
+counted.
 """
 
 from collections.abc import Callable
@@ -67,9 +67,9 @@ class Responder:
         )
 
     def respond(self, delivery: Delivery) -> Later | None:
-        """Answer the delivery's batch. Return None if the delivery is finished.
+        """Answer the delivery's batch. Return None if the delivery is finished, otherwise when to try again.
 
-        It is also finished if its dead letter is stored. Nothing is raised: a failure is a later attempt.
+        A delivery is also finished if it was dead-lettered. This raises nothing: after a failure it returns Later.
         """
         batch = None
         try:
@@ -79,7 +79,7 @@ class Responder:
             return self._own_and_answer(batch, delivery)
         except MessageBufferError as error:
             return self._after_failure(error, batch, delivery)
-        except Exception as error:  # noqa: BLE001 - any bug is tried again, and becomes a dead letter in the end
+        except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
             self._telemetry.crash("responder failed", error, batch=batch.batch_id if batch else None)
             return self._after_failure(Busy(f"unexpected error: {type(error).__name__}"), batch, delivery)
 
@@ -138,7 +138,10 @@ class Responder:
                 self._table.release(conversation, owner, status=record.status or outbox.outcome, reason="")
                 return None
             settings = {**self._table.tenant_settings(batch.conversation.tenant), **record.settings}
-            return self._answer(OwnedBatch(self._table, batch, delivery, owner, now_ms, record, outbox, settings))
+            max_tokens = self._options.max_question_tokens
+            return self._answer(
+                OwnedBatch(self._table, batch, delivery, owner, now_ms, record, outbox, settings, max_tokens)
+            )
         except Exception as error:
             self._telemetry.count("ProcessingErrors")
             reason = str(error) if isinstance(error, MessageBufferError) else type(error).__name__
@@ -157,7 +160,8 @@ class Responder:
         try:
             self._table.release(conversation, owner, status="processing_error", reason=reason)
         except SendFailed as failed:
-            # The ownership lapses by itself. The caller raises the first error, which says more.
+            # The ownership lapses by itself. Raise nothing here, because the caller re-raises the first error, which
+            # says more.
             self._telemetry.warn("conversation was not released", conversation=conversation, reason=str(failed))
 
     # -- the steps of a batch ----------------------------------------------------------------------
@@ -165,7 +169,7 @@ class Responder:
     def _answer(self, owned: OwnedBatch) -> Later | None:
         if owned.outbox and owned.outbox.answered_by:
             owned.release(reason="another batch answers this one, too")
-            # With the same pauses, this batch gets as many attempts as the batch that answers it.
+            # Wait as long as after a failure, so that this batch has as many attempts as the batch that answers it.
             return Later(owned.delivery.retry_seconds)
         reason = self._withholding.reason_for(owned)
         channel = None if reason else self._collaborators.channel(owned.batch.conversation)
@@ -256,7 +260,7 @@ class Responder:
         except MessageBufferError as error:
             if not self._is_last_attempt(owned):
                 raise
-            # A reply that may be outdated is better than none.
+            # This is the last attempt, and an outdated reply is better than none.
             self._telemetry.warn("gate could not be asked", conversation=owned.conversation, reason=str(error))
             return False
 

@@ -1,4 +1,4 @@
-"""Handles batches that the settings of the stage, the tenant or the conversation forbid the responder to answer."""
+"""Handles batches that the settings of the stage, the tenant or the conversation do not let the responder answer."""
 
 from message_buffer.clock import Clock
 from message_buffer.telemetry import Telemetry
@@ -7,7 +7,7 @@ from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.environment import ResponderOptions
 from responder.events import publish_reply_withheld
-from responder.history import ASSISTANT, USER, Turn
+from responder.history import ASSISTANT, USER, Turn, estimate_tokens
 from responder.owned_batch import OwnedBatch
 from responder.part_sender import PartSender
 
@@ -15,6 +15,8 @@ UNKNOWN_CONVERSATION = "unknown_conversation"
 HANDED_TO_HUMAN = "handed_to_human"
 INACTIVE_PROJECT = "inactive_project"
 CHANNEL_NOT_ALLOWED = "channel_not_allowed"
+QUESTION_TOO_LONG = "question_too_long"
+TOO_MANY_REPLIES = "too_many_replies"
 
 
 class Withholding:
@@ -38,10 +40,25 @@ class Withholding:
             HANDED_TO_HUMAN: options.handed_to_human,
             INACTIVE_PROJECT: options.inactive_project,
             CHANNEL_NOT_ALLOWED: options.channel_not_allowed,
+            QUESTION_TOO_LONG: "drop",
+            TOO_MANY_REPLIES: "drop",
         }
 
     def reason_for(self, owned: OwnedBatch) -> str | None:
         """Return why the settings do not let the batch be answered, or None if they do."""
+        return self._reason_to_be_silent(owned) or self._reason_to_save(owned)
+
+    def _reason_to_save(self, owned: OwnedBatch) -> str | None:
+        """Return which bound on what the assistant may cost the batch's reply would exceed."""
+        if owned.outbox:
+            # The assistant has replied to an earlier run.
+            return None
+        if estimate_tokens(owned.batch.text) > self._options.max_question_tokens:
+            return QUESTION_TOO_LONG
+        replies = owned.record.reply_count.at(self._clock()).replies
+        return TOO_MANY_REPLIES if replies >= self._options.max_replies_an_hour else None
+
+    def _reason_to_be_silent(self, owned: OwnedBatch) -> str | None:
         settings, platform = owned.settings, owned.batch.conversation.platform
         if owned.record.hand_off_until_ms > self._clock():
             return HANDED_TO_HUMAN
@@ -51,13 +68,13 @@ class Withholding:
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
     def withhold(self, owned: OwnedBatch, reason: str) -> int:
-        """Finish the batch without an answer. Return how many milliseconds it took.
+        """Finish the batch without a reply. Return how many milliseconds the run took.
 
         The customer's words stay in the history, for a person or a later reply.
         """
         outcome, batch = self._outcomes[reason], owned.batch
         if owned.outbox:
-            # An earlier run has begun to answer.
+            # An earlier run planned a reply, and may have ended while it was sending a part.
             self._sender.give_up_interrupted(owned)
             self._table.clear_answered_by(owned.conversation, batch.batch_id)
         now_ms = self._clock()

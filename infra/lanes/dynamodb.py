@@ -22,7 +22,7 @@ SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
 
 
 class DynamoDbLane:
-    """The lane's resources. They are children of the stack itself; in a scope of their own they would be replaced."""
+    """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
         config = runtime.config
@@ -47,8 +47,8 @@ class DynamoDbLane:
             memory_mb=config.memory.dynamodb_processor,
             timeout=TIMEOUT,
             environment=environment.dynamodb_processor(config=config, windows=self.windows, destinations=destinations),
-            # Messages that arrive during a window go to the next one, so a lively conversation is an endless chain of
-            # triggers.
+            # Messages that arrive while the processor empties a window are stored in the next window, so a lively
+            # conversation is an endless chain of triggers.
             in_a_loop=True,
         )
         self._invoke_processor(scope)
@@ -59,7 +59,7 @@ class DynamoDbLane:
         self.windows.triggers.grant_send(grantee)
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` record what the Valkey lane emits, and end windows that wait for it."""
+        """Let `grantee` record which messages the Valkey lane emits, and hasten windows of the same conversations."""
         self.windows.table.grant_write_journal(grantee)
         self.windows.triggers.grant_send(grantee)
 

@@ -26,7 +26,7 @@ from infra.storage import EventDestinations, Queue, WindowStorage
 
 
 class ValkeyLane:
-    """The lane's resources. They are children of the stack itself; in a scope of their own they would be replaced."""
+    """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class ValkeyLane:
             delay=cdk.Duration.seconds(WATCHDOG_SECOND_PASS_DELAY_SECONDS),
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
             retention=cdk.Duration.seconds(SECOND_PASS_RETENTION_SECONDS),
-            no_dead_letters_because="A late pass is worth nothing. Alarms report passes that fail or do not happen.",
+            no_dead_letters_because="A late pass is useless. Alarms report passes that fail or do not happen.",
         )
         self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=MAX_WATCHDOG_PASSES_IN_A_BATCH))
         events.Rule(

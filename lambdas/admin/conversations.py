@@ -3,10 +3,9 @@
 import json
 
 from lambdas.admin.errors import NotFound, Refused
+from lambdas.admin.gate.service import Gate
 from lambdas.admin.listing import list_conversations
 from lambdas.admin.requests import (
-    AskGate,
-    HoldConversation,
     ListConversations,
     OfConversation,
     Request,
@@ -24,8 +23,8 @@ from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
 
 
-class Conversations:
-    """The conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
+class Conversations(Gate):
+    """All operations on conversations: those of consumers, and those for operators alone."""
 
     def __init__(
         self,
@@ -35,11 +34,8 @@ class Conversations:
         dynamodb_lane: DynamoDbLane | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        self._valkey_lane = valkey_lane
-        self._dynamodb_lane = dynamodb_lane
-        self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
+        super().__init__(valkey_lane, dynamodb_lane=dynamodb_lane, clock=clock)
         self._bus = bus
-        self._clock = clock
 
     def status(self, _request: Request) -> Json:
         """Return the state of the shards and open windows, after putting expired claims back as the watchdog does."""
@@ -136,12 +132,6 @@ class Conversations:
         published = json.loads(detail)
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
-    def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back, in all lanes. Return the time at which the hold ends."""
-        name = _name(request)
-        held = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        return {"heldUntil": held[0].held_until_ms}  # `show` returns the same; the fallback's hold ends a moment later
-
     def resume(self, request: OfConversation) -> Json:
         """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
@@ -149,12 +139,6 @@ class Conversations:
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
         return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
-
-    def gate(self, request: AskGate) -> Json:
-        """Return whether the author has written again since the batch that a consumer is about to answer."""
-        lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
-        current = lane.peek_conversation(_name(request)).generation
-        return {"current": current, "newer": current > request.generation}
 
 
 def _name(request: OfConversation) -> str:

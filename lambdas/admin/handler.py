@@ -78,6 +78,6 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
         telemetry=telemetry,
     )
     try:
-        return Admin(operations, telemetry).answer(event)
+        return Admin(operations, telemetry).answer(event, request_id=context.aws_request_id)
     finally:
         telemetry.flush()

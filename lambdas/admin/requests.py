@@ -23,7 +23,7 @@ class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
     by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
-    """The name that the caller gives, which is stored with its changes. Only CloudTrail proves who called."""
+    """The caller's name for itself, stored with what it changes. Only CloudTrail knows who it was."""
 
 
 class OfConversation(Request):

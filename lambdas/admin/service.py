@@ -12,6 +12,7 @@ from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.errors import NotFound
 from lambdas.admin.forgetting import Forgetting
+from lambdas.admin.gate.service import Gate
 from lambdas.admin.requests import (
     AskGate,
     DeleteRules,
@@ -40,8 +41,9 @@ from message_buffer.telemetry import Telemetry
 
 Operation = Callable[[Json], Json]
 
-# The fields that name the caller and the subject of an operation.
-NAMED_IN_THE_LOG = ("by", "conversation", "scope", "batchId")
+# The names in the log of the fields that name the caller and the subject. Lambda does not tell a function who invoked
+# it, so the caller's name is only a claim. CloudTrail records the true caller under the request's id.
+NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": "scope", "batchId": "batchId"}
 
 
 def operations_of(
@@ -58,11 +60,10 @@ def operations_of(
         "conversation.show": _on(ShowConversation, conversations.show),
         "conversation.flush": _on(OfConversation, conversations.flush),
         "conversation.cancel": _on(OfConversation, conversations.cancel),
-        "conversation.hold": _on(HoldConversation, conversations.hold),
         "conversation.resume": _on(OfConversation, conversations.resume),
         "conversation.forget": _on(ForgetConversation, forgetting.forget),
         "id.look_up": _on(LookUpId, lambda request: {"logged": telemetry.logged_id(request.id)}),
-        "gate": _on(AskGate, conversations.gate),
+        **gate_operations_of(conversations),
         "rules.list": _on(ListRules, rules.list),
         "rules.get": _on(OfScope, rules.get),
         "rules.set": _on(SetRules, rules.set),
@@ -71,6 +72,14 @@ def operations_of(
         "dead.list": _on(ListDeadLetters, dead_letters.list),
         "dead.show": _on(ShowDeadLetter, dead_letters.show),
         "dead.redrive": _on(OfDeadLetter, dead_letters.redrive),
+    }
+
+
+def gate_operations_of(gate: Gate) -> Mapping[str, Operation]:
+    """Return the operations that a consumer needs: they read no message and change no rule."""
+    return {
+        "conversation.hold": _on(HoldConversation, gate.hold),
+        "gate": _on(AskGate, gate.gate),
     }
 
 
@@ -83,7 +92,7 @@ class Admin:
         self._operations = operations
         self._telemetry = telemetry
 
-    def answer(self, event: Any) -> Json:
+    def answer(self, event: Any, *, request_id: str) -> Json:
         fields = dict(event) if isinstance(event, dict) else {}
         name = fields.pop("operation", None)
         operation = self._operations.get(name) if isinstance(name, str) else None
@@ -95,18 +104,22 @@ class Admin:
         except MessageBufferError as error:
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
-            self._log(name, fields, _code(error))
+            self._log(name, fields, _code(error), request_id)
             return _refusal(_code(error), str(error))
         except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and refuse
             self._telemetry.crash("admin failed", error, operation=name)
             return _refusal("failed", "Something went wrong here; the function's log says where.")
-        self._log(name, fields, "ok")
+        self._log(name, fields, "ok", request_id)
         return {"ok": True, "result": result}
 
-    def _log(self, operation: str, fields: Json, outcome: str) -> None:
+    def _log(self, operation: str, fields: Json, outcome: str, request_id: str) -> None:
         """Log the operation, its caller and its subject; never texts or rules, since these may contain anything."""
-        named = {name: str(fields[name])[:MAX_CALLER_CHARACTERS] for name in NAMED_IN_THE_LOG if name in fields}
-        self._telemetry.info("operator", operation=operation, outcome=outcome, **named)
+        named = {
+            logged: str(fields[name])[:MAX_CALLER_CHARACTERS]
+            for name, logged in NAMED_IN_THE_LOG.items()
+            if name in fields
+        }
+        self._telemetry.info("operator", operation=operation, outcome=outcome, requestId=request_id, **named)
 
 
 def _code(error: MessageBufferError) -> str:

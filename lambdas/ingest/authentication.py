@@ -7,18 +7,28 @@ from collections.abc import Iterable
 
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from lambdas.limits import MAX_SIGNATURE_AGE_MS
+from message_buffer.clock import Clock
 from message_buffer.errors import MessageBufferError
+from message_buffer.limits import MINUTE_MS
 from message_buffer.telemetry import Telemetry
 
 
 class Unauthentic(MessageBufferError):
-    """No secret that we know signed this webhook, or only secrets of other accounts did."""
+    """No secret that we know signed this webhook just now, or only secrets of other accounts did."""
+
+    def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
+        super().__init__(problem)
 
 
 class Authentication:
-    def __init__(self, secrets: WebhookSecrets, telemetry: Telemetry) -> None:
+    def __init__(
+        self, secrets: WebhookSecrets, telemetry: Telemetry, *, clock: Clock, time_is_required: bool = False
+    ) -> None:
         self._secrets = secrets
         self._telemetry = telemetry
+        self._clock = clock
+        self._time_is_required = time_is_required
 
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
         """Return the text that the platform expects, or None if its verify token is not ours.
@@ -44,6 +54,9 @@ class Authentication:
             self._telemetry.count("NoSecret")
         if signer is None:
             raise Unauthentic
+        if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):
+            minutes = MAX_SIGNATURE_AGE_MS // MINUTE_MS
+            raise Unauthentic(f"The time in the signature is missing, or not within {minutes} minutes of ours.")
         return signer
 
 

@@ -11,11 +11,13 @@ from urllib.parse import urlencode
 
 from lambdas import environment as config
 from lambdas.ingest.platforms.base import Webhook
+from lambdas.ingest.report import report_refusal
 from lambdas.ingest.responses import Request, Response, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
+from message_buffer.errors import InvalidInput
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
@@ -40,6 +42,7 @@ def _ingest() -> Ingest:
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
+        time_is_required=settings.time_is_required,
     )
 
 
@@ -60,6 +63,9 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     telemetry = _telemetry()
     try:
         response = _ingest().answer(_request(event))
+    except _Undecodable as error:
+        report_refusal(telemetry, _platform(event), status=400, problem=str(error))
+        response = refuse(400, str(error))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
@@ -68,28 +74,47 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     return _to_gateway(response)
 
 
+class _Undecodable(InvalidInput):
+    """The gateway calls a body base64 that is not."""
+
+
 def _request(event: dict[str, Any]) -> Request:
-    body, context = event.get("body") or "", event["requestContext"]
+    context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
     route = event.get("routeKey") or event.get("resource") or ""
     return Request(
-        platform=(event.get("pathParameters") or {}).get("platform", ""),
+        platform=_platform(event),
         route="typing" if "/typing/" in route else "webhook",
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],
             url=_public_url(event, headers),
             headers=headers,
             query=event.get("queryStringParameters") or {},
-            # Keep the body's original bytes, because platforms sign those.
-            body=b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "surrogatepass"),
+            body=_body(event),
         ),
     )
+
+
+def _platform(event: Mapping[str, Any]) -> str:
+    return str((event.get("pathParameters") or {}).get("platform", ""))
+
+
+def _body(event: Mapping[str, Any]) -> bytes:
+    """Return the bytes that came in, which signatures are over. Raises _Undecodable."""
+    body = event.get("body") or ""
+    if not event.get("isBase64Encoded"):
+        return str(body).encode("utf-8", "surrogatepass")
+    try:
+        return b64decode(body, validate=True)
+    except ValueError as error:
+        raise _Undecodable("The body is not base64.") from error
 
 
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     context = event["requestContext"]
     scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
-    host = headers.get("host") or context.get("domainName", "")
+    # The gateway knows where it was called; the header is the caller's word.
+    host = context.get("domainName") or headers.get("host", "")
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:

@@ -1,4 +1,4 @@
-"""Reports an accepted webhook in three ways: the response's entries for conversations, the metrics, and a log line."""
+"""Reports what became of a webhook: the response's entries for conversations, the metrics, and a log line."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -51,3 +51,9 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
         conversations=list(done.conversations),
     )  # fmt: skip
+
+
+def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem: str) -> None:
+    """Count and log a body that was refused: some platforms do not send it again, so its messages may be lost."""
+    telemetry.count("BodiesRefused")
+    telemetry.warn("body refused", platform=platform, status=status, reason=problem)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from lambdas.ingest.platforms.base import Webhook, to_json
-from lambdas.limits import MAX_WEBHOOK_BYTES, RETRY_AFTER_SECONDS
+from lambdas.limits import RETRY_AFTER_SECONDS
 
 
 class Request(NamedTuple):
@@ -34,11 +34,6 @@ def refuse_platform() -> Response:
     return refuse(404, "There is no such platform.")
 
 
-def refuse_signature() -> Response:
-    """Return the 401 for a webhook that no secret we know has signed."""
-    return refuse(401, "The signature is missing or wrong.")
-
-
 def refuse_challenge() -> Response:
     """Return the 403 for a challenge whose verify token is not ours."""
     return refuse(403, "The challenge is not passed.")
@@ -47,11 +42,6 @@ def refuse_challenge() -> Response:
 def refuse_method(allowed: str) -> Response:
     """Return the 405 for a method that the route does not accept."""
     return refuse(405, "Use POST.", {"Allow": allowed})
-
-
-def refuse_size() -> Response:
-    """Return the 413 for a body that is too large."""
-    return refuse(413, f"A webhook has at most {MAX_WEBHOOK_BYTES} bytes.")
 
 
 def refuse_for_now() -> Response:

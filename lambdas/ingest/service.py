@@ -15,7 +15,7 @@ from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
 from lambdas.ingest.preparation import prepare
-from lambdas.ingest.report import Done, report
+from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
     Response,
@@ -24,12 +24,9 @@ from lambdas.ingest.responses import (
     refuse_for_now,
     refuse_method,
     refuse_platform,
-    refuse_signature,
-    refuse_size,
 )
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.limits import MAX_WEBHOOK_BYTES
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
@@ -50,9 +47,10 @@ class Ingest:
         book: RuleBook,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
+        time_is_required: bool = False,
     ) -> None:
         self._lane = lane
-        self._authentication = Authentication(secrets, telemetry)
+        self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
         self._telemetry = telemetry
@@ -67,10 +65,10 @@ class Ingest:
             return refuse_platform()
         try:
             return self._answer(platform, request)
-        except Unauthentic:
+        except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=platform.name)
-            return refuse_signature()
+            self._telemetry.warn("signature refused", platform=platform.name, reason=str(error))
+            return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             self._telemetry.count("Refused")
             if isinstance(error, StoreError):
@@ -80,6 +78,9 @@ class Ingest:
 
     def _answer(self, platform: Platform, request: Request) -> Response:
         match request.webhook.method, request.route:
+            # Before the signature, whose price grows with the body.
+            case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
+                return self._refuse_body(platform, 413, f"A webhook has at most {platform.max_body_bytes} bytes.")
             case "GET", "webhook":
                 return self._challenge(platform, request.webhook)
             case "POST", "webhook":
@@ -93,17 +94,15 @@ class Ingest:
         return refuse_challenge() if echo is None else Response(200, echo, "text/plain")
 
     def _receive(self, platform: Platform, webhook: Webhook) -> Response:
-        if len(webhook.body) > MAX_WEBHOOK_BYTES:
-            return refuse_size()
         signer = self._authentication.signer_of(platform, webhook)
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # Read everything before storing anything, so that a refused body leaves nothing behind.
             messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
         except MessageTooLarge as error:
-            return refuse(413, f"A message is too large: {error}.")
+            return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
-            return refuse(400, str(error))
+            return self._refuse_body(platform, 400, str(error))
         require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         self._buffering.buffer_all(messages, done)
@@ -116,17 +115,19 @@ class Ingest:
         return Response(200, body, content_type)
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
-        if len(webhook.body) > MAX_WEBHOOK_BYTES:
-            return refuse_size()
         signer = self._authentication.signer_of(platform, webhook)
         try:
-            typing = platform.read_typing(webhook)
+            typing = platform.read_typing(webhook, signer=signer)
             for conversation in typing:
                 encode_conversation(str(conversation))
         except InvalidInput as error:
-            return refuse(400, str(error))
+            return self._refuse_body(platform, 400, str(error))
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(typing, self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
+
+    def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
+        report_refusal(self._telemetry, platform.name, status=status, problem=problem)
+        return refuse(status, problem)

@@ -1,22 +1,49 @@
--- find: look for a message in a list of payloads, and build the reply for a message that is in no list.
+-- find: look for a message that waits or is frozen, reading only a few payloads in each call.
 --
--- Reads    id_line, limit, message_id, max_emitted, seen_key, emitted_key
--- Defines  find(list_key): the message's position and payload, or nothing; absent(): the reply ABSENT
+-- Reads    message_id, id_line, cursor, limit, page_bytes, max_emitted
+-- Reads    conv_key, msgs_key, batch_key, seen_key, emitted_key
+-- Defines  find(): the position and payload of a waiting message; otherwise nil and the script's reply
 
-local function find(list_key)
-  local payloads = redis.call('LRANGE', list_key, -limit, -1)
-  local before = math.max(0, redis.call('LLEN', list_key) - limit)
-  for i = #payloads, 1, -1 do
-    if string.sub(payloads[i], 1, #id_line) == id_line then return before + i - 1, payloads[i] end
-  end
-end
-
-local function absent()
+local function find()
   local arrived_at = redis.call('ZSCORE', seen_key, message_id)
-  if not arrived_at then return {'ABSENT', 0, ''} end
+  if not arrived_at then return nil, {'ABSENT', 0, ''} end
+
+  -- Positions count from the head of the frozen batch, and on through the messages that wait behind it.
+  local frozen = redis.call('LLEN', batch_key)
+  local count = frozen + redis.call('LLEN', msgs_key)
+  -- This is only a hint: `seen` also has the ids of cancels and of messages that have left, by each sender's clock.
+  local guess = math.max(0, count - 1 - redis.call('ZCOUNT', seen_key, '(' .. arrived_at, '+inf'))
+  local phase, step = string.match(cursor, '^(%l+):(%d+)$')
+  local bytes, cost = 0, 0
+  step = tonumber(step)
+  for _ = 1, 32 + limit do
+    if bytes + cost > page_bytes then return nil, {'SEARCHING', phase .. ':' .. step} end
+    if phase == 'near' and step == 32 then phase, step = 'before', count end
+    local position = guess + (step % 2 == 0 and step / 2 or -(step + 1) / 2)
+    if phase == 'near' then
+      step = step + 1
+    else
+      -- From the newest to the oldest, because between two calls a message can only move to a lower position.
+      step = math.min(step, count) - 1
+      position = step
+      if position < math.max(0, count - limit) then break end
+    end
+    if position >= 0 and position < count then
+      local list_key, at = batch_key, position
+      if position >= frozen then list_key, at = msgs_key, position - frozen end
+      local payload = redis.call('LRANGE', list_key, at, at)[1]
+      if string.sub(payload, 1, #id_line) == id_line then
+        if list_key == msgs_key then return at, payload end
+        return nil, {'FROZEN', redis.call('HGET', conv_key, 'frozen')}
+      end
+      cost = math.max(512, #payload) -- reading a short payload takes time, too
+      bytes = bytes + cost
+    end
+  end
+
   -- The message was in the earliest batch whose last message arrived at the same time as this one, or later.
   local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
   -- If older batches may have been forgotten, the message may have been in one of those instead.
-  if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return {'ABSENT', 1, ''} end
-  return {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
+  if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return nil, {'ABSENT', 1, ''} end
+  return nil, {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
 end

@@ -71,11 +71,6 @@ class Table:
         found = expressions(values, ConditionExpression=only_if)
         return {"Put": {"TableName": self.name, "Item": encode(item), **found}}
 
-    def _check(self, key: Values, values: Values, *, only_if: str) -> dict[str, Any]:
-        """Return a condition as a part of a transaction."""
-        found = expressions(values, ConditionExpression=only_if)
-        return {"ConditionCheck": {"TableName": self.name, "Key": encode(key), **found}}
-
     def _delete(self, key: Values, *, only_if: str = "") -> dict[str, Any]:
         """Return a deletion as a part of a transaction."""
         found = expressions(ConditionExpression=only_if)

@@ -5,11 +5,10 @@
 `/` and `%` inside a part are escaped, so that different parts never make the same id.
 """
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from message_buffer.errors import InvalidId
-from message_buffer.limits import MAX_CONVERSATION_NAMES_KEPT
+from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 DEFAULT_TENANT = "default"
 
@@ -21,14 +20,17 @@ class ConversationId(NamedTuple):
     user: str
 
     def __str__(self) -> str:
-        return _joined(self)
-
-
-@lru_cache(maxsize=MAX_CONVERSATION_NAMES_KEPT)
-def _joined(conversation: ConversationId) -> str:
-    if not all(conversation):
-        raise InvalidId("no part of a conversation id may be empty")
-    return "/".join(map(escape_part, conversation))
+        """Return the id. Raises InvalidId if a part is empty, or if the id would be too long."""
+        if not all(self):
+            raise InvalidId("no part of a conversation id may be empty")
+        # Checked before the id is built, since a stranger's part may have megabytes. Escapes, and characters of several
+        # bytes, only add to this number.
+        characters = sum(map(len, self)) + len(self) - 1
+        if characters > MAX_CONVERSATION_ID_BYTES:
+            raise InvalidId(
+                f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes; this one has at least {characters}"
+            )
+        return "/".join(map(escape_part, self))
 
 
 def escape_part(part: str) -> str:

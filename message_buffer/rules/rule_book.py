@@ -14,7 +14,11 @@ from typing import Any, Protocol
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
-from message_buffer.limits import MAX_MS_BETWEEN_RULES_CHECKS, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import (
+    MAX_MS_BETWEEN_RULES_CHECKS,
+    MAX_RESOLVED_RULES,
+    MIN_MS_BETWEEN_RULES_CHECKS,
+)
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
 from message_buffer.telemetry import Telemetry
@@ -78,6 +82,8 @@ class _Snapshot:
         known = tuple(scope for scope in scopes if scope in self._stored)
         resolved = self._resolved.get((known, platform))
         if resolved is None:
+            if len(self._resolved) >= MAX_RESOLVED_RULES:
+                self._resolved.clear()
             resolved = self._resolved[known, platform] = resolve_rules(self.layers(known), platform)
             for skipped in resolved.skipped:
                 self._skip(skipped.layer, skipped.reason, platform=platform)

@@ -1,4 +1,4 @@
-"""The interface of all assistants. An assistant makes one attempt; Busy and Unconfirmed allow a later one."""
+"""The interface of all assistants. Each makes one attempt; after Busy or Unconfirmed the responder tries later."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -9,7 +9,7 @@ from responder.history import Turn
 class Prompt(NamedTuple):
     instructions: str
     turns: Sequence[Turn]
-    """The first turn is the user's, roles alternate, and the last turn is the question."""
+    """The request to an assistant. The first turn is the user's, roles alternate, and the last turn is the question."""
     model: str
     max_reply_tokens: int
     seconds: float

@@ -7,7 +7,7 @@ from responder.errors import Busy, Refused
 from responder.json_object import Json
 from responder.limits import MAX_CONNECT_SECONDS
 
-# Another attempt would have the same answer.
+# After these errors, another attempt would fail in the same way.
 FINAL_ERRORS = (
     "ValidationException",
     "ParamValidationError",
@@ -40,7 +40,7 @@ class Bedrock:
 
 def _converse(request: Json, *, seconds: float) -> Json:
     with aws.errors_as_ours("converse"):
-        # The queue decides when to try again, not the SDK.
+        # The SDK makes one attempt, because the queue decides when to try again.
         client = aws.client("bedrock-runtime", patience=aws.Patience(MAX_CONNECT_SECONDS, seconds, attempts=1))
         answer: Json = client.converse(**request)
         return answer

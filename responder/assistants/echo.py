@@ -1,4 +1,4 @@
-"""Repeats the question: for the local stage, and to try a stage without an AI."""
+"""Repeats the question, for the local stage, and for trying a stage without an AI."""
 
 from responder.assistants.base import Prompt, Reply
 

@@ -1,7 +1,7 @@
 """The interface of all channels, which send replies to customers.
 
-None of the four providers documents a key by which it recognises a repeated request. So no part is ever sent twice: a
-part whose arrival is not confirmed is counted, not repeated.
+None of the four providers documents a key by which it recognises a repeated request. So the responder never sends a
+part twice: if a part's arrival is not confirmed, it counts the part.
 """
 
 import re
@@ -24,7 +24,7 @@ class Channel(Protocol):
         """Send one part. Raises Refused, Busy or Unconfirmed."""
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
-        """Show the customer that a reply is being written. `message_id` is that of the customer's last message."""
+        """Show the customer that a reply is being written. `message_id` is the id of the customer's last message."""
 
 
 def require_credential(credentials: Credentials, name: str) -> str:
@@ -39,12 +39,12 @@ def phone(address: str) -> str:
 
 
 def split(text: str, max_characters: int) -> list[str]:
-    """Return the text in parts that the channel takes, broken between paragraphs, lines, sentences or words."""
+    """Return the text in parts of at most `max_characters`, divided between paragraphs, lines, sentences or words."""
     parts: list[str] = []
-    # An AI may answer with half a surrogate pair, which can neither be stored nor sent.
+    # An AI may return half of a surrogate pair, which can neither be stored nor sent.
     rest = text.encode("utf-8", "replace").decode().strip()
     while len(rest) > max_characters:
-        # A break in the first half would make too many parts.
+        # Do not divide in the first half, or there would be too many parts.
         places = (rest.rfind(each, max_characters // 2, max_characters) for each in BREAKS)
         at = next((place for place in places if place != -1), None)
         cut = max_characters if at is None else at + 1

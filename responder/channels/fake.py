@@ -7,7 +7,7 @@ from responder.events import Bus, publish_reply_sent
 
 
 class Fake:
-    # An event may be longer; a reply is split as for WhatsApp.
+    # An event may be longer, but replies are divided as for WhatsApp.
     max_part_characters = 4_096
 
     def __init__(self, bus: Bus) -> None:
@@ -17,7 +17,7 @@ class Fake:
         try:
             publish_reply_sent(self._bus, to, text)
         except SendFailed as error:
-            # The bus may have taken the event before its answer was lost.
+            # The bus may have accepted the event although its response was lost.
             raise Unconfirmed(str(error)) from error
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:

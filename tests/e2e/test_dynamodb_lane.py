@@ -22,7 +22,7 @@ def talk(dynamodb_stage: LocalStage) -> Talk:
 @pytest.mark.smoke
 def test_there_is_no_valkey(dynamodb_stage: LocalStage) -> None:
     assert dynamodb_stage.outputs.ValkeyUrl is None
-    assert sorted(dynamodb_stage.outputs.Functions) == ["admin", "dynamodb_processor", "ingest"]
+    assert sorted(dynamodb_stage.outputs.Functions) == ["admin", "dynamodb_processor", "gate", "ingest"]
 
 
 @pytest.mark.smoke

@@ -315,6 +315,15 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Query", "<Holding>/index/open"),
             },
         ),
+        # Neither rules nor dead letters nor the bus, and of the table only single items: no conversation as a whole.
+        (
+            "gate",
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("dynamodb:GetItem", "<Holding>"),
+                ("dynamodb:UpdateItem", "<Holding>"),
+            },
+        ),
     ],
 )
 def test_a_function_may_do_what_it_does_and_nothing_else(
@@ -323,7 +332,20 @@ def test_a_function_may_do_what_it_does_and_nothing_else(
     assert own(synthesize("prod")["Buffer"], role) == expected
 
 
-@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin"])
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_only_functions_that_call_valkey_may_sign_in_to_it(stage: str, synthesize: Synthesize) -> None:
+    """Before, the DynamoDB processor might, which has no Valkey and is not even in its network."""
+    template = synthesize(stage)["Buffer"]
+    callers = {role for role, each in functions(template).items() if "REDIS_URL" in each["Environment"]["Variables"]}
+    connect = {
+        role
+        for role in functions(template)
+        if any(action == "elasticache:Connect" for action, _ in allowed(template, role))
+    }
+    assert connect == callers == functions(template).keys() - {"dynamodb_processor"}
+
+
+@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin", "gate"])
 def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synthesize) -> None:
     found = own(synthesize("prod", fallback=False)["Buffer"], role)
     assert not {resource for _, resource in found} & {"<Holding>", "<Holding>/index/open", "<Triggers>"}

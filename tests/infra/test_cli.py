@@ -65,6 +65,17 @@ def test_preflight_comes_before_the_cli_and_the_app_does_not_repeat_it(looked_fo
     assert cli.LOOKED_FOR_MISSING in environment
 
 
+@pytest.mark.parametrize("app", [["--app", "cdk.out"], ["--app=cdk.out"], ["-a", "cdk.out"]])
+def test_what_was_synthesized_is_deployed_without_our_app_and_its_packages(
+    app: list[str], looked_for: list[Sequence[str]]
+) -> None:
+    with pytest.raises(Became) as became:
+        cli.main(["deploy", "--all", *app, "-c", "stage=prod"])
+    words, _ = became.value.args
+    assert words[2:] == ["deploy", "--all", *app, "-c", "stage=prod"]
+    assert looked_for == [], "it imports packages that are not installed where there are credentials"
+
+
 @pytest.mark.parametrize("arguments", [["ls"], ["synth", "-c", "stage=local", "-c", "valkeyUrl=valkey://x:1"]])
 def test_neither_a_harmless_command_nor_the_local_stage_needs_a_preflight(
     looked_for: list[Sequence[str]], arguments: list[str]

@@ -14,8 +14,9 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 HANDLERS = [
-    "responder.handler",
-    *(f"lambdas.{path.parent.name}.handler" for path in sorted(ROOT.glob("lambdas/*/handler.py"))),
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for room in ROOMS
+    for path in sorted((ROOT / room).rglob("handler.py"))
 ]
 
 

@@ -72,7 +72,7 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "Refused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
@@ -109,7 +109,8 @@ class Scene:
             "from": "16505551234", "id": message_id, "timestamp": "1749416383", "type": "text", "text": {"body": TEXT},
         }  # fmt: skip
         value = {"metadata": {"phone_number_id": "106540352242922"}, "messages": [message]}
-        body = json.dumps({"entry": [{"changes": [{"value": value, "field": "messages"}]}]})
+        entry = {"changes": [{"value": value, "field": "messages"}]}
+        body = json.dumps({"object": "whatsapp_business_account", "entry": [entry]})
         signature = "sha256=" + hmac.new(SECRET.encode(), body.encode(), sha256).hexdigest()
         answer = ingest_handler.handler(
             {

@@ -11,7 +11,7 @@ from infra.settings_and_defaults import StageConfig
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
-OF_THE_DYNAMODB_LANE = {"ingest", "dynamodb_processor", "admin"}
+OF_THE_DYNAMODB_LANE = {"ingest", "dynamodb_processor", "admin", "gate"}
 NETWORK_OR_CACHE = ("AWS::EC2::", "AWS::ElastiCache::")
 
 Stacks = Mapping[str, Template]

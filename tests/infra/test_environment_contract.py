@@ -57,6 +57,7 @@ READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
     "conversation_processor": config.read_conversation_processor,
     "watchdog": config.read_watchdog,
     "admin": config.read_admin,
+    "gate": config.read_gate,
     "dynamodb_processor": config.read_dynamodb_processor,
 }
 RESPONDERS = ["local", "responder"]
@@ -64,7 +65,7 @@ RESPONDERS = ["local", "responder"]
 COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
 # Each variant with each function of the Valkey lane, and of the lane without it.
 TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "dynamodb_processor"]
-ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin")]
+ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin", "gate")]
 # The same function everywhere: it knows no Valkey.
 DYNAMODB_PROCESSORS = [
     (variant, "dynamodb_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
@@ -118,7 +119,7 @@ def test_without_valkey_a_function_is_told_where_messages_are_held_instead(
 
 
 @pytest.mark.parametrize(("variant", "told"), [("prod", True), ("without a fallback", False)])
-@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin"])
+@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin", "gate"])
 def test_beside_a_fallback_functions_know_where_it_holds_messages(
     variant: str, told: bool, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:
@@ -216,7 +217,7 @@ def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
-def test_the_admin_function_accepts_the_responders_longest_hold_and_no_longer_one() -> None:
+def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one() -> None:
     of = {"conversation": "acme/generic/shop/c1", "by": "responder"}
     longest = read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS})
     assert longest.hold_ms == limits.MAX_HOLD_MS

@@ -1,8 +1,10 @@
+import hashlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -117,11 +119,42 @@ def test_a_layer_for_lambda_brings_byte_code_if_there_is_a_python_to_write_it(
 def test_only_the_pins_that_hold_on_lambda_go_into_its_layer(tmp_path: Path) -> None:
     lock = tmp_path / "requirements.txt"
     lock.write_text(
-        "# a comment\nalways==1.0\n    # via something\n"
-        "old==1.0 ; python_full_version < '3.11.3'\nwindows==1.0 ; sys_platform == 'win32'\n"
-        "arm==1.0 ; platform_machine == 'aarch64'\n"
+        "# a comment\nalways==1.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n    # via something\n"
+        "old==1.0 ; python_full_version < '3.11.3' \\\n    --hash=sha256:cc\n"
+        "windows==1.0 ; sys_platform == 'win32' \\\n    --hash=sha256:dd\n"
+        "arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:ee\n"
     )
-    assert list(lambda_pins(lock)) == ["always==1.0", "arm==1.0"]
+    assert list(lambda_pins(lock)) == [
+        "always==1.0 --hash=sha256:aa --hash=sha256:bb", "arm==1.0 --hash=sha256:ee",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_a_package_that_is_not_the_one_that_was_locked_does_not_get_into_a_layer(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, any file with the right name and version became a part of every function."""
+    wheel = tmp_path / "index" / "thing-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with ZipFile(wheel, "w") as files:
+        files.writestr("thing.py", "")
+        files.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+        files.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        files.writestr("thing-1.0.dist-info/RECORD", "")
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheel.parent),
+        "PIP_CONFIG_FILE": os.devnull,
+    }.items():
+        monkeypatch.setenv(name, value)
+    lock = tmp_path / "requirements.txt"
+    locked = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock.write_text(f"thing==1.0 \\\n    --hash=sha256:{locked}\n")
+    assert "python/thing.py" in _files(build_layer(lock, platform=platform, cache=tmp_path / "layers"))
+    for other in (f"thing==1.0 \\\n    --hash=sha256:{'0' * 64}\n", "thing==1.0\n"):
+        lock.write_text(other)
+        with pytest.raises(LayerError, match=r"hash|HASH"):
+            build_layer(lock, platform=platform, cache=tmp_path / "layers")
 
 
 def test_a_failed_build_leaves_nothing_to_be_taken_for_a_layer(

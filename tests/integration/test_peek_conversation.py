@@ -22,3 +22,11 @@ def test_peek_tells_each_state(engine: Engine) -> None:
     assert engine.store.peek_conversation("c").state == "PENDING"
     assert isinstance(engine.store.take_batch("c", "t9"), Stale | Busy | Taken)
     assert emit_one(engine, Bus(), "c") is None, "pending: not claimed"
+
+
+def test_a_peek_reads_64_messages_at_most_whatever_its_limit(engine: Engine) -> None:
+    for number in range(70):
+        engine.send("c", f"m{number}")
+    seen = engine.store.peek_conversation("c", limit=1000)
+    assert seen.count == 70
+    assert ids_of(seen.payloads) == [f"m{number}" for number in range(64)]

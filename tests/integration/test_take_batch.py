@@ -20,9 +20,10 @@ from tests.support.emission import (
     run_until_idle,
     take,
 )
-from tests.support.engine import SETTINGS, Engine
+from tests.support.engine import SETTINGS, Engine, monitored
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import changed, same
+from tests.support.valkey_server import STRICT_SHEBANG
 
 
 @pytest.mark.case(2)
@@ -130,6 +131,35 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
     assert sizes == [2, 2, 1]
     assert generations == sorted(set(generations))
     assert engine.claim() == []
+
+
+def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(strict: Engine) -> None:
+    strict.store = strict.another_store(SETTINGS._replace(max_batch_bytes=10_500))
+    strict.store.take_batch("c", "teaches the server its script")
+    for number in range(200):
+        strict.send("c", f"m{number}", "x" * 1000, rules=Rules(priority="vip"))
+    assert strict.claim() == ["c"]
+    with monitored(strict.admin) as watch:
+        taken = strict.store.take_batch("c", "t")
+    assert isinstance(taken, Taken)
+    assert len(taken.payloads) == 9
+    [commands] = watch.commands_of("take_batch", STRICT_SHEBANG)
+    read = [(int(end), int(begin)) for name, _, begin, end in (c for c in commands if len(c) == 4) if name == b"lrange"]
+    assert sum(end - begin + 1 for end, begin in read) <= len(taken.payloads) + 8
+
+
+def test_a_full_batch_takes_no_message_from_behind_the_one_that_did_not_fit(engine: Engine) -> None:
+    engine.store = engine.another_store(SETTINGS._replace(max_batch_bytes=2_500))
+    for number in range(20):
+        engine.send("c", f"m{number}", "x" * (1000 if number < 5 else 1), rules=Rules(priority="vip"))
+    sizes = []
+    while engine.claim() == ["c"]:
+        taken = engine.store.take_batch("c", "t")
+        assert isinstance(taken, Taken)
+        assert taken == engine.store.take_batch("c", "t"), "the frozen batch is what was answered"
+        sizes.append(len(taken.payloads))
+        engine.store.complete_batch("c", "t")
+    assert sizes == [2, 2, 16]
 
 
 def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engine) -> None:

@@ -137,10 +137,7 @@ BUGS = (
         "redis.call('RENAME', msgs_key, batch_key)",
         "for _, p in ipairs(redis.call('LRANGE', msgs_key, 0, 1)) do redis.call('RPUSH', batch_key, p) end "
         "redis.call('DEL', msgs_key)",
-        (
-            lambda m: m.rules_bound_a_long_talk(name="ann"),
-            lambda m: m.a_message_changes_long_after_its_batch(deletes=False, name="ann", processor="p1"),
-        ),
+        (lambda m: m.burst(count=3, name="ann", rules=RULES[4], skew=0, twice=False), taken),
     ),
     Bug(
         "claimed conversations leave pending and go nowhere",
@@ -260,12 +257,7 @@ BUGS = (
         "if owner ~= token then attempt = attempt + 1 end\n",
         "if owner ~= token then attempt = attempt + 1 end\n"
         "for _, p in ipairs(redis.call('LRANGE', msgs_key, 0, -1)) do redis.call('RPUSH', batch_key, p) end\n",
-        (
-            lambda m: m.rules_bound_a_long_talk(name="ann"),
-            lambda m: m.rules_bound_a_long_talk(name="ann"),
-            lambda m: m.repeated_late(which=0),
-            lambda m: m.rules_bound_a_long_talk(name="ann"),
-        ),
+        (vip, taken, writes, given_away),
     ),
     Bug(
         "left-over messages keep the batch's generation",
@@ -475,9 +467,44 @@ BUGS = (
     Bug(
         "an edit reaches into a frozen batch",
         "edit_message",
-        "if find(batch_key) then return",
-        "local at = find(batch_key) if at then redis.call('LSET', batch_key, at, payload) return",
+        "if list_key == msgs_key then return",
+        "redis.call('LSET', list_key, at, ARGV[3]) if list_key == msgs_key then return",
         (vip, taken, lambda m: m.edit_or_delete("ann", 0, "here", False, False)),
+    ),
+    Bug(
+        "a search believes its hint",
+        "edit_message",
+        "phase, step = 'before', count",
+        "break",
+        (
+            lambda m: m.burst(count=1, name="ann", rules=RULES[2], skew=60_000, twice=False),
+            lambda m: m.burst(count=20, name="ann", rules=RULES[2], skew=0, twice=False),
+            lambda m: m.edit_or_delete("ann", 0, "here", False, False),
+        ),
+    ),
+    Bug(
+        "a search from the oldest to the newest misses what moves towards the head",
+        "delete_message",
+        "step = math.min(step, count) - 1 position = step",
+        "step = step < 999999 and step + 1 or 1 position = step - 1 if position >= count then break end",
+        (
+            lambda m: m.burst(count=3, name="ann", rules=RULES[2], skew=0, twice=False),
+            lambda m: m.a_conversation_moves_while_a_message_is_looked_for(
+                "ann", 2, "here", deletes=True, looks=2, then="deleted", processor="p1"
+            ),
+        ),
+    ),
+    Bug(
+        "a search goes on in the buffer after its messages were taken",
+        "edit_message",
+        "local count = frozen + redis.call('LLEN', msgs_key)",
+        "local count = redis.call('LLEN', msgs_key) if count > 0 then frozen = 0 else count = frozen end",
+        (
+            lambda m: m.burst(count=6, name="ann", rules=RULES[4], skew=0, twice=False),
+            lambda m: m.a_conversation_moves_while_a_message_is_looked_for(
+                "ann", 0, "here", deletes=False, looks=2, then="taken", processor="p1"
+            ),
+        ),
     ),
     Bug(
         "new rules postpone what is due",

@@ -1,11 +1,13 @@
 """`make` keeps a .venv that works, and replaces it only by one that is complete."""
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -111,6 +113,34 @@ def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone)
     assert Path(where.stdout.strip()).resolve() == kept
     assert (kept / "bin" / "cdk").resolve() == clone.folder / "infra" / "cdk.sh"
     assert "Setting up" not in clone.make("--dry-run", "setup").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_set_up_takes_nothing_but_what_was_locked(clone: Clone, tmp_path: Path) -> None:
+    """Before, it took any file that had the right name and version."""
+    wheel = tmp_path / "index" / "thing-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with ZipFile(wheel, "w") as files:
+        files.writestr("thing.py", "")
+        files.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+        files.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        files.writestr("thing-1.0.dist-info/RECORD", "")
+    (clone.folder / "requirements.txt").write_text(f"--no-index\n--find-links {wheel.parent}\nthing==1.0\n")
+    ended = clone.make("setup", f"PYTHON={sys.executable}")
+    assert ended.returncode == 2
+    locked = f"thing==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+    assert locked in ended.stderr, "pip says which hash is missing"
+    assert not (clone.folder / ".venv").exists()
+    # With uv, the same is asked of it.
+    assert clone.make("--dry-run", "setup").stdout.count("--require-hashes") == 2
+
+
+def test_a_set_up_for_a_deployment_takes_a_lock_of_its_own(clone: Clone) -> None:
+    (clone.folder / "infra" / "requirements.txt").write_text("")
+    planned = clone.make("--dry-run", "setup", "LOCK=infra/requirements.txt").stdout
+    assert '-r "infra/requirements.txt"' in planned
+    assert '-r "requirements.txt"' not in planned
 
 
 def test_clean_refuses_while_a_stage_runs_out_of_the_venv(clone: Clone) -> None:

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
+from infra.settings_and_defaults import LOCAL_API_ID
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Credentials, Signer, Webhook
 from local.outputs import Outputs
 from local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
 
 OUTPUTS = Outputs(
-    ApiEndpoint="http://127.0.0.1:4566/_aws/execute-api/abc/%24default",
+    ApiEndpoint=f"http://127.0.0.1:4566/_aws/execute-api/{LOCAL_API_ID}/%24default",
     EventBusName="bus",
     AwsEndpointUrl="http://127.0.0.1:4566",
     Region="us-east-1",
@@ -41,7 +42,7 @@ class Recorded(Webhooks):
         self.status, self.data, self.headers = 200, b"{}", {"Content-Type": "application/json"}
 
     def request(self, method: str, url: str, *, body: bytes, headers: dict[str, str]) -> "Recorded":
-        seen = url.replace("http:", "https:").replace("/_aws/execute-api/abc/%24default", "")
+        seen = url.replace(OUTPUTS.ApiEndpoint, f"https://{LOCAL_API_ID}.execute-api.127.0.0.1")
         self.sent = Webhook(method, seen, {name.lower(): value for name, value in headers.items()}, {}, body)
         return self
 

@@ -113,6 +113,12 @@ class Hold:
         self._released.set()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # A connection beyond this number waits for a second, and the functions give up on it earlier.
+    request_queue_size = 128
+
+
 class AwsProxy:
     def __init__(self, endpoint_url: str) -> None:
         upstream = urlsplit(endpoint_url)
@@ -123,8 +129,7 @@ class AwsProxy:
         self._traps: list[Trap] = []
         self._after: list[Trap] = []
         self.calls: list[Call] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -1,7 +1,7 @@
 """The engine under test: a store on some backend, a clock that the test sets, and a view of every key."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import urandom
 from pathlib import Path
@@ -11,8 +11,8 @@ from message_buffer.clock import Clock
 from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate
 from message_buffer.lanes.valkey.connection import Client, Connection
 from message_buffer.lanes.valkey.from_environment import StoreSettings
-from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
+from message_buffer.lanes.valkey.store import FIRST_LOOK, Store
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 
@@ -130,6 +130,25 @@ class Engine:
         }
 
 
+class InterruptedSearch(Connection):
+    """A connection on which other things happen between the calls of one search for a message."""
+
+    def __init__(self, client: Client, happens: Mapping[int, Callable[[], object]], *, is_misled: bool = False) -> None:
+        """Let `happens[n]` happen after the n-th call. If `is_misled`, the search never looks where its hint says."""
+        super().__init__(lambda: client)
+        self._happens, self._is_misled = happens, is_misled
+        self.calls = 0
+
+    def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
+        if self._is_misled:
+            args = tuple("before:999999" if arg == FIRST_LOOK else arg for arg in args)
+        reply = super().run(script, keys, args)
+        self.calls += 1
+        if reply[0] == b"SEARCHING" and self.calls in self._happens:
+            self._happens[self.calls]()
+        return reply
+
+
 def payload(message_id: str, text: str | None = None) -> bytes:
     return encode(
         Message(
@@ -145,11 +164,11 @@ def payload(message_id: str, text: str | None = None) -> bytes:
 
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _EVERY_ARGUMENT_IS_A_KEY = {b"del", b"unlink"}
-_TWO_KEYS = {b"rename", b"lmove"}
+_TWO_KEYS = {b"rename"}
 _ONE_KEY = {
     b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hscan", b"hset", b"linsert", b"llen", b"lpush",
-    b"lrange", b"lrem", b"lset", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zcount", b"zrange", b"zrem",
-    b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
+    b"lrange", b"lrem", b"lset", b"ltrim", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zcount", b"zrange",
+    b"zrem", b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
 }  # fmt: skip
 
 

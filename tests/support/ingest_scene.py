@@ -1,18 +1,21 @@
 """Ingest behind its handler; the test plays everything around it."""
 
 import base64
+import gc
 import hmac
 import json
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
+import psutil
 import pytest
 
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.lane import Lane
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
@@ -98,6 +101,7 @@ class Scene:
         *,
         stage_rules: Json | None = None,
         lane: Lane | None = None,
+        time_is_required: bool = False,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -112,6 +116,7 @@ class Scene:
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, clock=engine.clock),
             clock=engine.clock,
+            time_is_required=time_is_required,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
         monkeypatch.setattr(handler_module, "_telemetry", lambda: self.telemetry)
@@ -128,6 +133,12 @@ class Scene:
         headers = {"content-type": content_type(platform), **signed(platform, raw, secret, fields=fields)}
         return self.call(gateway(platform, raw, headers=headers, route=route))
 
+    def keep_secrets(self, platform: str, count: int, *, platform_wide: str | None = None) -> None:
+        """Give each of so many accounts a secret of its own: account n has `secret n`."""
+        own = {account(number): {"secret": f"secret {number}"} for number in range(count)}
+        self.secrets.text = json.dumps({platform: {"secret": platform_wide, "accounts": own}})
+        self.secrets_now_ms += SECRET_LIFE_MS + 1
+
     def amended(self) -> list[Json]:
         return self._published("messages.amended")
 
@@ -138,11 +149,30 @@ class Scene:
         return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]
 
     def buffered(self, conversation: str) -> list[Json]:
-        found = self.engine.store.peek_conversation(conversation, limit=1_000).payloads
+        key = f"msgs:{conversation}"
+        found = next((each.value for name, each in self.engine.keys().items() if name.endswith(key)), [])
         return [decode(payload).model_dump(by_alias=True, exclude_defaults=True) for payload in found]
 
     def is_empty(self) -> bool:
         return self.engine.keys() == {}
+
+
+def account(number: int) -> str:
+    return f"1555{number:06}"
+
+
+def request(platform: str, content: Any, secret: str, *, at_seconds: float | None = None) -> Json:
+    """Return the gateway's event of a signed body."""
+    raw = content if isinstance(content, bytes) else body_of(platform, content)
+    fields = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True) if platform == "twilio" else None
+    proof = signed(platform, raw, secret, fields=fields, at_seconds=at_seconds)
+    return gateway(platform, raw, headers={"content-type": content_type(platform), **proof})
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
 
 
 CHAT = "default/generic/shop/c1"

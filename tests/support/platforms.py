@@ -42,16 +42,59 @@ def webhook(platform: str, body: bytes, **headers: str) -> Webhook:
     return Webhook("POST", url_of(platform), {"content-type": content_type(platform)} | headers, {}, body)
 
 
-def signed(platform: str, body: bytes, secret: str, *, fields: list[tuple[str, str]] | None = None) -> dict[str, str]:
-    """Return the header that proves the sender of the body. `fields` are those of Twilio's form."""
+def signed(
+    platform: str,
+    body: bytes,
+    secret: str,
+    *,
+    fields: list[tuple[str, str]] | None = None,
+    at_seconds: float | None = None,
+) -> dict[str, str]:
+    """Return the headers that prove the sender of the body.
+
+    `fields` are those of Twilio's form. `at_seconds` is the time that the generic platform signs with the body.
+    """
     if platform == "telegram":
         return {"X-Telegram-Bot-Api-Secret-Token": secret}
     if platform == "twilio":
         text = url_of(platform) + "".join(name + value for name, value in sorted(fields or []))
         digest = hmac.new(secret.encode(), text.encode(), hashlib.sha1).digest()
         return {"X-Twilio-Signature": base64.b64encode(digest).decode()}
-    name = "X-Signature-256" if platform == "generic" else "X-Hub-Signature-256"
-    return {name: "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
+    if platform != "generic":
+        return {"X-Hub-Signature-256": _sha256(secret, body)}
+    if at_seconds is None:
+        return {"X-Signature-256": _sha256(secret, body)}
+    time = f"{at_seconds:.0f}"
+    return {"X-Signature-Timestamp": time, "X-Signature-256": _sha256(secret, f"{time}.".encode() + body)}
+
+
+def _sha256(secret: str, text: bytes) -> str:
+    return "sha256=" + hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+
+
+OBJECTS = {"whatsapp": "whatsapp_business_account", "messenger": "page", "instagram": "instagram"}
+
+
+def one_message(platform: str, account: str, text: str = "Hey") -> Any:
+    """Return what a platform sends for one message to this account, in the order of fields that it sends."""
+    entry: Json = {"id": account}
+    match platform:
+        case "generic":
+            return {"account": account, "conversation": "c1", "id": "m1", "text": text}
+        case "twilio":
+            return {"MessageSid": "SM1", "From": "+1401", "To": f"+{account}", "Body": text}
+        case "telegram":
+            chat = {"id": 1111111, "type": "private"}
+            message = {"message_id": 1, "from": {"id": 1111111}, "chat": chat, "date": 1700000000, "text": text}
+            return {"update_id": 1, "message": message}
+        case "whatsapp":
+            item = {"from": "491", "id": "wamid.1", "timestamp": "1700000000", "type": "text", "text": {"body": text}}
+            value = {"metadata": {"display_phone_number": "1555", "phone_number_id": account}, "messages": [item]}
+            entry = {"id": "1022901293", "changes": [{"value": value, "field": "messages"}]}
+        case _:
+            who = {"sender": {"id": "7700"}, "recipient": {"id": account}, "timestamp": 1700000000000}
+            entry |= {"time": 1700000000001, "messaging": [who | {"message": {"mid": "mid.1", "text": text}}]}
+    return {"object": OBJECTS[platform], "entry": [entry]}
 
 
 def described(intake: Intake) -> Json:

@@ -77,6 +77,13 @@ def open_buffer(engine: Engine) -> None:
     engine.clock.advance(600)
 
 
+def newest_deleted(engine: Engine) -> None:
+    """Let the remembered ids mislead the search for m2 by one."""
+    open_buffer(engine)
+    engine.send("c", "m3", rules=ADAPTIVE)
+    engine.store.delete_message("c", "m3")
+
+
 def due(engine: Engine) -> None:
     open_buffer(engine)
     engine.clock.advance(10_000)
@@ -184,6 +191,12 @@ def take(store: Store, engine: Engine) -> Answer:
 
 def claim(store: Store, engine: Engine) -> Answer:
     return store.claim_due(0, engine.processor)
+
+
+def in_steps(store: Store) -> Store:
+    """Let the store look at one message in each call."""
+    store.settings = store.settings._replace(search_bytes=1)
+    return store
 
 
 def recover(store: Store, engine: Engine) -> Answer:
@@ -297,6 +310,9 @@ SCENES = [
         Scene("find_message", state, lambda store, engine: store.find_message("c", "m2"))
         for state in (open_buffer, taken, completed, idle)
     ),
+    Scene("edit_message", newest_deleted,
+          lambda store, engine: in_steps(store).edit_message("c", "m2", payload=payload("m2", "new"))),
+    Scene("find_message", newest_deleted, lambda store, engine: in_steps(store).find_message("c", "m2")),
     *(
         Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))
         for state in (idle, due_with_a_processor, taken_and_more)

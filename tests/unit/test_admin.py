@@ -37,6 +37,7 @@ from tests.support.fakes import (
 )
 
 ME = "arn:aws:iam::111122223333:user/ada"
+REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
 # The largest payload that Lambda passes on.
 ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
@@ -146,7 +147,9 @@ class Desk:
             ),
             telemetry=self.telemetry,
         )
-        return Admin(operations, self.telemetry).answer({"operation": operation, "by": ME, **fields})
+        return Admin(operations, self.telemetry).answer(
+            {"operation": operation, "by": ME, **fields}, request_id=REQUEST
+        )
 
     def result(self, operation: str, **fields: object) -> Json:
         answer = self.ask(operation, **fields)
@@ -292,7 +295,7 @@ def test_an_unknown_operation_is_answered_with_the_known(desk: Desk, operation: 
 
 @pytest.mark.parametrize("event", [None, [], "status", {}])
 def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object) -> None:
-    answer = Admin({}, desk.telemetry).answer(event)
+    answer = Admin({}, desk.telemetry).answer(event, request_id=REQUEST)
     assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
 
 
@@ -328,9 +331,11 @@ def test_who_did_what_is_told_without_what_people_wrote(desk: Desk) -> None:
     desk.engine.send(NAME, "m1", "my secret")
     desk.result("conversation.show", conversation=NAME, messages=True)
     desk.error("conversation.resume", conversation=NAME)
+    # Lambda tells nobody's name: only the request's id leads to the caller that IAM knew, in CloudTrail.
+    caller = {"claimedBy": ME, "requestId": REQUEST}
     assert desk.telemetry.said("operator") == [
-        {"operation": "conversation.show", "outcome": "ok", "by": ME, "conversation": NAME},
-        {"operation": "conversation.resume", "outcome": "not_found", "by": ME, "conversation": NAME},
+        {"operation": "conversation.show", "outcome": "ok", **caller, "conversation": NAME},
+        {"operation": "conversation.resume", "outcome": "not_found", **caller, "conversation": NAME},
     ]
     assert "my secret" not in str(desk.telemetry.lines)
 

@@ -19,8 +19,8 @@ from lambdas.admin.requests import (
     read_request,
 )
 from message_buffer.errors import InvalidInput
-from responder.admin_client import BufferClient
 from responder.batch import read_batch
+from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
@@ -101,7 +101,7 @@ def test_open_windows_are_listed_after_the_shards(
 
 
 class Calls:
-    """The admin function, called in this process."""
+    """The function `gate`, called in this process."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._operations: dict[str, tuple[type[Request], Callable[[Any], dict[str, Any]]]] = {

@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutErro
 
 from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
+from bufferctl.events import subscribe
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
@@ -508,13 +509,14 @@ def test_help_needs_no_sdk() -> None:
 
 @pytest.fixture
 def webhook(aws: FakeAws) -> Iterator[list[tuple[str, str, Json]]]:
-    """Keeps (path, signature, body) of what is posted; refuses a text that says so."""
+    """Keeps (path, time and signature, body) of what is posted; refuses a text that says so."""
     posted: list[tuple[str, str, Json]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            posted.append((self.path, self.headers["X-Signature-256"], body))
+            proof = f"{self.headers['X-Signature-Timestamp']} {self.headers['X-Signature-256']}"
+            posted.append((self.path, proof, body))
             self.send_response(401 if body["text"] == "forged" else 200)
             self.end_headers()
             self.wfile.write(json.dumps({"conversations": {NAME: {"dueAt": NOON_MS, "count": 1}}}).encode())
@@ -531,17 +533,21 @@ def webhook(aws: FakeAws) -> Iterator[list[tuple[str, str, Json]]]:
         serving.join()
 
 
-def test_a_test_message_is_signed_with_the_stages_newest_secret(
-    aws: FakeAws, webhook: list[tuple[str, str, Json]], capsys: pytest.CaptureFixture[str]
+def test_a_test_message_is_signed_with_the_stages_newest_secret_and_the_time(
+    aws: FakeAws,
+    webhook: list[tuple[str, str, Json]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("bufferctl.commands.time.time", lambda: NOON_MS / 1_000)
     assert run("send", "Hey", "--id", "m1", "--user", "c1") == 0
-    ((path, signature, body),) = webhook
+    ((path, proof, body),) = webhook
     assert (path, body) == (
         "/webhook/generic",
         {"account": "bufferctl", "conversation": "c1", "id": "m1", "text": "Hey"},
     )
-    # Made with `printf %s "$body" | openssl dgst -sha256 -hmac newest`.
-    assert signature == "sha256=64de685d0dd0330441b281344cce4d4492821f72cc8b45690d21b115331cab6a"
+    # Made with `printf %s "1700000000.$body" | openssl dgst -sha256 -hmac newest`.
+    assert proof == "1700000000 sha256=d796f97c87c52220f106289713d7c752818dcbef9ffe514db1e5e6bcaa17c226"
     assert NAME in capsys.readouterr().out
 
 
@@ -583,6 +589,21 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     assert run("tail") == 0
     assert done == ["removed"]
     assert signal.getsignal(ending) is before
+
+
+def test_a_tail_that_is_killed_leaves_what_people_wrote_for_minutes_only() -> None:
+    """Before, its queue kept every event for SQS's four days."""
+    created: list[dict[str, Any]] = []
+
+    class Sqs:
+        def create_queue(self, **call: Any) -> NoReturn:
+            created.append(call)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), subscribe(lambda _: Sqs(), "bus", pattern={}, prefix="bufferctl-tail"):
+        pass
+    (call,) = created
+    assert 60 <= int(call["Attributes"]["MessageRetentionPeriod"]) <= 600
 
 
 # -- the document ----------------------------------------------------------------------------------

@@ -246,6 +246,18 @@ def test_a_window_others_rely_on_stays_open_without_its_trigger_and_the_sweep_se
     assert window.telemetry.counts["TriggersResent"] == 1
 
 
+def test_a_repeat_sends_the_trigger_if_the_first_request_ended_after_it_had_opened_the_window(
+    window: WindowScene,
+) -> None:
+    with window.wire.at("update_item", _fail, after=True), pytest.raises(SendFailed):
+        window.send("m1")
+    assert window.table.window(CONVERSATION).is_open
+    assert window.triggers.waiting == []
+    assert isinstance(window.send("m1"), o.Duplicate)
+    window.pass_time(WINDOW_MS)
+    assert window.batches() == [["m1"]]
+
+
 def test_a_message_for_a_window_whose_trigger_is_lost_sends_another(window: WindowScene) -> None:
     window.send("m1")
     window.triggers.waiting.clear()

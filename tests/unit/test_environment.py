@@ -12,6 +12,7 @@ INGEST = COMMON | {
     "LANE": "valkey",
     "PROCESSOR_FUNCTION_NAME": "p",
     "WEBHOOK_SECRET_ID": "s",
+    "GENERIC_TIMESTAMP": "optional",
     "EVENT_BUS_NAME": "b",
     "RULES": '{"silenceMs": 5}',
     "RULES_TABLE": "t",
@@ -45,6 +46,7 @@ ADMIN = COMMON | {
     "OVERSIZE_BUCKET": "o",
     "AGES_OUT": '{"logs": 14}',
 }
+GATE = COMMON | {"LANE": "valkey", "PROCESSOR_FUNCTION_NAME": "p"}
 DYNAMODB_LANE = {"MESSAGE_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}
 DYNAMODB_PROCESSOR = DYNAMODB_LANE | {
     "STAGE": "test",
@@ -68,9 +70,11 @@ READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_conversation_processor, CONVERSATION_PROCESSOR),
     (config.read_watchdog, WATCHDOG),
     (config.read_admin, ADMIN),
+    (config.read_gate, GATE),
     (config.read_dynamodb_processor, DYNAMODB_PROCESSOR),
     (config.read_ingest, without_a_cache(INGEST)),
     (config.read_admin, without_a_cache(ADMIN)),
+    (config.read_gate, without_a_cache(GATE)),
     (config.read_ingest, INGEST | DYNAMODB_LANE),
     (config.read_admin, ADMIN | DYNAMODB_LANE),
     (config.read_conversation_processor, CONVERSATION_PROCESSOR | DYNAMODB_LANE),

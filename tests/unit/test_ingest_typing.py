@@ -93,6 +93,20 @@ def test_typing_is_signed_like_everything(scene: Scene) -> None:
     assert scene.post("generic", typing(), route="typing", secret="as")[0] == 200
 
 
+@pytest.mark.promise("P9")
+def test_the_secret_of_an_account_tells_of_typing_in_its_own_tenant_alone(scene: Scene) -> None:
+    scene.secrets.text = json.dumps({"generic": {"accounts": {"shop": "as"}}})
+    body = typing(tenant="acme")
+    assert scene.post("generic", body, route="typing", secret="as") == (
+        400,
+        {"error": "tenant may not be named here: the rules say which tenant owns the account."},
+    )
+    scene.rules.write("account:generic/shop", {"tenant": "acme"})
+    scene.engine.clock.advance(60_000)
+    _, answer = scene.post("generic", typing(), route="typing", secret="as")
+    assert list(answer["conversations"]) == ["acme/generic/shop/c1"]
+
+
 @pytest.mark.parametrize(
     "body", [b"{", [], 7, {}, {"account": "shop"}, typing(conversation=""), typing(conversation="c" * 2_000)]
 )

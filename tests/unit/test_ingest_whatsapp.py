@@ -16,11 +16,14 @@ def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
 
 
+OBJECT = "whatsapp_business_account"
+
+
 def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
     value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
     if statuses:
         value["statuses"] = statuses
-    return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [{"value": value}]}]}
+    return {"object": OBJECT, "entry": [{"id": "1", "changes": [{"value": value}]}]}
 
 
 def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
@@ -166,8 +169,10 @@ def test_a_webhook_of_many_users_and_accounts_is_taken_apart(scene: Scene) -> No
     ("body", "sentence"),
     [
         ([], "The body must be a JSON object."),
-        ({}, "entry is missing, or is not a list."),
-        ({"entry": [{}]}, "entry[0].changes is missing, or is not a list."),
+        ({}, "object must be whatsapp_business_account."),
+        ({"object": "page", "entry": []}, "object must be whatsapp_business_account."),
+        ({"object": OBJECT}, "entry is missing, or is not a list."),
+        ({"object": OBJECT, "entry": [{}]}, "entry[0].changes is missing, or is not a list."),
     ],
 )
 def test_an_envelope_that_is_not_whatsapps_is_refused(scene: Scene, body: Any, sentence: str) -> None:
@@ -182,8 +187,8 @@ def test_whatever_whatsapp_sends_the_answer_is_no_5xx(
     items = [item(kind, content) | fields for kind, content, fields in odd]
     assert scene.post("whatsapp", whatsapp(*items))[0] == 200
     assert scene.post("whatsapp", whatsapp(*items, account=anything))[0] == 200
-    assert scene.post("whatsapp", {"entry": [{"changes": [{"value": anything}]}]})[0] == 200
-    assert scene.post("whatsapp", {"entry": anything})[0] in (200, 400)
+    assert scene.post("whatsapp", {"object": OBJECT, "entry": [{"changes": [{"value": anything}]}]})[0] == 200
+    assert scene.post("whatsapp", {"object": OBJECT, "entry": anything})[0] in (200, 400)
 
 
 def test_one_item_that_cannot_be_kept_does_not_hold_up_its_neighbours(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.settings_and_defaults import Responder
 from responder import limits
 from responder.channels.fake import Fake
 from responder.channels.messenger import Messenger
@@ -28,7 +29,6 @@ NUMBERS = ["no", "one", "two", "three", "four", "five", "six"]
         f"{NUMBERS[limits.MAX_PARKED_BATCHES].capitalize()} parked batches open the gate",
         f"at most {limits.MAX_RECORDED_TURNS} and {limits.MAX_RECORDED_TURNS_BYTES // KB} KB",
         f"A turn is cut at {limits.MAX_TURN_BYTES // KB} KB, a parked batch at {limits.MAX_PARKED_TEXT_BYTES // KB} KB",
-        f"which may have {limits.MAX_BATCH_BYTES // KB // KB} MB",
         f"at {NUMBERS[limits.MIN_BYTES_IN_A_TOKEN]} bytes a token",
         f"for at most {limits.MAX_HAND_OFF_MS // 3_600_000} h",
     ],
@@ -54,6 +54,12 @@ def test_a_channels_longest_part_is_documented(row: str, channel: type) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_each_policy_of_the_gate_is_documented(policy: str) -> None:
     assert f"| `{policy}` |" in DOCUMENT
+
+
+@pytest.mark.parametrize("name", ["max_question_tokens", "max_replies_an_hour"])
+def test_each_bound_on_what_the_assistant_costs_is_a_setting_and_documented(name: str) -> None:
+    assert name in ResponderOptions._fields
+    assert f"| `{name}` | {getattr(Responder(), name):,} |" in DOCUMENT
 
 
 @pytest.mark.parametrize("name", ["unknown_conversation", "inactive_project", "channel_not_allowed", "handed_to_human"])

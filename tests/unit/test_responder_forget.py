@@ -42,7 +42,7 @@ def command(world: World, **fields: Any) -> Any:
         clock=lambda: world.now_ms,
     )  # fmt: skip
     event = {"operation": "forget", "conversation": NAME, "by": "me", **fields}
-    answer = commands.run(event, lambda: world.time_left_ms)
+    answer = commands.run(event, request_id="r-1", time_left_ms=lambda: world.time_left_ms)
     return answer["result"] if answer["ok"] else answer["error"]
 
 

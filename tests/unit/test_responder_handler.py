@@ -13,11 +13,11 @@ from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder import handler as module
-from responder.admin_client import BufferClient
 from responder.batch import read_batch
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent
+from responder.gate_client import BufferClient
 from responder.history import Turn, alternate, fit_into_budget, shorten, trim
 from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
 from responder.operator_commands import OperatorCommands
@@ -254,7 +254,9 @@ def ask(world: World) -> Answer:
         clock=lambda: world.now_ms,
     )
     return lambda operation, **fields: commands.run(
-        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}, lambda: 60_000
+        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields},
+        request_id="r-1",
+        time_left_ms=lambda: 60_000,
     )
 
 
@@ -270,6 +272,12 @@ def test_a_hand_off_holds_the_buffer_until_it_is_handed_back(world: World, ask: 
     world.emit("b-2", 2)
     world.run()
     assert world.sender.sent == PARTS
+
+
+def test_a_command_is_told_with_the_request_by_which_its_caller_is_found(world: World, ask: Answer) -> None:
+    ask("handoff", forMs=60_000)
+    (line,) = world.telemetry.said("operator")
+    assert line == {"operation": "handoff", "conversation": NAME, "claimedBy": "arn:me", "requestId": "r-1"}
 
 
 def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answer) -> None:
@@ -300,7 +308,7 @@ def test_an_invalid_command_is_refused_in_a_sentence(fields: dict[str, Any], ask
     assert answer["error"]["message"]
 
 
-class FakeAdmin:
+class FakeGate:
     def __init__(self, answer: dict[str, Any]) -> None:
         self.answer = answer
         self.asked: list[Any] = []
@@ -310,17 +318,17 @@ class FakeAdmin:
         return self.answer
 
 
-def test_the_gate_is_asked_of_the_admin_function() -> None:
-    admin = FakeAdmin({"ok": True, "result": {"current": 3, "newer": True}})
-    assert BufferClient(admin, "admin", by="responder").newest_generation(BATCH) == 3
+def test_the_gate_is_asked_of_its_function() -> None:
+    gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True}})
+    assert BufferClient(gate, "gate", by="responder").newest_generation(BATCH) == 3
     asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
-    assert admin.asked == [("admin", asked)]
+    assert gate.asked == [("gate", asked)]
 
 
-def test_an_admin_function_that_refuses_is_asked_again_later() -> None:
-    admin = FakeAdmin({"ok": False, "error": {"code": "unavailable", "message": "…"}})
+def test_a_gate_that_refuses_is_asked_again_later() -> None:
+    gate = FakeGate({"ok": False, "error": {"code": "unavailable", "message": "…"}})
     with pytest.raises(Busy):
-        BufferClient(admin, "admin", by="responder").newest_generation(BATCH)
+        BufferClient(gate, "gate", by="responder").newest_generation(BATCH)
 
 
 # -- secrets ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from message_buffer.aws import clients as aws
-from responder.conversations_table import RECORD, ConversationRecord, OwnedByAnother
+from responder.conversations_table import RECORD, ConversationRecord, OwnedByAnother, ReplyCount
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.limits import MAX_PARKED_BATCHES, MAX_RECORDED_TURNS
@@ -57,6 +57,8 @@ ITEMS: dict[str, dict[str, Any]] = {
         "states": {"L": [{"S": "sent:owner-3"}, {"S": "planned"}]},
     },
 }
+# The hour's replies: those to `b-0` and `b-2`.
+ADDED_TO_THE_RECORD = {"repliesSince": {"N": str(BEGAN_MS)}, "replies": {"N": "2"}}
 OLDER_TURN = {"role": "user", "text": "Hello?", "at_ms": 1, "batch_id": "b-00"}
 
 
@@ -97,6 +99,7 @@ def test_a_record_of_an_earlier_version_is_read(before: World) -> None:
         older_turn_count=0,
         parked=[ParkedBatch("b-1", 2, "debounce", "Wo ist es, größer?", "")],
         answered={"debounce": 1},
+        reply_count=ReplyCount(0, 0),
     )
     taken = before.table.acquire(NAME, "me", now_ms=BEGAN_MS, until_ms=BEGAN_MS + LOCK_MS, create=True)
     assert taken == OwnedByAnother(BEGAN_MS + LOCK_MS)
@@ -143,10 +146,10 @@ def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> 
     world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
+    # An earlier version leaves attributes alone that it does not know.
     written = stored_items(world)
-    # An earlier version does not know this attribute of a record, and keeps the record for longer.
-    assert written["!"].pop("expiresAt")
-    assert written == ITEMS
+    assert written[RECORD].pop("expiresAt")
+    assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD}
 
 
 def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:

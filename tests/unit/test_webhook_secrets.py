@@ -41,7 +41,8 @@ def whatsapp(*accounts: str, statuses: bool = False) -> Json:
     def item(account: str) -> Json:
         return {"from": "491", "id": f"wamid.{account}", "timestamp": "1", "type": "text", "text": {"body": "Hey"}}
 
-    return {"entry": [{"changes": [{"value": value(account)} for account in accounts]}]}
+    changes = [{"value": value(account)} for account in accounts]
+    return {"object": "whatsapp_business_account", "entry": [{"changes": changes}]}
 
 
 @pytest.mark.promise("P9")

@@ -2,15 +2,23 @@
 
 import hmac
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
+from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from lambdas.limits import MAX_DIGITS_OF_A_TIME_IN_SECONDS
+from lambdas.limits import (
+    MAX_ACCOUNTS_CLAIMED,
+    MAX_BYTES_SEARCHED_FOR_ACCOUNTS,
+    MAX_DIGITS_OF_A_TIME_IN_SECONDS,
+    MAX_SECRETS_TRIED,
+    MAX_WEBHOOK_BYTES,
+)
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.limits import MAX_TIME_MS
@@ -53,27 +61,42 @@ class Signer(NamedTuple):
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)
 
 
-class Credentials(NamedTuple):
+@dataclass(frozen=True)
+class Credentials:
     """A stage's secrets for one platform. Two secrets are valid while one replaces the other."""
 
     secrets: tuple[str, ...] = ()
-    accounts: Mapping[str, tuple[str, ...]] = {}
+    accounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Account -> the secrets that are valid for this account only."""
     verify_token: str | None = None
 
     @property
     def are_missing(self) -> bool:
-        return not self.secrets and not any(self.accounts.values())
+        return not self.every_secret
 
-    def signer(self, signed_with: Callable[[str], bool]) -> Signer | None:
-        """Return the accounts of the secrets that match, or None if no secret matches."""
-        # Try every secret, so that the time of the comparison reveals nothing about the secrets.
-        own = {account: [signed_with(secret) for secret in secrets] for account, secrets in self.accounts.items()}
-        platform_wide = [signed_with(secret) for secret in self.secrets]
-        accounts = frozenset(account for account, matches in own.items() if any(matches))
-        if not accounts and not any(platform_wide):
+    @cached_property
+    def every_secret(self) -> tuple[str, ...]:
+        """Return each secret once, first those of the whole platform."""
+        own = (secret for secrets in self.accounts.values() for secret in secrets)
+        return tuple(dict.fromkeys([*self.secrets, *own]))
+
+    def candidates(self, claimed: Iterable[str]) -> list[str]:
+        """Return the few secrets to try for a body, first those of the accounts that the body claims.
+
+        A body's claim decides nothing else: it is not proven before one of these secrets matches.
+        """
+        own = [secret for account in claimed for secret in self.accounts.get(account, ())]
+        return list(dict.fromkeys([*own, *self.every_secret[:MAX_SECRETS_TRIED]]))[:MAX_SECRETS_TRIED]
+
+    def signer(self, signed_with: Callable[[str], bool], *, among: Iterable[str]) -> Signer | None:
+        """Return the accounts of those of these secrets that match, or None if none does."""
+        # A match does not end the search: a forged request costs no more than a true one, and the time it takes says
+        # nothing about the secrets.
+        matching = {secret for secret in among if signed_with(secret)}
+        if not matching:
             return None
-        return Signer(accounts, frozenset(self.accounts) if any(platform_wide) else None)
+        accounts = frozenset(account for account, own in self.accounts.items() if not matching.isdisjoint(own))
+        return Signer(accounts, None if matching.isdisjoint(self.secrets) else frozenset(self.accounts))
 
 
 def is_same(given: str | None, expected: str) -> bool:
@@ -81,14 +104,37 @@ def is_same(given: str | None, expected: str) -> bool:
     return given is not None and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
-def hmac_signer(webhook: Webhook, credentials: Credentials, *, header: str) -> Signer | None:
-    """Return the signer of the `sha256=<hex HMAC-SHA256 of the body>` in this header, or None if no secret matches."""
+def hmac_signer(
+    webhook: Webhook, credentials: Credentials, *, header: str, claims: re.Pattern[bytes], prefix: bytes = b""
+) -> Signer | None:
+    """Return the signer of the `sha256=<hex HMAC-SHA256>` in this header, or None if no secret matches.
+
+    Signed is the body, after the prefix. `claims` finds the accounts that the body names.
+    """
     given = webhook.headers.get(header)
     if given is None:
         return None
+    signed = prefix + webhook.body
     return credentials.signer(
-        lambda secret: is_same(given, "sha256=" + hmac.new(secret.encode(), webhook.body, sha256).hexdigest())
+        lambda secret: is_same(given, "sha256=" + hmac.digest(secret.encode(), signed, "sha256").hex()),
+        among=credentials.candidates(_claimed(webhook.body, claims)),
     )
+
+
+def claims_of(*keys: str) -> re.Pattern[bytes]:
+    """Return the pattern of a JSON string behind one of these keys."""
+    names = "|".join(keys).encode()
+    # Possessive, so that no text makes it look twice at the same bytes.
+    return re.compile(rb'"(?:' + names + rb')"\s*+:\s*+("(?:[^"\\]|\\.)*+")', re.DOTALL)
+
+
+def _claimed(body: bytes, claims: re.Pattern[bytes]) -> Iterator[str]:
+    """Yield the first accounts that a JSON body names. The body is not parsed before its signature is checked."""
+    for found in islice(claims.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
+        try:
+            yield str(json.loads(found[1].decode()))
+        except ValueError:
+            continue
 
 
 # -- what is in it ---------------------------------------------------------------------------------
@@ -141,9 +187,14 @@ class Platform(Protocol):
     leaves_out_what_is_wrong: bool = True
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     tells_typing: bool = False
+    max_body_bytes: int = MAX_WEBHOOK_BYTES
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
+
+    def is_fresh(self, _webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - a default
+        """Return False if the platform signs the time with the body, and it is not about now."""
+        return True
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         """Return what the webhook contains. Raises InvalidWebhook."""
@@ -152,7 +203,7 @@ class Platform(Protocol):
         """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 
-    def read_typing(self, _webhook: Webhook) -> list[ConversationId]:
+    def read_typing(self, _webhook: Webhook, *, signer: Signer) -> list[ConversationId]:  # noqa: ARG002 - a default
         """Return the conversations whose author is typing. Raises InvalidWebhook."""
         return []
 

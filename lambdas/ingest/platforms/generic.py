@@ -5,7 +5,9 @@ The body is an object with these fields (`?`: optional), or a list of such objec
     {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
      "agent"?, "groupId"?, "edited"?}
 
-The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of the raw body>`.
+The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.<raw body>">`. The time, in seconds
+since 1970, is in the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the
+stage requires the time.
 
 A sender that signs with a secret of one account must not name a tenant.
 
@@ -28,14 +30,18 @@ from lambdas.ingest.platforms.base import (
     Platform,
     Signer,
     Webhook,
+    claims_of,
     hmac_signer,
+    ms_of_seconds,
     parse_json,
 )
-from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK
+from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK, MAX_SIGNATURE_AGE_MS
 from message_buffer.messages.changes import Edited
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
+TIMESTAMP = "x-signature-timestamp"
+_CLAIMS = claims_of("account")
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 
 
@@ -45,22 +51,25 @@ class Generic(Platform):
     tells_typing = True
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        return hmac_signer(webhook, credentials, header="x-signature-256")
+        time = webhook.headers.get(TIMESTAMP)
+        # A body that begins with a time and a dot is not JSON, so the time cannot be moved into the body.
+        prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
+        return hmac_signer(webhook, credentials, header="x-signature-256", claims=_CLAIMS, prefix=prefix)
+
+    def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:
+        if TIMESTAMP not in webhook.headers:
+            return not time_is_required
+        signed_at_ms = ms_of_seconds(webhook.headers[TIMESTAMP])
+        return signed_at_ms is not None and abs(now_ms - signed_at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         intake = Intake()
         for given, where in _objects(webhook.body):
-            update = _update(given, where, received_at_ms)
-            # The secret of an account may belong to a customer, who must not write into another tenant.
-            if signer.all_but is None and update.conversation.tenant != DEFAULT_TENANT:
-                raise InvalidWebhook(
-                    f"{where}tenant may not be named here: the rules say which tenant owns the account."
-                )
-            intake.add(update)
+            intake.add(_update(given, where, received_at_ms, signer))
         return intake
 
-    def read_typing(self, webhook: Webhook) -> list[ConversationId]:
-        return [_conversation(given, where) for given, where in _objects(webhook.body)]
+    def read_typing(self, webhook: Webhook, *, signer: Signer) -> list[ConversationId]:
+        return [_conversation(given, where, signer) for given, where in _objects(webhook.body)]
 
 
 def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
@@ -78,8 +87,8 @@ def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
     return [(given, f"[{place}].") for place, given in enumerate(parsed)]
 
 
-def _update(given: Mapping[str, Any], where: str, received_at_ms: int) -> Incoming | Edited:
-    conversation = _conversation(given, where)
+def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: Signer) -> Incoming | Edited:
+    conversation = _conversation(given, where, signer)
     for field in ("id", "text"):
         if field not in given:
             raise InvalidWebhook(f"{where}{field} is missing.")
@@ -94,9 +103,13 @@ def _update(given: Mapping[str, Any], where: str, received_at_ms: int) -> Incomi
     return Incoming(conversation, message, agent=agent)
 
 
-def _conversation(given: Mapping[str, Any], where: str) -> ConversationId:
+def _conversation(given: Mapping[str, Any], where: str, signer: Signer) -> ConversationId:
+    tenant = _name(given, "tenant", where, default=DEFAULT_TENANT)
+    # The secret of an account may belong to a customer, who must not act in another tenant.
+    if signer.all_but is None and tenant != DEFAULT_TENANT:
+        raise InvalidWebhook(f"{where}tenant may not be named here: the rules say which tenant owns the account.")
     return ConversationId(
-        tenant=_name(given, "tenant", where, default=DEFAULT_TENANT),
+        tenant=tenant,
         platform=Generic.name,
         account=_name(given, "account", where),
         user=_name(given, "conversation", where),

@@ -8,3 +8,4 @@ from lambdas.ingest.platforms.messenger import Messenger
 
 class Instagram(Messenger):
     name = "instagram"
+    object_name = "instagram"

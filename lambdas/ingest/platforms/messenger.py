@@ -22,7 +22,7 @@ from lambdas.ingest.platforms.base import (
     time_ms,
     word_of,
 )
-from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
+from lambdas.ingest.platforms.meta import MetaPlatform
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -41,10 +41,11 @@ _OUR_NAME = {"file": "document"}
 
 class Messenger(MetaPlatform):
     name = "messenger"
+    object_name = "page"
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for place, entry in enumerate(entries_of(webhook.body)):
+        for place, entry in enumerate(self.entries_of(webhook.body)):
             account = word_of(entry.get("id"))
             if account is None:
                 raise InvalidWebhook(f"entry[{place}].id is missing, or is not a string.")

@@ -10,16 +10,25 @@ from lambdas.ingest.platforms.base import (
     Query,
     Signer,
     Webhook,
+    claims_of,
     hmac_signer,
     is_same,
     object_of,
     parse_json,
 )
+from lambdas.limits import MAX_META_WEBHOOK_BYTES
+
+# Besides the accounts of messages, the ids of entries: a WhatsApp Business Account sends news without a phone number.
+_CLAIMS = claims_of("phone_number_id", "id")
 
 
 class MetaPlatform(Platform):
+    object_name: str
+    """The body's `object`. An app signs for all of Meta's platforms with one secret, so only this tells them apart."""
+    max_body_bytes = MAX_META_WEBHOOK_BYTES
+
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        return hmac_signer(webhook, credentials, header="x-hub-signature-256")
+        return hmac_signer(webhook, credentials, header="x-hub-signature-256", claims=_CLAIMS)
 
     def challenge(self, query: Query, credentials: Credentials) -> str | None:
         if query.get("hub.mode") != "subscribe" or not credentials.verify_token:
@@ -28,12 +37,14 @@ class MetaPlatform(Platform):
             return None
         return query.get("hub.challenge")
 
-
-def entries_of(body: bytes) -> Iterator[Json]:
-    parsed = parse_json(body)
-    if not isinstance(parsed, dict):
-        raise InvalidWebhook("The body must be a JSON object.")
-    entries = parsed.get("entry")
-    if not isinstance(entries, list):
-        raise InvalidWebhook("entry is missing, or is not a list.")
-    yield from map(object_of, entries)
+    def entries_of(self, body: bytes) -> Iterator[Json]:
+        """Yield the body's entries. Raises InvalidWebhook."""
+        parsed = parse_json(body)
+        if not isinstance(parsed, dict):
+            raise InvalidWebhook("The body must be a JSON object.")
+        if parsed.get("object") != self.object_name:
+            raise InvalidWebhook(f"object must be {self.object_name}.")
+        entries = parsed.get("entry")
+        if not isinstance(entries, list):
+            raise InvalidWebhook("entry is missing, or is not a list.")
+        yield from map(object_of, entries)

@@ -26,6 +26,7 @@ from lambdas.ingest.platforms.base import (
     strings_of,
     word_of,
 )
+from lambdas.limits import MAX_TELEGRAM_WEBHOOK_BYTES
 from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -55,12 +56,14 @@ _NO_MESSAGES = {
 
 class Telegram(Platform):
     name = "telegram"
+    max_body_bytes = MAX_TELEGRAM_WEBHOOK_BYTES
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-telegram-bot-api-secret-token")
         if given is None:
             return None
-        signer = credentials.signer(lambda secret: is_same(given, secret))
+        # A comparison takes less than a microsecond, however long the body is, so every secret is tried.
+        signer = credentials.signer(lambda secret: is_same(given, secret), among=credentials.every_secret)
         # If two bots have the same token, nothing says which of them sent the update.
         return signer if signer and len(_bots(signer)) == 1 else None
 

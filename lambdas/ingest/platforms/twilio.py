@@ -6,8 +6,8 @@ WhatsApp to the same number are two conversations: `15558675310`, `whatsapp:1555
 
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping
-from hashlib import sha1, sha256
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
@@ -25,7 +25,12 @@ from lambdas.ingest.platforms.base import (
     drop_nones,
     is_same,
 )
-from lambdas.limits import MAX_DIGITS_OF_A_MEDIA_COUNT, MAX_FIELDS_IN_A_TWILIO_FORM, MAX_MEDIA_IN_A_TWILIO_FORM
+from lambdas.limits import (
+    MAX_DIGITS_OF_A_MEDIA_COUNT,
+    MAX_FIELDS_IN_A_TWILIO_FORM,
+    MAX_MEDIA_IN_A_TWILIO_FORM,
+    MAX_TWILIO_WEBHOOK_BYTES,
+)
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
@@ -38,20 +43,25 @@ PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address",
 
 class Twilio(Platform):
     name = "twilio"
+    max_body_bytes = MAX_TWILIO_WEBHOOK_BYTES
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")
         if given is None:
             return None
         try:
-            signed = _signed_form(webhook)
+            form = _signed_form(webhook)
             urls = _urls(webhook.url)
         except ValueError:
             return None
-        if signed is None:
+        if form is None:
             return None
-
-        return credentials.signer(lambda secret: any(is_same(given, _signature(secret, url, signed)) for url in urls))
+        texts = _signed_texts(urls, form)
+        return credentials.signer(
+            # Both texts are tried, even if the first one matches.
+            lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
+            among=credentials.candidates(_claimed(dict(form))),
+        )
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
@@ -105,10 +115,23 @@ def _urls(url: str) -> tuple[str, str]:
     return parts._replace(netloc=host).geturl(), parts._replace(netloc=f"{host}:{port}").geturl()
 
 
-def _signature(secret: str, url: str, form: Form) -> str:
+def _signed_texts(urls: Iterable[str], form: Form) -> list[bytes]:
     # Twilio's own libraries sort the fields, and use a field only once if it comes twice with the same value.
-    signed = url + "".join(name + value for name, value in sorted(set(form)))
-    return b64encode(hmac.new(secret.encode(), signed.encode("utf-8", "surrogatepass"), sha1).digest()).decode()
+    fields = "".join(name + value for name, value in sorted(set(form)))
+    return [(url + fields).encode("utf-8", "surrogatepass") for url in urls]
+
+
+def _signature(secret: str, text: bytes) -> str:
+    return b64encode(hmac.digest(secret.encode(), text, "sha1")).decode()
+
+
+def _claimed(form: Mapping[str, str]) -> Iterator[str]:
+    """Yield our number: a message is sent to it, and a status is about a message from it."""
+    for name in ("To", "From"):
+        try:
+            yield _account(form.get(name, ""))
+        except InvalidWebhook:
+            continue
 
 
 # -- the message -----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ whose envelope is wrong is refused. A single item that we cannot read is left ou
 send a refused webhook again for seven days, with all its good items.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
@@ -25,7 +25,7 @@ from lambdas.ingest.platforms.base import (
     strings_of,
     word_of,
 )
-from lambdas.ingest.platforms.meta import MetaPlatform, entries_of
+from lambdas.ingest.platforms.meta import MetaPlatform
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -33,10 +33,11 @@ from message_buffer.messages.message import Message
 
 class WhatsApp(MetaPlatform):
     name = "whatsapp"
+    object_name = "whatsapp_business_account"
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for value in _values(webhook.body):
+        for value in _values(self.entries_of(webhook.body)):
             account = word_of(object_of(value.get("metadata")).get("phone_number_id"))
             if account is None:
                 intake.ignored["unknown"] += 1
@@ -107,9 +108,9 @@ class _Item:
         return Message.model_validate(fields | drop_nones(times) | read(content))
 
 
-def _values(body: bytes) -> Iterator[Json]:
+def _values(entries: Iterable[Json]) -> Iterator[Json]:
     """Yield the `value` of every change of every entry. Raises InvalidWebhook."""
-    for place, entry in enumerate(entries_of(body)):
+    for place, entry in enumerate(entries):
         changes = entry.get("changes")
         if not isinstance(changes, list):
             raise InvalidWebhook(f"entry[{place}].changes is missing, or is not a list.")

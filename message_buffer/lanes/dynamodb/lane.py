@@ -109,7 +109,11 @@ class DynamoDbLane:
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
             self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
             return due_at_ms, count, before.id_secret
-        if before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
+        if new is None:
+            # The request that stored the message may have ended after it had opened the window, and before it sent the
+            # trigger. A second trigger does no harm.
+            self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
+        elif before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
         if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
@@ -319,6 +323,10 @@ class DynamoDbLane:
             frozen=len(frozen.names) if frozen else 0,
             payloads=[each.body for each in waiting[:limit]],
         )
+
+    def generation(self, conversation: str) -> int:
+        """Return the number of the newest window, or 0 if the conversation is unknown. Reads no message."""
+        return self._table.window(conversation).generation
 
     def open_windows(self, *, limit: int) -> list[Opened]:
         """Return open windows, the most overdue first."""

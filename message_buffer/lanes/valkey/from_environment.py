@@ -34,6 +34,7 @@ class StoreSettings(NamedTuple):
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
     max_search: int = limits.MAX_MESSAGES_SEARCHED
+    search_bytes: int = limits.MAX_BYTES_SEARCHED_IN_A_CALL
     max_emitted: int = limits.MAX_BATCHES_REMEMBERED
 
 

@@ -80,6 +80,10 @@ class ValkeyLane:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         return self.store.peek_conversation(conversation, limit=limit)
 
+    def generation(self, conversation: str) -> int:
+        """Return the number of the newest buffer, or 0 if the conversation is unknown."""
+        return self.store.peek_conversation(conversation).generation
+
     def recover_expired(self, shard: int, *, limit: int) -> o.Recovered:
         """Put expired claims of a shard back, and start its processor if it has none."""
         recovered = self.store.recover_expired(shard, limit=limit)

@@ -28,6 +28,7 @@ from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.timing import Timing
 
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
+FIRST_LOOK = "near:0"  # the cursor of the first call of a search for a message
 _CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
 
 
@@ -196,17 +197,15 @@ class Store:
                 return o.Empty()
 
     def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
-        reply = self._run("edit_message", conversation=conversation, payload=payload, **self._search(message_id))
+        reply = self._search("edit_message", conversation, message_id, payload=payload)
         return o.Edited(reply.position, reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
-        reply = self._run(
-            "delete_message", conversation=conversation, seen_ms=self.settings.seen_ms, **self._search(message_id)
-        )
+        reply = self._search("delete_message", conversation, message_id, seen_ms=self.settings.seen_ms)
         return o.Deleted(reply.remaining) if reply.word == b"DELETED" else _not_waiting(reply)
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
-        reply = self._run("find_message", conversation=conversation, **self._search(message_id))
+        reply = self._search("find_message", conversation, message_id)
         return o.Waiting(reply.position) if reply.word == b"WAITING" else _not_waiting(reply)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
@@ -319,14 +318,21 @@ class Store:
             "horizon_ms": self.settings.horizon_ms,
         }
 
-    def _search(self, message_id: str) -> dict[str, Any]:
-        """Return the arguments of a script that looks for a message."""
-        return {
-            "message_id": encode_message_id(message_id),
-            "id_line": id_line(message_id),
-            "limit": self.settings.max_search,
-            "max_emitted": self.settings.max_emitted,
-        }
+    def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
+        """Run a script that looks for a message, on from where it stopped, until it has found it or seen all.
+
+        Between two calls others use the server, and may change the conversation. Each call looks at a message at least.
+        """
+        cursor: Argument = FIRST_LOOK
+        while True:
+            reply = self._run(
+                name, conversation=conversation, message_id=encode_message_id(message_id), id_line=id_line(message_id),
+                cursor=cursor, limit=self.settings.max_search, page_bytes=self.settings.search_bytes,
+                max_emitted=self.settings.max_emitted, **arguments,
+            )  # fmt: skip
+            if reply.word != b"SEARCHING":
+                return reply
+            cursor = reply.next_cursor
 
     @property
     def _lease_ms(self) -> int:

@@ -1,8 +1,9 @@
 """Courses of events that several actors make together, and that single steps would rarely form."""
 
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import precondition, rule
 
+from tests.support.engine import InterruptedSearch, payload
 from tests.support.machine.base import RULES, SETTINGS, conversations, pick, processors, skews
 from tests.support.machine.operator import Operators
 from tests.support.machine.processor import Processors
@@ -63,3 +64,37 @@ class Courses(Processors, Watchdog, Operators):
             self.batches_go_out(processor, 0, 0, 0, 0)
         if len(self.accepted[name]) > begin:
             self.edit_or_delete(name, begin, "its own", deletes, False)
+
+    @precondition(lambda self: self.sent)
+    @rule(
+        name=conversations, which=pick, among=st.sampled_from(("here", "here", "its own")), deletes=st.booleans(),
+        looks=st.integers(1, 5), then=st.sampled_from(("taken", "out", "written", "deleted", "cancelled")),
+        processor=processors,
+    )  # fmt: skip
+    def a_conversation_moves_while_a_message_is_looked_for(
+        self, name: str, which: int, among: str, deletes: bool, looks: int, then: str, processor: str
+    ) -> None:
+        """Look for a message from the newest to the oldest, one in each call; something happens after some calls."""
+        message_id = self._chosen(name, which, among)
+
+        def happens() -> None:
+            if then == "taken":
+                self._take_all(processor)
+            elif then == "out":
+                self.batches_go_out(processor, 0, 0, 0, 0)
+            elif then == "written":
+                self.burst(name, RULES[0], 2, 0, False)
+            elif then == "deleted":
+                self.edit_or_delete(name, which + 1, "here", True, False)
+            else:
+                self.cancel(name, 0, False, True)
+
+        store = self.engine.another_store(
+            self.store.settings._replace(search_bytes=1),
+            connection=InterruptedSearch(self.engine.client, {looks: happens}, is_misled=True),
+        )
+        if deletes:
+            outcome: object = store.delete_message(name, message_id)
+        else:
+            outcome = store.edit_message(name, message_id, payload=payload(message_id, "edited"))
+        self._changed(name, message_id, deletes, outcome)

@@ -59,23 +59,17 @@ class Writers(Base):
         deletes=st.booleans(), twice=seldom,
     )  # fmt: skip
     def edit_or_delete(self, name: str, which: int, among: str, deletes: bool, twice: bool) -> None:
-        model, message_id = self.model[name], self._chosen(name, which, among)
-        waiting = message_id in dict(model.waiting)
-        frozen = model.frozen is not None and message_id in dict(model.frozen.messages)
+        message_id = self._chosen(name, which, among)
         found = self.store.find_message(name, message_id)
         if deletes:
             outcome = self.call(0, twice, "delete_message", name, message_id)
         else:
             outcome = self.call(0, twice, "edit_message", name, message_id, payload=payload(message_id, "edited"))
-        if not waiting:
+        if isinstance(found, Waiting):
+            assert found == Waiting([waiting_id for waiting_id, _ in self.model[name].waiting].index(message_id))
+        else:
             assert found == outcome
-            if frozen:
-                assert model.frozen is not None
-                assert outcome == Frozen(model.frozen.batch_id)
-            else:
-                assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))
-            return
-        self._changed(name, message_id, deletes, found, outcome)
+        self._changed(name, message_id, deletes, outcome)
 
     def _chosen(self, name: str, which: int, among: str) -> str:
         model = self.model[name]
@@ -86,15 +80,19 @@ class Writers(Base):
             return self.accepted[name][which % len(self.accepted[name])]
         return f"m{which % self.sent + 1}"
 
-    def _changed(self, name: str, message_id: str, deletes: bool, found: Any, outcome: Any) -> None:
-        """Make the change in the model, too."""
+    def _changed(self, name: str, message_id: str, deletes: bool, outcome: Any) -> None:
+        """Judge a change by the model as it is now, and make the change there, too."""
         model = self.model[name]
-        assert found == Waiting([waiting_id for waiting_id, _ in model.waiting].index(message_id))
-        if deletes:
-            assert isinstance(outcome, Deleted)
-            model.delete(message_id)
-            self.withdrawn.add((name, message_id))
-            assert outcome == Deleted(len(model.waiting))
+        if message_id in dict(model.waiting):
+            if deletes:
+                assert isinstance(outcome, Deleted)
+                model.delete(message_id)
+                self.withdrawn.add((name, message_id))
+                assert outcome == Deleted(len(model.waiting))
+            else:
+                assert isinstance(outcome, Edited)
+                model.edit(message_id, payload(message_id, "edited"))
+        elif model.frozen is not None and message_id in dict(model.frozen.messages):
+            assert outcome == Frozen(model.frozen.batch_id)
         else:
-            assert isinstance(outcome, Edited)
-            model.edit(message_id, payload(message_id, "edited"))
+            assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))

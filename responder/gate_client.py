@@ -1,4 +1,4 @@
-"""The message buffer as its consumers may ask it: through the admin function."""
+"""The message buffer as its consumers see it: they may ask the function `gate`."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from responder.batch import Batch
 from responder.errors import Busy
 from responder.json_object import Json
-from responder.limits import MAX_ADMIN_ANSWER_SECONDS, MAX_HOLD_MS
+from responder.limits import MAX_GATE_ANSWER_SECONDS, MAX_HOLD_MS
 
 
 class Buffer(Protocol):
@@ -20,11 +20,11 @@ class CallsFunctions(Protocol):
 
 
 class BufferClient:
-    """Asks the admin function. Raises Busy if it refuses, and SendFailed if it cannot be reached."""
+    """Asks the function `gate`. Raises Busy if it refuses, and SendFailed if it cannot be reached."""
 
-    def __init__(self, functions: CallsFunctions, admin_function: str, *, by: str) -> None:
+    def __init__(self, functions: CallsFunctions, gate_function: str, *, by: str) -> None:
         self._functions = functions
-        self._admin_function = admin_function
+        self._gate_function = gate_function
         self._by = by
 
     def newest_generation(self, batch: Batch) -> int:
@@ -33,12 +33,12 @@ class BufferClient:
         return int(self._ask("gate", **fields)["current"])
 
     def hold(self, conversation: str, hold_ms: int) -> None:
-        """Hold the conversation's buffer for `hold_ms`, or for the longest hold that the admin function allows."""
+        """Hold the conversation's buffer for `hold_ms`, or for the longest hold that is allowed."""
         self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), MAX_HOLD_MS))
 
     def _ask(self, operation: str, **fields: object) -> Json:
         event = {"operation": operation, "by": self._by, **fields}
-        answer = self._functions.call(self._admin_function, event, answer_seconds=MAX_ADMIN_ANSWER_SECONDS)
+        answer = self._functions.call(self._gate_function, event, answer_seconds=MAX_GATE_ANSWER_SECONDS)
         if answer.get("ok"):
             result: Json = answer["result"]
             return result

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Ask OSV's database which of the pinned packages have advisories, and exit with 1 if any has.
+
+It needs nothing but Python. Where the database cannot be reached, it says so and exits with 0: only an answer can tell
+good from bad, and .github/workflows/advisories.yml asks again every week.
+"""
+
+import http.client
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+ROOT = Path(__file__).resolve().parent.parent
+DATABASE = os.environ.get("ADVISORIES_URL", "https://api.osv.dev/v1/querybatch")
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
+ANSWER_SECONDS = 30
+# An advisory that does not concern us, and why.
+ACCEPTED: dict[str, str] = {}
+
+
+def pins(root: Path) -> list[tuple[str, str]]:
+    """Return the packages of all lock files with their versions."""
+    locks = [root / "requirements.txt", *root.glob("[a-z]*/requirements.txt")]
+    return sorted({pin for lock in locks for pin in PIN.findall(lock.read_text("utf-8"))})
+
+
+def advisories(packages: list[tuple[str, str]], database: str) -> list[str]:
+    """Return one line for each package with advisories. Raises an error if there is no answer, or a strange one."""
+    queries = [{"package": {"name": name, "ecosystem": "PyPI"}, "version": version} for name, version in packages]
+    body = json.dumps({"queries": queries}).encode()
+    request = Request(database, body, {"Content-Type": "application/json"})  # noqa: S310 - the operator names it
+    with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - the same
+        results = json.load(answer)["results"]
+    lines = []
+    for (name, version), result in zip(packages, results, strict=True):
+        ids = [each["id"] for each in result.get("vulns", []) if each["id"] not in ACCEPTED]
+        if ids:
+            lines.append(f"{name} {version}: {', '.join(ids)}")
+    return lines
+
+
+def main() -> int:
+    packages = pins(ROOT)
+    try:
+        found = advisories(packages, DATABASE)
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        # GitHub shows a line that begins like this above the run.
+        sys.stdout.write(f"::warning::skipped: the advisory database gives no answer: {error}\n")
+        return 0
+    sys.stdout.write("".join(f"{line}\n" for line in found) or f"{len(packages)} packages, no advisory\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Lambda entry for consumers: they ask whether an author has written again, and put a conversation on hold.
+
+The event is that of the admin function, of which this function has the operations `gate` and `conversation.hold`.
+"""
+
+from functools import cache
+from typing import Any
+
+from lambdas import environment as config
+from lambdas.admin.gate.service import Gate
+from lambdas.admin.service import Admin, gate_operations_of
+from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.telemetry import Telemetry
+
+
+@cache
+def _parts() -> tuple[Admin, Telemetry]:
+    settings, telemetry = config.read_gate(), Telemetry(config.log_id_key())
+    gate = Gate(
+        open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
+        dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,
+    )
+    return Admin(gate_operations_of(gate), telemetry), telemetry
+
+
+def handler(event: Any, context: Any) -> dict[str, Any]:
+    admin, telemetry = _parts()
+    try:
+        return admin.answer(event, request_id=context.aws_request_id)
+    finally:
+        telemetry.flush()

@@ -1,0 +1,357 @@
+"""What a request may cost before its signature is known, and what a stranger's requests leave in the process."""
+
+import hmac
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lambdas.ingest.platforms import PLATFORMS
+from lambdas.limits import MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS
+from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.rules import rule_book
+from message_buffer.rules.rule_book import RuleBook
+from tests.support.engine import Engine
+from tests.support.fakes import FakeRules, RecordedTelemetry
+from tests.support.ingest_scene import (
+    CHAT,
+    SECRET,
+    Json,
+    Scene,
+    account,
+    gateway,
+    message,
+    request,
+    resident_bytes,
+    signature,
+)
+from tests.support.platforms import OBJECTS, content_type, one_message, signed
+
+WITH_A_HASH = [name for name in PLATFORMS if name != "telegram"]
+MB = 1_000_000
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
+
+
+def post(scene: Scene, platform: str, content: Any, *, secret: str) -> tuple[int, Any]:
+    return scene.call(request(platform, content, secret))
+
+
+# -- CPU -------------------------------------------------------------------------------------------
+
+
+class Hashed:
+    """Counts the bytes of which an HMAC is computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def during(self, call: Callable[[Json], tuple[int, Any]], event: Json) -> tuple[int, int]:
+        """Return the status that the call answers, and the bytes."""
+        counted, new, digest = [0], hmac.new, hmac.digest
+
+        def counting_new(key: bytes, msg: bytes = b"", digestmod: Any = "") -> Any:
+            counted[0] += len(msg)
+            return new(key, msg, digestmod)
+
+        def counting_digest(key: bytes, msg: bytes, kind: Any) -> bytes:
+            counted[0] += len(msg)
+            return digest(key, msg, kind)
+
+        with self._monkeypatch.context() as patched:
+            patched.setattr(hmac, "new", counting_new)
+            patched.setattr(hmac, "digest", counting_digest)
+            status, _ = call(event)
+        return status, counted[0]
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
+    return Hashed(monkeypatch)
+
+
+@pytest.mark.parametrize("secrets", [1, 2, 5, 200, 2_000])
+@pytest.mark.parametrize("platform", WITH_A_HASH)
+def test_a_forged_request_costs_at_most_twice_a_true_one_whatever_the_number_of_secrets(
+    scene: Scene, hashed: Hashed, platform: str, secrets: int
+) -> None:
+    scene.keep_secrets(platform, secrets)
+    last, text = account(secrets - 1), "x" * 20_000
+    # Twilio may have signed the URL with its port or without.
+    most = MAX_SECRETS_TRIED * (len(text) + 1_000) * (2 if platform == "twilio" else 1)
+    all_forged = []
+    for claimed in (last, account(0), "19990000000"):
+        forged_request = request(platform, one_message(platform, claimed, text), "a guess")
+        status, forged = hashed.during(scene.call, forged_request)
+        assert status == 401
+        assert 0 < forged <= most
+        all_forged.append(forged)
+    assert scene.is_empty()
+    of_the_last = request(platform, one_message(platform, last, text), f"secret {secrets - 1}")
+    status, true = hashed.during(scene.call, of_the_last)
+    assert status == 200
+    assert max(all_forged) <= 2 * true
+
+
+def test_a_body_that_names_many_accounts_has_no_more_secrets_tried(scene: Scene, hashed: Hashed) -> None:
+    scene.keep_secrets("generic", 200)
+    body = [message(f"m{number}", account=account(number), text="x" * 5_000) for number in range(100)]
+    status, forged = hashed.during(scene.call, request("generic", body, "a guess"))
+    assert status == 401
+    assert forged <= MAX_SECRETS_TRIED * 520_000
+
+
+@pytest.mark.parametrize("platform", WITH_A_HASH)
+def test_a_body_over_the_platforms_limit_is_refused_before_anything_is_computed(
+    scene: Scene, hashed: Hashed, platform: str
+) -> None:
+    limit = PLATFORMS[platform].max_body_bytes
+    event = gateway(platform, b" " * (limit + 1), headers={"content-type": content_type(platform)})
+    event["headers"] |= signed(platform, b"", SECRET)
+    assert hashed.during(scene.call, event) == (413, 0)
+    assert scene.telemetry.counts["BodiesRefused"] == 1
+    (line,) = scene.telemetry.said("body refused")
+    assert line == {"platform": platform, "status": 413, "reason": f"A webhook has at most {limit} bytes."}
+
+
+def test_the_limits_of_the_platforms(scene: Scene) -> None:
+    limits = {name: platform.max_body_bytes for name, platform in PLATFORMS.items()}
+    kb, mb = 1024, 1024 * 1024
+    meta = dict.fromkeys(OBJECTS, 3 * mb)
+    assert limits == {"generic": 4 * mb, "twilio": 64 * kb, "telegram": mb, **meta}
+
+
+# -- many secrets, and true webhooks ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("number", [0, 3, 4, 150, 199])
+def test_of_200_secrets_each_opens_its_account(scene: Scene, platform: str, number: int) -> None:
+    scene.keep_secrets(platform, 200)
+    assert post(scene, platform, one_message(platform, account(number)), secret=f"secret {number}")[0] == 200
+    assert not scene.is_empty()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_beside_200_secrets_the_platforms_own_is_good_for_all_other_accounts(scene: Scene, platform: str) -> None:
+    scene.keep_secrets(platform, 200, platform_wide="everybodys")
+    assert post(scene, platform, one_message(platform, "19990000000"), secret="everybodys")[0] == 200
+    assert not scene.is_empty()
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("platform", WITH_A_HASH)
+def test_of_200_secrets_none_opens_the_account_of_another(scene: Scene, platform: str) -> None:
+    scene.keep_secrets(platform, 200, platform_wide="everybodys")
+    for secret in ("secret 0", "secret 151", "everybodys", "a guess"):
+        assert post(scene, platform, one_message(platform, account(150)), secret=secret)[0] == 401
+    assert scene.is_empty()
+
+
+ODD = message(account=account(150))
+HONEST = {
+    "generic: over several lines": json.dumps(ODD, indent=2).encode(),
+    "generic: the account last": json.dumps({"text": "x" * 60_000, **dict(reversed(ODD.items()))}).encode(),
+    "generic: another field of that name first": json.dumps({"shop": {"account": account(7)}} | ODD).encode(),
+    "generic: the account of another in the text": json.dumps(ODD | {"text": f'"account":"{account(7)}"'}).encode(),
+    "generic: a list": json.dumps([ODD, ODD | {"id": "m2"}]).encode(),
+    "generic: an escaped slash": json.dumps(ODD).replace("1555", "\\u0031555").encode(),
+    "whatsapp: the messages before the number": json.dumps(
+        {
+            "entry": [
+                {
+                    "changes": [
+                        {"value": {"messages": [{"id": f"w{n}"} for n in range(5)],
+                                   "metadata": {"phone_number_id": account(150)}}}
+                    ]
+                }
+            ],
+            "object": OBJECTS["whatsapp"],
+        }
+    ).encode(),
+    "whatsapp: news of a business account, without a number": json.dumps(
+        {"object": OBJECTS["whatsapp"], "entry": [{"id": account(150), "changes": [{"field": "account_update"}]}]}
+    ).encode(),
+    "messenger: the page after its events": json.dumps(
+        {
+            "object": "page",
+            "entry": [{"messaging": [{"sender": {"id": "7"}, "delivery": {}}] * 3, "id": account(150)}],
+        }
+    ).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_the_account_is_found_wherever_an_honest_body_has_it(scene: Scene, name: str) -> None:
+    platform = name.partition(":")[0]
+    scene.keep_secrets(platform, 200)
+    assert post(scene, platform, HONEST[name], secret="secret 150")[0] == 200
+
+
+def test_a_status_of_twilio_names_our_number_as_the_sender(scene: Scene) -> None:
+    scene.keep_secrets("twilio", 200)
+    status = {"MessageSid": "SM1", "From": f"+{account(150)}", "To": "+1401", "MessageStatus": "delivered"}
+    assert post(scene, "twilio", status, secret="secret 150")[0] == 200
+
+
+def test_few_secrets_are_all_tried_even_if_the_body_names_no_account(scene: Scene) -> None:
+    scene.keep_secrets("whatsapp", MAX_SECRETS_TRIED - 1, platform_wide="everybodys")
+    news = {"object": OBJECTS["whatsapp"], "entry": []}
+    for secret in ("everybodys", *(f"secret {number}" for number in range(MAX_SECRETS_TRIED - 1))):
+        assert post(scene, "whatsapp", news, secret=secret)[0] == 200
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def test_2000_signed_names_of_60_kb_leave_nothing_in_the_process(scene: Scene) -> None:
+    def refused(number: int) -> None:
+        raw = json.dumps(message(conversation=f"{number:06}" + "c" * 60_000)).encode()
+        assert scene.call(gateway("generic", raw, headers={"x-signature-256": signature(raw)}))[0] == 400
+
+    for number in range(50):
+        refused(number)
+    before = resident_bytes()
+    for number in range(50, 2_050):
+        refused(number)
+    # Each name takes 120 KB, as a part and as an id.
+    assert resident_bytes() - before < 20 * MB
+    assert scene.is_empty()
+
+
+def test_a_name_that_is_too_long_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(_part: str) -> str:
+        raise AssertionError("built")
+
+    monkeypatch.setattr("message_buffer.messages.conversation_id.escape_part", build)
+    with pytest.raises(ValueError, match="this one has at least 1025"):
+        str(ConversationId("t", "p", "a", "u" * (1_024 - 5)))
+
+
+def test_agents_that_a_sender_names_do_not_fill_the_memory_with_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule_book, "MAX_RESOLVED_RULES", 20)
+    rules = FakeRules()
+    for number in range(10):
+        rules.write(f"agent:default/{number}", {"silenceMs": 1_000 + number})
+        rules.write(f"conversation:default/generic/shop/{number}", {"maxWaitMs": 10_000 + number})
+    book = RuleBook(rules, {}, RecordedTelemetry(), clock=lambda: 1_000_000)
+    for agent in range(10):
+        for user in range(10):
+            conversation = ConversationId("default", "generic", "shop", str(user))
+            timing = book.for_conversation(conversation, str(agent)).rules.timing
+            assert (timing.silence_ms, timing.max_wait_ms) == (1_000 + agent, 10_000 + user)
+    assert len(book._snapshot._resolved) <= 20
+
+
+# -- bodies that are refused -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "content", "status", "reason"),
+    [
+        ("generic", message(sentAt="now"), 400, "sentAt is not valid: Input should be a valid integer."),
+        ("generic", message(text="x" * 70_000), 413, "A message is too large: "),
+        ("whatsapp", b"{", 400, "The body is not JSON in UTF-8."),
+    ],
+)
+def test_a_signed_body_that_is_refused_leaves_a_line_and_is_counted(
+    scene: Scene, platform: str, content: Any, status: int, reason: str
+) -> None:
+    assert post(scene, platform, content, secret=SECRET)[0] == status
+    (line,) = scene.telemetry.said("body refused")
+    assert (line["platform"], line["status"]) == (platform, status)
+    assert line["reason"].startswith(reason)
+    assert scene.telemetry.counts == {"BodiesRefused": 1}
+
+
+def test_wrong_typing_is_counted_too(scene: Scene) -> None:
+    assert scene.post("generic", {}, route="typing")[0] == 400
+    assert scene.telemetry.counts == {"BodiesRefused": 1}
+
+
+@pytest.mark.parametrize("body", ["ey", "e!J9", "é", "e30=e30="])
+def test_a_body_that_is_not_the_base64_it_is_said_to_be_is_refused(scene: Scene, body: str) -> None:
+    event = gateway("generic") | {"body": body, "isBase64Encoded": True}
+    assert scene.call(event) == (400, {"error": "The body is not base64."})
+    assert scene.telemetry.counts == {"BodiesRefused": 1}
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("platform", OBJECTS)
+def test_what_meta_signed_for_one_of_its_platforms_is_not_taken_for_another(scene: Scene, platform: str) -> None:
+    for other in OBJECTS.keys() - {platform}:
+        body = one_message(platform, "1555") | {"object": OBJECTS[other]}
+        assert post(scene, platform, body, secret=SECRET) == (400, {"error": f"object must be {OBJECTS[platform]}."})
+    assert scene.is_empty()
+
+
+# -- the time in the signature of the generic platform ----------------------------------------------
+
+STALE = (401, {"error": "The time in the signature is missing, or not within 5 minutes of ours."})
+WRONG = (401, {"error": "The signature is missing or wrong."})
+
+
+def at(scene: Scene, offset_ms: int) -> float:
+    return (scene.engine.clock.now_ms + offset_ms) // 1_000
+
+
+def timed(scene: Scene, body: Json, offset_ms: int = 0) -> Json:
+    raw = json.dumps(body).encode()
+    return gateway("generic", raw, headers=signed("generic", raw, SECRET, at_seconds=at(scene, offset_ms)))
+
+
+@pytest.mark.parametrize("offset_ms", [0, 1_000 - MAX_SIGNATURE_AGE_MS, MAX_SIGNATURE_AGE_MS])
+def test_a_signature_with_a_time_about_now_is_good(scene: Scene, offset_ms: int) -> None:
+    assert scene.call(timed(scene, message(), offset_ms))[0] == 200
+    assert len(scene.buffered(CHAT)) == 1
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("offset_ms", [-MAX_SIGNATURE_AGE_MS - 1_000, MAX_SIGNATURE_AGE_MS + 1_000, 10**14])
+def test_a_signature_with_another_time_is_refused(scene: Scene, offset_ms: int) -> None:
+    assert scene.call(timed(scene, message(), offset_ms)) == STALE
+    assert scene.is_empty()
+    assert scene.telemetry.said("signature refused") == [{"platform": "generic", "reason": STALE[1]["error"]}]
+
+
+@pytest.mark.promise("P9")
+def test_an_edit_that_was_recorded_does_not_bring_its_text_back(scene: Scene) -> None:
+    scene.call(timed(scene, message(text="first")))
+    recorded = timed(scene, message(text="second", edited=True))
+    assert scene.call(recorded)[0] == 200
+    scene.engine.clock.advance(MAX_SIGNATURE_AGE_MS + 1_000)
+    assert scene.call(recorded) == STALE
+
+
+@pytest.mark.promise("P9")
+def test_the_time_can_be_neither_changed_nor_left_out(scene: Scene) -> None:
+    old = timed(scene, message(), -MAX_SIGNATURE_AGE_MS - 1_000)
+    newer = {**old["headers"], "X-Signature-Timestamp": f"{at(scene, 0):.0f}"}
+    without = {name: value for name, value in old["headers"].items() if name != "X-Signature-Timestamp"}
+    for headers in (newer, without, newer | {"X-Signature-Timestamp": ""}):
+        assert scene.call(old | {"headers": headers}) == WRONG
+    raw = f"{old['headers']['X-Signature-Timestamp']}.{json.dumps(message())}".encode()
+    assert scene.call(gateway("generic", raw, headers=without))[0] == 400, "with its time before it, a body is no JSON"
+    assert scene.is_empty()
+
+
+@pytest.mark.parametrize("given", ["", "now", "-5", "1" * 12, "1.5", "\ud83d", " 1700000000"])
+def test_a_time_that_is_none_is_refused_though_it_is_signed(scene: Scene, given: str) -> None:
+    raw = json.dumps(message()).encode()
+    text = f"{given}.".encode("utf-8", "surrogatepass") + raw
+    headers = {"x-signature-timestamp": given, "x-signature-256": signature(text)}
+    assert scene.call(gateway("generic", raw, headers=headers)) == STALE
+
+
+@pytest.mark.promise("P9")
+def test_a_stage_may_require_the_time(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(fake, monkeypatch, time_is_required=True)
+    assert scene.post("generic", message()) == STALE
+    assert scene.post("generic", message(), route="typing") == STALE
+    assert scene.is_empty()
+    assert scene.call(timed(scene, message()))[0] == 200
+    assert post(scene, "whatsapp", one_message("whatsapp", "1555"), secret=SECRET)[0] == 200

@@ -1,0 +1,146 @@
+"""What an author can make the assistant cost: the tokens of a question, and the replies of an hour."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from infra.settings_and_defaults import Responder
+from responder.history import estimate_tokens
+from tests.support.responder import NAME, PARTS, Tables, Waiting, World, event, tables
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text("utf-8"))
+DEFAULTS = Responder()
+HOUR_MS = 3_600_000
+# A few more than are answered.
+ROUNDS = DEFAULTS.max_replies_an_hour + 10
+
+
+@pytest.fixture(scope="module")
+def new_table() -> Iterator[Tables]:
+    with tables() as make:
+        yield make
+
+
+@pytest.fixture
+def world(new_table: Tables) -> Callable[..., World]:
+    limits = {
+        name: getattr(DEFAULTS, name) for name in ("max_history_tokens", "max_question_tokens", "max_replies_an_hour")
+    }
+    return lambda **options: World(new_table(), **{**limits, **options})
+
+
+def withheld(at_work: World) -> list[str]:
+    details = [json.loads(detail) for kind, detail in at_work.bus.published if kind == "messages.reply.withheld"]
+    for detail in details:
+        jsonschema.validate(detail, SCHEMA)
+    return [detail["reason"] for detail in details]
+
+
+def tokens_sent(at_work: World) -> int:
+    return max(sum(estimate_tokens(turn.text) for turn in prompt.turns) for prompt in at_work.assistant.prompts)
+
+
+def test_a_question_of_400_000_tokens_is_withheld_and_kept(world: Callable[..., World]) -> None:
+    """Before, 409,700 tokens were sent with `max_history_tokens` 8,000."""
+    at_work = world()
+    at_work.emit("b-1", 1, "word " * 245_820)
+    at_work.run()
+    assert at_work.assistant.prompts == []
+    assert withheld(at_work) == ["question_too_long"]
+    assert at_work.telemetry.counts["RepliesWithheld question_too_long"] == 1
+    assert (at_work.status(), at_work.is_free()) == ("reply_withheld", True)
+    ((role, text),) = at_work.turns()
+    assert (role, text.startswith("word ")) == ("user", True)
+    at_work.emit("b-2", 2)
+    at_work.run()
+    assert at_work.sender.sent == PARTS, "the next question is answered"
+
+
+def test_a_batch_of_the_longest_messages_of_whatsapp_is_answered(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.emit("b-1", 1, "\n".join(["w" * 4_096] * 20))
+    at_work.run()
+    assert at_work.sender.sent == PARTS
+
+
+@pytest.mark.parametrize("size", [40, 400, 4_000, 12_000])
+@pytest.mark.parametrize("max_question_tokens", [300, 3_000, 8_000])
+def test_parked_batches_do_not_make_a_question_longer_than_it_may_be(
+    size: int, max_question_tokens: int, world: Callable[..., World]
+) -> None:
+    at_work = world(gate="discard_and_merge", max_question_tokens=max_question_tokens, max_history_tokens=100)
+    texts = [f"{number} " + "w" * size for number in range(5)]
+    for number, text in enumerate(texts, 1):
+        at_work.emit(f"b-{number}", number, text)
+        # The customer has written again, so each of them is parked but the last one.
+        at_work.buffer.generation = min(number + 1, 5)
+        at_work.deliver()
+    at_work.run()
+    if at_work.assistant.prompts:
+        assert tokens_sent(at_work) <= max_question_tokens
+    longest = max(map(estimate_tokens, texts)) > max_question_tokens
+    assert bool(withheld(at_work)) == longest
+    kept = " ".join(text for role, text in at_work.turns() if role == "user")
+    assert all(text in kept for text in texts), "no question is forgotten"
+    assert at_work.parked() == []
+
+
+def test_two_bots_that_answer_each_other_stop(world: Callable[..., World]) -> None:
+    """Before, they went on for as long as both could pay."""
+    at_work, began_ms = world(), 0
+    for number in range(1, ROUNDS):
+        at_work.emit(f"b-{number}", number, "Thank you! How else can I help?")
+        at_work.run()
+        began_ms = began_ms or at_work.now_ms
+        at_work.now_ms += 5_000
+    assert at_work.now_ms - began_ms < HOUR_MS
+    assert len(at_work.assistant.prompts) == DEFAULTS.max_replies_an_hour
+    assert withheld(at_work) == ["too_many_replies"] * (ROUNDS - 1 - DEFAULTS.max_replies_an_hour)
+    at_work.now_ms = began_ms + HOUR_MS
+    at_work.emit(f"b-{ROUNDS}", ROUNDS)
+    at_work.run()
+    assert len(at_work.assistant.prompts) == DEFAULTS.max_replies_an_hour + 1, "a person who comes back is answered"
+
+
+def test_replies_that_were_discarded_are_counted_since_they_were_paid_for(world: Callable[..., World]) -> None:
+    at_work = world(gate="discard_and_merge", max_replies_an_hour=3)
+
+    def write_again() -> None:
+        at_work.buffer.generation += 1
+
+    at_work.assistant.while_asked = write_again
+    for number in range(1, 10):
+        at_work.emit(f"b-{number}", number)
+        at_work.deliver()
+    assert len(at_work.assistant.prompts) == 3
+
+
+@pytest.mark.parametrize("options", [{"max_replies_an_hour": 1}, {"max_question_tokens": 5}])
+def test_a_reply_that_is_written_down_is_sent_whatever_is_allowed_by_now(
+    options: dict[str, Any], world: Callable[..., World]
+) -> None:
+    at_work = world(max_replies_an_hour=1)
+    # acquire, outbox, tenant_settings, answer, plan
+    at_work.steps.fail_at = (4, "after", True)
+    at_work.emit("b-1", 1)
+    at_work.deliver()
+    again = World(at_work.table, **options)
+    again.queue, again.now_ms = at_work.queue, at_work.now_ms + 60_000
+    again.run()
+    assert (again.sender.sent, again.assistant.prompts, withheld(again)) == (PARTS, [], [])
+
+
+def test_one_conversation_does_not_use_up_the_replies_of_another(world: Callable[..., World]) -> None:
+    at_work = world(max_replies_an_hour=1)
+    at_work.emit("b-1", 1)
+    at_work.emit("b-2", 2)
+    at_work.run()
+    assert len(at_work.assistant.prompts) == 1
+    body = event("b-3", 1, "Where is it?").replace(NAME, NAME.replace("491701234567", "491709999999"))
+    at_work.queue.append(Waiting(at_work.now_ms, body, 1))
+    at_work.run()
+    assert len(at_work.assistant.prompts) == 2
