@@ -17,6 +17,7 @@ from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from tests.support.engine import SETTINGS
 
@@ -27,6 +28,8 @@ GAP_MS = 700
 WAVE_MS = 6 * 3_600_000
 WARM_UP_WAVES = 4
 TIMING = Rules().timing
+# A stage's default, so that the measurements include it.
+CHARGE = Charge("whatsapp/109876543210987", Quota(messages_per_minute=30_000_000, conversations_per_minute=3_000_000))
 
 
 def conversation_id(number: int) -> str:
@@ -107,6 +110,7 @@ class Ours:
             message_id(conversation, number),
             payload=payload(conversation, number, self._payload_bytes),
             timing=timing,
+            charge=CHARGE,
         )
         return self._recorder.request
 

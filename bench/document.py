@@ -343,7 +343,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
-    "targets": lambda: targets("live", "handler", "outage", "growth", "editors"),
+    "targets": lambda: targets("live", "handler", "outage", "growth", "editors", "fairness"),
     "engine": engine,
     "growth": growth,
     "editors": editors,

@@ -32,7 +32,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
-from tests.support.ingest_scene import SECRET, SECRETS, account, gateway, request
+from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, account, gateway, request
 from tests.support.platforms import FIXTURES, body_of, content_type, one_message, signed
 from tests.support.valkey_server import ValkeyServer
 
@@ -98,7 +98,7 @@ def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SEC
         secrets=WebhookSecrets(FakeSecrets(json.dumps(secrets)), "id", telemetry),
         bus=FakeBus(),
         telemetry=telemetry,
-        book=RuleBook(FakeRules(), {}, telemetry),
+        book=RuleBook(FakeRules(), {}, telemetry, quota=ACCOUNT_QUOTA),
     )
 
     def handler(event: dict[str, Any], context: None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from bench.contestants import NAIVE_KINDS, Naive, Sender
 from bench.wire import Wire, encode
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
-from message_buffer.lanes.outcomes import Completed, Taken
+from message_buffer.lanes.outcomes import Completed, Refused, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings, StoreSettings
 from message_buffer.lanes.valkey.keys import script_keys
@@ -24,6 +24,8 @@ from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.limits import MAX_QUOTA
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
@@ -63,11 +65,17 @@ def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
 
 def send(given: Given) -> None:
     store = lean_store(given["port"])
+    quota = Quota(MAX_QUOTA, given.get("conversationsPerMinute", MAX_QUOTA))
+    charge = Charge(given.get("account", "bench/bench"), quota, is_exact=True)
     for message in messages():
         outcome = store.buffer_message(
-            message["conversation"], message["id"], payload=message["body"].encode(), timing=timing(message["delay"])
+            message["conversation"],
+            message["id"],
+            payload=message["body"].encode(),
+            timing=timing(message["delay"]),
+            charge=charge,
         )
-        if outcome.start_processor:
+        if not isinstance(outcome, Refused) and outcome.start_processor:
             say({"start": 0})
 
 

@@ -29,7 +29,10 @@ MOST_ERRORS = 0.01
 MOST_P99_MS = 1_000
 CONVERSATIONS = 200
 # Nothing falls due while it is measured: the emulator would start a process for each conversation processor.
-OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000}}
+OVERRIDES = {
+    "rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000},
+    "quota": {"account_messages_per_minute": 8_000_000, "account_conversations_per_minute": 1_000_000},
+}
 WARM_UP_TRIES, WARM_UP_SECONDS = 4, 2.0
 # An emulator's function that writes nothing answers later than one that does.
 BARE_HANDLER = """

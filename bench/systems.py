@@ -179,6 +179,15 @@ def _role(name: str, **options: Any) -> list[str]:
     return [sys.executable, "-m", "bench.roles", name, json.dumps(options)]
 
 
+def send_beside(system: System, plan: Iterable[Planned], began_ms: float, **options: Any) -> None:
+    """Send a second plan from a process of its own, at the times of the first."""
+    with tempfile.TemporaryFile() as lines:
+        for each in plan:
+            lines.write(json.dumps(_require_setting(each, began_ms)).encode() + b"\n")
+        lines.seek(0)
+        system.spawn(_role("send", port=system.server.port, **options), stdin=lines)
+
+
 def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
     return {
         "at": began_ms + planned.at_ms,

@@ -29,6 +29,7 @@ MAX_CACHE_SHARE = 0.75
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
+MAX_MESSAGES_OVER_QUOTA = 100
 # The functions that other functions start, and with them the watchdog, which a rule starts: all may lose a start.
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
@@ -140,7 +141,9 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
     config = metrics.config
     return chain(
         _causes_in_runtime(metrics),
-        chain(_causes_in_valkey_lane(metrics), _causes_in_cache(metrics)) if config.has_valkey_lane else [],
+        chain(_causes_in_valkey_lane(metrics), _causes_in_quotas(metrics), _causes_in_cache(metrics))
+        if config.has_valkey_lane
+        else [],
         _causes_in_dynamodb_lane(metrics) if config.has_dynamodb_lane else [],
         _causes_in_lambda(metrics),
         _causes_in_responder(metrics),
@@ -246,6 +249,24 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
             says="Many signatures are wrong: either a secret differs from the platform's, or this is an attack.",
             metric=metrics.custom("Unauthentic", "ingest", period=FIVE_MINUTES),
             above=MAX_UNAUTHENTIC_WEBHOOKS,
+        ),
+    ]
+
+
+def _causes_in_quotas(metrics: Metrics) -> Iterable[Watch]:
+    return [
+        Watch(
+            heading="Over quota",
+            says="Accounts or tenants send more than their quotas; their platforms are asked to come again.",
+            metric=metrics.custom("OverQuota", "ingest", period=FIVE_MINUTES),
+            above=MAX_MESSAGES_OVER_QUOTA,
+            periods=3,
+        ),
+        Watch(
+            heading="Conversations full",
+            says="So much waits in a conversation that new messages of it are refused.",
+            metric=metrics.custom("ConversationsFull", "ingest", period=FIVE_MINUTES),
+            periods=3,
         ),
     ]
 

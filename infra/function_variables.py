@@ -32,6 +32,10 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
 | GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
+| ACCOUNT_MESSAGES_PER_MINUTE | ingest | | the quota of an account for which the rules set none |
+| ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
+| MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
+| MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
 | UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
 | AGES_OUT | admin | | JSON: the copies that a forget cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
@@ -156,6 +160,9 @@ def ingest(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        "ACCOUNT_MESSAGES_PER_MINUTE": str(config.quota.account_messages_per_minute),
+        "ACCOUNT_CONVERSATIONS_PER_MINUTE": str(config.quota.account_conversations_per_minute),
+        **_waiting(config),
         "GENERIC_TIMESTAMP": config.api.generic_timestamp,
         **_starting(processor),
         **_windows(windows),
@@ -244,6 +251,15 @@ def _windows(windows: WindowStorage | None) -> Environment:
     return {
         "MESSAGE_TABLE": windows.table.table_name,
         "TRIGGER_QUEUE_URL": windows.triggers.queue_url,
+    }
+
+
+def _waiting(config: StageConfig) -> Environment:
+    if not config.has_valkey_lane:
+        return {}
+    return {
+        "MAX_WAITING_MESSAGES": str(config.limits.max_waiting_messages),
+        "MAX_WAITING_BYTES": str(config.limits.max_waiting_bytes),
     }
 
 

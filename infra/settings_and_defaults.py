@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
 from message_buffer.errors import InvalidRules
+from message_buffer.limits import MAX_QUOTA
 from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
 
 LOCAL = "local"
@@ -158,13 +159,28 @@ class Alarms(Settings):
 
 
 class Limits(Settings):
-    """`limits`: bounds on the emission of a batch."""
+    """`limits`: bounds on the emission of a batch, and on what waits."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """After this many failed attempts a batch becomes a dead letter. The pauses between attempts grow to a minute, so
     20 attempts take a quarter of an hour, in which a short outage of the bus can end."""
+    max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
+    """With so many messages waiting in a conversation of the Valkey lane, on hold or behind a batch that cannot leave,
+    new ones are answered 503. The number is looked at with every eighth message."""
+    max_waiting_bytes: Annotated[int, Field(ge=4_194_304, le=1_073_741_824)] = 33_554_432
+    """The same, in bytes of messages of more than 4 KiB."""
+
+
+class Quota(Settings):
+    """`quota`: what an account may send in the Valkey lane, unless a rule sets its quota: docs/rules.md. An account
+    may send a minute's worth at once. Above that, webhooks are answered 429."""
+
+    account_messages_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 30_000
+    """Beside the first eight messages of each opened buffer, which come with it."""
+    account_conversations_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 3_000
+    """The number of buffers that an account may open: each is an event, and the start of a function."""
 
 
 class Timings(Settings):
@@ -333,7 +349,9 @@ class StageConfig(Settings):
     alarms: Alarms = Alarms()
     """The recipients of alarms."""
     limits: Limits = Limits()
-    """Bounds on the emission of a batch."""
+    """Bounds on batches and on what waits."""
+    quota: Quota = Quota()
+    """What an account may send."""
     timings: Timings = Timings()
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from message_buffer.errors import InvalidSettings
 from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.dynamodb.from_environment import DynamoDbLaneSettings
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
+from message_buffer.rules.quota import Quota
 from message_buffer.variables import Variables
 
 LANES = ("valkey", "dynamodb")
@@ -29,6 +30,8 @@ class IngestSettings(NamedTuple):
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
+    account_quota: Quota
+    """The quota of an account for which the rules set none."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -96,11 +99,15 @@ class _Environment(Variables):
             return None
         return self.dynamodb_lane()
 
-    def lanes(self) -> tuple[ValkeySettings | None, DynamoDbLaneSettings | None]:
-        """Return the settings of the stage's lanes; at least one of the two is not None."""
+    def lanes(self, **bounds: str) -> tuple[ValkeySettings | None, DynamoDbLaneSettings | None]:
+        """Return the settings of the stage's lanes; at least one of the two is not None.
+
+        `bounds` are numbers of the Valkey lane, and the variables that contain them.
+        """
         if self.is_dynamodb_lane():
             return None, self.dynamodb_lane()
-        return self.valkey(), self.fallback()
+        numbers: dict[str, Any] = {name: self.whole(variable) for name, variable in bounds.items()}
+        return self.valkey(**numbers), self.fallback()
 
     def emission(self) -> EmissionSettings:
         return EmissionSettings(
@@ -132,7 +139,7 @@ def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     env = _environment(environ)
-    valkey, dynamodb_lane = env.lanes()
+    valkey, dynamodb_lane = env.lanes(max_waiting="MAX_WAITING_MESSAGES", max_waiting_bytes="MAX_WAITING_BYTES")
     return IngestSettings(
         valkey=valkey,
         dynamodb_lane=dynamodb_lane,
@@ -141,6 +148,10 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
+        account_quota=Quota(
+            messages_per_minute=env.whole("ACCOUNT_MESSAGES_PER_MINUTE"),
+            conversations_per_minute=env.whole("ACCOUNT_CONVERSATIONS_PER_MINUTE"),
+        ),
     )
 
 

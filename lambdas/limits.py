@@ -25,6 +25,8 @@ MAX_ACCOUNTS_CLAIMED = 16
 MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5
+# A 429 asks it to wait until something fits again, but no longer than this: a quota is whole after a minute.
+MAX_RETRY_AFTER_SECONDS = 60
 # After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.
 MIN_MS_BETWEEN_SECRET_READS = 10_000
 
@@ -32,6 +34,9 @@ MIN_MS_BETWEEN_SECRET_READS = 10_000
 
 # As many messages as WhatsApp, which sends the largest webhooks of all platforms, puts into one webhook.
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
+MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
+# Edits, deletions and reactions.
+MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts at most this many files in one message.

@@ -8,6 +8,7 @@
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
+-- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> until when its quota is spent, in microseconds
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
@@ -22,19 +23,24 @@
 -- ARGV[12] start_id               str   names this call; a retry sends the same
 -- ARGV[13] start_ms               int   lifetime of a start reservation
 -- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
+-- ARGV[15] known_as               str   '' or the name under which older code remembers the message
+-- ARGV[16] every                  int   look at the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
+-- ARGV[17] limits                 str   bounds, and the quotas that are charged: README.md says how it reads
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
--- Repeat   returns DUPLICATE, with the same start reservation
+--          | {"REFUSED", reason, wait_ms}
+-- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
 -- Keeps    due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry does not move
 
 local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, seen_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local conv_key, msgs_key, seen_key, holds_key, quota_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- This script is the hot path. The arguments below remain strings, because Lua's arithmetic converts them by itself. The
 -- positions in the buffer's line are bare numbers, because the functions of include/open_buffer cost 6 % of the time.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
+local known_as, every, limits = ARGV[15], ARGV[16], ARGV[17]
 
 local now_ms = now + 0
 local state = call('HMGET', open_key, conversation, '', 'forgotten')
@@ -43,11 +49,59 @@ local buffer, alive = state[1], state[2]
 local secret = state[3] and state[3] > now and call('HGET', conv_key, 'id_secret')
 local word, start, count, due_at = 'BUFFERED', 0, nil, buffer and sub(buffer, 27, 39) + 0
 
-if secret and call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. message_id))
-  or call('ZADD', seen_key, 'NX', now, message_id) == 0 then
+if secret and (call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. message_id))
+  or known_as ~= '' and call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. known_as)))
+  or call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as ~= '' and call('ZSCORE', seen_key, known_as) then
   word, count = 'DUPLICATE', call('LLEN', msgs_key)
 else
   count = call('RPUSH', msgs_key, payload)
+  local refused, wait_ms, large, due_bytes = nil, 0, nil, nil
+  if #payload > 4096 then -- smaller messages are bounded by their number
+    local before, max_bytes = buffer and call('HGET', conv_key, 'large'), nil
+    due_bytes, max_bytes = string.match(limits, '^%d+ (%d+) (%d+)')
+    large = #payload + (before and sub(before, 1, 13) == sub(buffer, 1, 13) and sub(before, 14) or 0)
+    if large - max_bytes > 0 then refused = 'waiting' end
+  end
+  if (count - 1) % every == 0 and not refused then
+    local max_waiting, account_us, opening_us, account, of_tenant =
+      string.match(limits, '^(%d+) %d+ %d+ (%d+) (%d+) ([^/]*/[^/]*)/(.*)')
+    if count - max_waiting > 0 then refused = 'waiting' end
+    -- What is spent: name, microseconds, the reason of a refusal, and so on.
+    local spent
+    if buffer then
+      spent = {account, account_us, 'account_messages'}
+    elseif every ~= '1' then
+      spent = {'/' .. account, opening_us, 'account_conversations'} -- and `every` messages with it
+    else
+      spent = {account, account_us, 'account_messages', '/' .. account, opening_us, 'account_conversations'}
+    end
+    if of_tenant ~= '' then
+      local n, tenant_us, tenant_opening_us, tenant = #spent, string.match(of_tenant, '^(%d+) (%d+) (.+)')
+      spent[n + 1], spent[n + 2], spent[n + 3] = tenant, tenant_us, 'tenant_messages'
+      if not buffer then
+        spent[n + 4], spent[n + 5], spent[n + 6] = '/' .. tenant, tenant_opening_us, 'tenant_conversations'
+      end
+    end
+    for i = 1, (refused or account == '/') and 0 or #spent, 3 do
+      local name, cost_us = spent[i], spent[i + 1]
+      local ahead_us = call('HINCRBY', quota_key, name, cost_us) - now_ms * 1000
+      if ahead_us < (1 - every) * 1000000 or ahead_us > 120000000 + 2 * cost_us then
+        -- Nothing was spent for a while, or a host whose clock is wrong spent it: the quota is whole again. What is
+        -- charged in eights may lag by seven seconds, which saves most of these writes.
+        if ahead_us + now_ms * 1000 - cost_us == 0 then call('PEXPIRE', quota_key, 3600000, 'NX') end
+        call('HSET', quota_key, name, string.format('%.0f', now_ms * 1000 + cost_us))
+      elseif ahead_us > 60000000 and ahead_us - cost_us > 0 then
+        refused, wait_ms = spent[i + 2], math.ceil((ahead_us - math.max(60000000, cost_us)) / 1000)
+        for j = 1, i, 3 do call('HINCRBY', quota_key, spent[j], '-' .. spent[j + 1]) end
+        break
+      end
+    end
+  end
+  if refused then
+    call('LREM', msgs_key, -1, payload)
+    call('ZREM', seen_key, message_id)
+    return {'REFUSED', refused, wait_ms}
+  end
   -- Times are 13 digits in the open buffer, and remain strings where the script only copies them.
   local first_at, last_at, mode, rest, reason
   if buffer then
@@ -67,6 +121,7 @@ else
     gap_ms = 0
   end
   if not buffer then first_at = arrived_at end
+  if large then call('HSET', conv_key, 'large', first_at .. large) end
 
   local wait_ms, rhythm = silence_ms, nil
   if adaptive ~= '' then
@@ -92,6 +147,7 @@ else
     due_at, reason = arrived_at + wait_ms, 'silence'
     if count - min_messages < 0 or due_at >= latest_at then due_at, reason = latest_at, 'max_wait' end
     if count - max_messages >= 0 and due_at >= now_ms then due_at, reason = now_ms, 'max_messages' end
+    if large and large - due_bytes >= 0 and due_at >= now_ms then due_at, reason = now_ms, 'max_bytes' end
     if flush_reason ~= '' and due_at >= now_ms then due_at, reason = now_ms, flush_reason end
     if mode ~= '-' then
       local held_until = tonumber(call('ZSCORE', holds_key, conversation)) or 0

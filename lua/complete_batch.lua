@@ -17,10 +17,11 @@
 -- ARGV[3]  token                   str   the token that took the batch
 -- ARGV[4]  seen_ms                 int   how long an idle conversation is remembered
 -- ARGV[5]  max_emitted             int   number of batches that the conversation remembers
--- ARGV[6]  start_id                str   names this call; a retry sends the same
--- ARGV[7]  start_ms                int   lifetime of a start reservation
--- ARGV[8]  horizon_ms              int   work due further ahead than this is left to the watchdog
--- Returns  {"COMPLETED", due_at_ms | -1, count, start} | {"STALE"}
+-- ARGV[6]  max_seen                int   number of message ids that it remembers, beside those of waiting messages
+-- ARGV[7]  start_id                str   names this call; a retry sends the same
+-- ARGV[8]  start_ms                int   lifetime of a start reservation
+-- ARGV[9]  horizon_ms              int   work due further ahead than this is left to the watchdog
+-- Returns  {"COMPLETED", due_at_ms | -1, count, start, forgotten} | {"STALE"}
 -- Repeat   returns COMPLETED again, with the same start reservation, until the next batch is completed
 -- Keeps    a newer batch: an old conversation processor cannot complete it
 
@@ -28,17 +29,19 @@ local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KE
 local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local seen_key, emitted_key, holds_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local max_emitted, start_id, start_ms, horizon_ms = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local max_emitted, max_seen = tonumber(ARGV[5]), tonumber(ARGV[6])
+local start_id, start_ms, horizon_ms = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 
 -- include open_buffer: first_at_of, due_at_of
 -- include changed_buffer: with_mode
+-- include forget_ids: forget_ids
 
 local taken = redis.call('HMGET', taken_key, 'token', 'batch_id', 'last_at')
 local first_call = taken[1] == token
 if not first_call and redis.call('HGET', conv_key, 'completed_by') ~= token then return {'STALE'} end
 
 local state = redis.call('HMGET', open_key, conversation, '')
-local buffer, alive, start = state[1], state[2], 0
+local buffer, alive, start, forgotten = state[1], state[2], 0, 0
 local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
@@ -46,9 +49,9 @@ if first_call then
   redis.call('ZREM', pending_key, conversation) -- a claim is put back if its conversation processor is slow
   -- Forget old message ids, but never that of a waiting message. A host whose clock lags may have recorded an id up to
   -- a minute before the buffer's first arrival.
-  local old_ms = now_ms - seen_ms
-  if buffer then old_ms = math.min(old_ms, first_at_of(buffer) - 60001) end
-  redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', old_ms)
+  local waiting_ms = buffer and first_at_of(buffer) - 60001 or now_ms + 60000
+  redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', math.min(now_ms - seen_ms, waiting_ms))
+  forgotten = forget_ids(waiting_ms)
   redis.call('HDEL', conv_key, 'frozen')
   redis.call('HSET', conv_key, 'completed_by', token)
   redis.call('ZADD', emitted_key, taken[3], taken[2])
@@ -67,4 +70,4 @@ end
 if due_at then
   -- include start_or_wake
 end
-return {'COMPLETED', due_at or -1, redis.call('LLEN', msgs_key), start}
+return {'COMPLETED', due_at or -1, redis.call('LLEN', msgs_key), start, forgotten}

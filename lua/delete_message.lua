@@ -16,6 +16,7 @@
 -- ARGV[6]  page_bytes              int   after this many bytes of payloads, let another call go on
 -- ARGV[7]  seen_ms                 int   how long an idle conversation is remembered
 -- ARGV[8]  max_emitted             int   number of batches that the conversation remembers
+-- ARGV[9]  max_seen                int   number of message ids that it remembers
 -- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   returns ABSENT
 -- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
@@ -24,10 +25,12 @@ local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3],
 local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, message_id, id_line, cursor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local limit, page_bytes, seen_ms, max_emitted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local max_seen = tonumber(ARGV[9])
 
 -- include open_buffer: last_at_of, base_of
 -- include changed_buffer: with_base
 -- include find: find
+-- include forget_ids: forget_ids
 
 local position, found = find()
 if not position then return found end
@@ -44,6 +47,7 @@ else
   if redis.call('HEXISTS', conv_key, 'frozen') == 0 then
     redis.call('ZREM', pending_key, conversation)
     redis.call('ZREM', inflight_key, conversation)
+    forget_ids('+inf')
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)
   end

@@ -49,6 +49,8 @@ MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
+# No quota is higher: a script counts in whole microseconds.
+MAX_QUOTA = 10_000_000
 # The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
 # An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
@@ -109,8 +111,17 @@ PROCESSOR_LOOK_MS = 500
 MAX_MESSAGES_SEARCHED = 2_000
 # After this many bytes of payloads the search goes on in another call, so that other clients' calls do not wait for it.
 MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
+# A longer message id is remembered by its digest. The ids of WhatsApp, Telegram and Twilio are shorter.
+MAX_REMEMBERED_ID_BYTES = 96
+# A conversation remembers this many ids, and those of its waiting messages. Above that it forgets the oldest.
+MAX_IDS_REMEMBERED = 5_000
 # A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
 MAX_IDS_HASHED_IN_A_CALL = 200
+# A quota that no rule sets, and the number of waiting messages, are looked at with messages 1, 9, 17, … of a buffer,
+# for eight at once: a look takes several commands.
+LOOK_EVERY = 8
+# An instance keeps what it sends to the scripts about this many accounts.
+MAX_CHARGES_KEPT = 1_024
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
 # emitted, the event about the edit names that batch.
 MAX_BATCHES_REMEMBERED = 100

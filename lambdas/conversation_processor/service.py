@@ -57,8 +57,11 @@ class ConversationProcessor:
         except Exception as error:  # noqa: BLE001 - the batch is tried again after any error, and becomes a dead letter in the end
             self._try_later(conversation, token, taken, error)
             return
-        if isinstance(self._lane.complete_batch(conversation, token), Stale):
+        completed = self._lane.complete_batch(conversation, token)
+        if isinstance(completed, Stale):
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
+        elif completed.ids_forgotten:
+            self._telemetry.count("IdsForgotten", completed.ids_forgotten)
 
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
         left_out = taken.left_out

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.preparation import PreparedMessage
+from lambdas.ingest.refusals import Refusals
 from lambdas.ingest.report import Done
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
@@ -14,21 +15,45 @@ class Buffering:
         self._lane = lane
         self._control_words = control_words
 
-    def buffer_all(self, messages: Iterable[PreparedMessage], done: Done) -> None:
-        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure."""
+    def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
+        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure.
+
+        Returns what a quota or a full conversation refuses. If the platform does not send messages again, no quota
+        refuses them.
+        """
+        refusals = Refusals()
         for message in messages:
+            look = refusals.in_conversation if message.control_word else refusals.around
+            if reason := look(message.conversation):
+                done.refused[reason] += 1
+                continue
             match message.control_word:
                 case "stop":
                     self._control_words.stop(message, done)
                 case "flush":
                     self._control_words.flush(message, done)
                 case None:
-                    self._buffer(message, done)
+                    self._buffer(message, done, refusals, comes_again=comes_again)
+        return refusals
 
-    def _buffer(self, message: PreparedMessage, done: Done) -> None:
-        outcome = self._lane.buffer_message(
-            str(message.conversation), message.id, payload=message.payload, timing=message.timing
-        )
+    def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
+        outcome = self._store(message, charged=True)
+        if isinstance(outcome, o.Refused) and outcome.reason != "waiting" and not comes_again:
+            outcome = self._store(message, charged=False)
+            done.over_quota += isinstance(outcome, o.Buffered)
+        if isinstance(outcome, o.Refused):
+            done.refused[outcome.reason] += 1
+            refusals.add(message.conversation, outcome)
+            return
         done.accepted += isinstance(outcome, o.Buffered)
         done.duplicates += isinstance(outcome, o.Duplicate)
         done.note_wait(message.conversation, outcome)
+
+    def _store(self, message: PreparedMessage, *, charged: bool) -> o.Buffered | o.Duplicate | o.Refused:
+        return self._lane.buffer_message(
+            str(message.conversation),
+            message.id,
+            payload=message.payload,
+            timing=message.timing,
+            charge=message.charge if charged else None,
+        )

@@ -41,7 +41,7 @@ def _ingest() -> Ingest:
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
         time_is_required=settings.time_is_required,
     )
 

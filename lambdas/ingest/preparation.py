@@ -7,12 +7,14 @@ from typing import Literal, NamedTuple
 
 from lambdas.ingest.ownership import update_belongs
 from lambdas.ingest.platforms.base import Incoming, Intake, Update
+from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.messages.changes import Change, Edited
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
+from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 
@@ -20,6 +22,10 @@ from message_buffer.rules.timing import Timing
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that come from a button or from a row of a list.
 PRESSED = {"button", "interactive"}
+
+
+class TooManyUpdates(InvalidInput):
+    """A webhook that holds more than any platform sends; the message is a sentence for the sender."""
 
 
 class PreparedMessage(NamedTuple):
@@ -30,6 +36,7 @@ class PreparedMessage(NamedTuple):
     payload: bytes
     timing: Timing
     control_word: Literal["stop", "flush"] | None
+    charge: Charge | None = None
 
 
 class PreparedChange(NamedTuple):
@@ -52,7 +59,7 @@ def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
     With `leave_out`, count an update that cannot be stored as `unreadable` in the intake; otherwise raise InvalidInput
-    for it. Raise SendFailed if the rules were never read.
+    for it. Raise SendFailed if the rules were never read, and TooManyUpdates.
     """
     prepared = Prepared([], [])
     for update in intake.updates:
@@ -62,7 +69,16 @@ def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
             if not leave_out:
                 raise
             intake.ignored["unreadable"] += 1
+    _require_few(prepared)
     return prepared
+
+
+def _require_few(prepared: Prepared) -> None:
+    if len(prepared.changes) > MAX_CHANGES_IN_A_WEBHOOK:
+        raise TooManyUpdates(f"A webhook has at most {MAX_CHANGES_IN_A_WEBHOOK} edits, deletions and reactions.")
+    updates = (*prepared.messages, *(each.change for each in prepared.changes))
+    if len({each.conversation for each in updates}) > MAX_CONVERSATIONS_IN_A_WEBHOOK:
+        raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
 def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
@@ -74,7 +90,14 @@ def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
             rules = book.for_conversation(conversation, agent).rules
             word = rules.control_words.control_word_in(message.text) if _is_typed(message) else None
             prepared.messages.append(
-                PreparedMessage(conversation, message.id, encode(message), timing_of(message, rules), word)
+                PreparedMessage(
+                    conversation,
+                    message.id,
+                    encode(message),
+                    timing_of(message, rules),
+                    word,
+                    book.charge_for(conversation),
+                )
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules

@@ -21,6 +21,10 @@ class Done:
     flushed: int = 0
     changed: int = 0
     """Messages that were edited or deleted in their buffer."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Messages that were not buffered, counted by reason."""
+    over_quota: int = 0
+    """Messages that were buffered over a quota, because their platform would not send them again."""
     amended: int = 0
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
@@ -45,6 +49,7 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.stopped or done.flushed:
         telemetry.count("Stopped", done.stopped)
         telemetry.count("Flushed", done.flushed)
+    _report_refusals(telemetry, platform, done)
     telemetry.info(
         "buffered",
         platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
@@ -57,3 +62,14 @@ def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem:
     """Count and log a body that was refused: some platforms do not send it again, so its messages may be lost."""
     telemetry.count("BodiesRefused")
     telemetry.warn("body refused", platform=platform, status=status, reason=problem)
+
+
+def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:
+    if over_quota := done.refused.total() - done.refused["waiting"]:
+        telemetry.count("OverQuota", over_quota)
+    if done.refused["waiting"]:
+        telemetry.count("ConversationsFull", done.refused["waiting"])
+    if done.over_quota:
+        telemetry.count("OverQuotaTaken", done.over_quota)
+    if done.refused or done.over_quota:
+        telemetry.warn("over quota", platform=platform, taken=done.over_quota, **done.refused)

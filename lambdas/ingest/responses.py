@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from lambdas.ingest.platforms.base import Webhook, to_json
-from lambdas.limits import RETRY_AFTER_SECONDS
+from lambdas.limits import MAX_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS
 
 
 class Request(NamedTuple):
@@ -47,3 +47,9 @@ def refuse_method(allowed: str) -> Response:
 def refuse_for_now() -> Response:
     """Return the 503 after which a platform sends the webhook again."""
     return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def refuse_over_quota(wait_ms: int) -> Response:
+    """Return the 429 for messages over a quota. Those that fitted are kept, and their redelivery costs nothing."""
+    seconds = min(max(-(-wait_ms // 1_000), 1), MAX_RETRY_AFTER_SECONDS)
+    return refuse(429, "Over the quota; send it again later.", {"Retry-After": str(seconds)})

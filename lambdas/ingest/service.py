@@ -14,7 +14,7 @@ from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
-from lambdas.ingest.preparation import prepare
+from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
@@ -23,6 +23,7 @@ from lambdas.ingest.responses import (
     refuse_challenge,
     refuse_for_now,
     refuse_method,
+    refuse_over_quota,
     refuse_platform,
 )
 from lambdas.ingest.typing_events import extend_waits
@@ -70,11 +71,10 @@ class Ingest:
             self._telemetry.warn("signature refused", platform=platform.name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            self._telemetry.count("Refused")
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
             self._telemetry.warn("refused for now", platform=platform.name, reason=str(error))
-            return refuse_for_now()
+            return self._refuse_for_now()
 
     def _answer(self, platform: Platform, request: Request) -> Response:
         match request.webhook.method, request.route:
@@ -99,20 +99,28 @@ class Ingest:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # Read everything before storing anything, so that a refused body leaves nothing behind.
             messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
+        except TooManyUpdates as error:
+            return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
         require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
-        self._buffering.buffer_all(messages, done)
+        refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
-        self._changes.apply_all(changes, done)
+        self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
         report(self._telemetry, platform.name, done)
+        if refusals:
+            return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(
             {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
         )
         return Response(200, body, content_type)
+
+    def _refuse_for_now(self) -> Response:
+        self._telemetry.count("Refused")
+        return refuse_for_now()
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
         signer = self._authentication.signer_of(platform, webhook)

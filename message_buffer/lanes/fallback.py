@@ -9,6 +9,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.lane import Lane
+from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 from message_buffer.telemetry import Telemetry
 
@@ -30,10 +31,12 @@ class LaneWithFallback:
         self._breaker = CircuitBreaker(clock=clock)
 
     def buffer_message(
-        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
-    ) -> o.Buffered | o.Duplicate:
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
+    ) -> o.Buffered | o.Duplicate | o.Refused:
         outcome = self._tried(
-            lambda: self._valkey_lane.buffer_message(conversation, message_id, payload=payload, timing=timing)
+            lambda: self._valkey_lane.buffer_message(
+                conversation, message_id, payload=payload, timing=timing, charge=charge
+            )
         )
         if outcome is not None:
             return outcome

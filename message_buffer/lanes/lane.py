@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from message_buffer.lanes import outcomes as o
+from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
 
@@ -14,8 +15,9 @@ class Lane(Protocol):
     """
 
     def buffer_message(
-        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
-    ) -> o.Buffered | o.Duplicate: ...
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
+    ) -> o.Buffered | o.Duplicate | o.Refused:
+        """Store a message and charge it, unless it is known. Without a charge, no quota refuses it."""
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 LaneName = Literal["debounce", "window"]
+RefusalReason = Literal[
+    "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
+]
+"""The quota that is spent; or too much waits in the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,14 @@ class Duplicate:
     due_at_ms: int | None
     count: int
     start_processor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The message was not buffered. Ask its platform to send it again, after `wait_ms` if that is known."""
+
+    reason: RefusalReason
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +147,8 @@ class Completed:
     next_due_at_ms: int | None
     count: int
     start_processor: bool
+    ids_forgotten: int = 0
+    """Message ids that were forgotten before their day was over, because the conversation has too many."""
 
 
 @dataclass(frozen=True, slots=True)

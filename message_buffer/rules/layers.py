@@ -31,11 +31,13 @@ from message_buffer.limits import (
     MAX_CONTROL_WORDS,
     MAX_MESSAGES_IN_A_BATCH,
     MAX_NAME_CHARACTERS,
+    MAX_QUOTA,
     MAX_SILENCE_MS,
     MAX_WAIT_MS,
 )
 from message_buffer.messages.conversation_id import DEFAULT_TENANT
 from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
+from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import Timing
 
 _UNREADABLE = 10**30
@@ -316,6 +318,25 @@ class Rules(_RuleFields):
         return control_words(stop=self.stop_words, flush=self.flush_words, languages=self.control_languages)
 
 
+_PerMinute = Annotated[int | None, Field(ge=1, le=MAX_QUOTA, description=f"a whole number from 1 to {MAX_QUOTA}")]
+
+
+class PartialQuota(_Checked):
+    """The quota that the rules set for an account or for a tenant, or a part of it."""
+
+    messages_per_minute: _PerMinute = None
+    conversations_per_minute: _PerMinute = None
+
+    def on_top_of(self, quota: Quota) -> Quota:
+        return Quota(
+            self.messages_per_minute or quota.messages_per_minute,
+            self.conversations_per_minute or quota.conversations_per_minute,
+        )
+
+
+_PartialQuota = Annotated[PartialQuota | None, Field(description="an object of quotas")]
+
+
 class Owner(_Checked):
     """The owner of an account: its tenant, and the agent that serves it."""
 
@@ -323,6 +344,8 @@ class Owner(_Checked):
     agent: Annotated[str | None, _legal_name("nothing, or an agent's name")] = None
     per_author: Annotated[bool, Field(description="true or false")] = False
     """Give each author of a group a buffer of their own."""
+    quota: _PartialQuota = None
+    """In place of the stage's quota of an account."""
 
 
 class PartialRules(_RuleFields):
@@ -370,6 +393,8 @@ class RuleLayer(PartialRules):
     platform_overrides: Annotated[
         dict[str, PartialRules], Field(description="an object with the rules of each platform")
     ] = Field(default_factory=dict)
+    quota: _PartialQuota = None
+    """All accounts of the tenant together; only the layer of a tenant has it."""
 
     def steps_on(self, platform: str) -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
         yield from self.steps()

@@ -16,11 +16,13 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import (
     MAX_MS_BETWEEN_RULES_CHECKS,
+    MAX_QUOTA,
     MAX_RESOLVED_RULES,
     MIN_MS_BETWEEN_RULES_CHECKS,
 )
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.telemetry import Telemetry
 
 DEPLOYED = "deployed"
@@ -56,6 +58,19 @@ def account_scope(platform: str, account: str) -> str:
     return f"account:{escape_part(platform)}/{escape_part(account)}"
 
 
+def charge_to(conversation: ConversationId, owner: Owner | None, layer: RuleLayer | None, *, default: Quota) -> Charge:
+    """Return the quotas that a message of this conversation is charged to: its account's, and perhaps its tenant's."""
+    account = f"{escape_part(conversation.platform)}/{escape_part(conversation.account)}"
+    of_account, of_tenant = owner and owner.quota, layer and layer.quota
+    return Charge(
+        account,
+        of_account.on_top_of(default) if of_account else default,
+        escape_part(conversation.tenant) if of_tenant else "",
+        of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,
+        is_exact=bool(of_account or of_tenant),
+    )
+
+
 def read_scope(scope: str, rules: Any, *, version: int | None = None) -> RuleLayer | Owner:
     """Return the layer or the owner that is stored under a scope. Raises InvalidRules, with a line for each problem."""
     if not isinstance(rules, dict):
@@ -64,6 +79,8 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> RuleLay
         return Owner.model_validate(rules)
     if ours := {"name", "version"} & rules.keys():
         raise InvalidRules("\n".join(f"{field}: unknown field; remove it" for field in sorted(ours)))
+    if "quota" in rules and not scope.startswith("tenant:"):
+        raise InvalidRules("quota: unknown field; remove it, or set it for the tenant or the account")
     return RuleLayer.model_validate({**rules, "name": scope, "version": version})
 
 
@@ -97,6 +114,10 @@ class _Snapshot:
         owner = self._of(scope)
         return owner if isinstance(owner, Owner) else None
 
+    def layer(self, scope: str) -> RuleLayer | None:
+        layer = self._of(scope)
+        return layer if isinstance(layer, RuleLayer) else None
+
     def _of(self, scope: str) -> RuleLayer | Owner | None:
         if scope != DEPLOYED and scope not in self._stored:
             return None
@@ -126,11 +147,14 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
+        quota: Quota | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
+        # That of an account for which the rules set none.
+        self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
         self._snapshot = _Snapshot((), stage_rules, telemetry)
@@ -155,6 +179,15 @@ class RuleBook:
         if self._table is not None and self._version is None:
             raise SendFailed("read rules: the table was never reached, so the owner of an account is not known")
         return snapshot.owner(account_scope(platform, account))
+
+    def charge_for(self, conversation: ConversationId) -> Charge | None:
+        """Return the quotas of the conversation's account and tenant, or None if the book was made without a quota."""
+        if self._quota is None:
+            return None
+        snapshot = self._current()
+        owner = snapshot.owner(account_scope(conversation.platform, conversation.account))
+        layer = snapshot.layer(f"tenant:{escape_part(conversation.tenant)}")
+        return charge_to(conversation, owner, layer, default=self._quota)
 
     def _current(self) -> _Snapshot:
         with self._checking:

@@ -37,6 +37,7 @@ from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
+from tests.support.ingest_scene import ACCOUNT_QUOTA
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -72,6 +73,7 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
+    "OverQuota", "OverQuotaTaken", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
@@ -95,7 +97,7 @@ class Scene:
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(None, {}, self.telemetry),
+            book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
             clock=engine.clock,
         )
 

@@ -151,8 +151,10 @@ def test_ten_thousand_messages_in_one_conversation_come_in_order_in_batches_of_t
     unwatched: Engine,
 ) -> None:
     engine, bus, limit = unwatched, Bus(), SETTINGS.max_batch
+    store = engine.another_store(SETTINGS._replace(max_waiting=10_000))
     for n in range(10_000):
-        buffered = engine.store.buffer_message("c", f"m{n}", payload=b'"m%d"\n{}' % n, timing=TIMING)
+        buffered = store.buffer_message("c", f"m{n}", payload=b'"m%d"\n{}' % n, timing=TIMING)
+        assert isinstance(buffered, Buffered)
         assert buffered.count == n + 1
     generations = []
     while emit_due(engine, bus):

@@ -9,6 +9,7 @@ import pytest
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.rules.layers import Rules
+from message_buffer.rules.quota import Charge, Quota
 from tests.support.engine import payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
 from tests.support.window import CONVERSATION as C
@@ -81,6 +82,22 @@ def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_l
     assert send(running, "m1") == o.Duplicate(None, 0)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"]]
+
+
+def test_what_a_quota_refuses_was_not_taken_and_a_repeat_is_a_duplicate_in_spite_of_it(running: RunningLane) -> None:
+    """The DynamoDB lane has no quotas: the stage's throttle alone limits it."""
+    charge = Charge("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2), is_exact=True)
+
+    def charged(message_id: str) -> o.Buffered | o.Duplicate | o.Refused:
+        return running.lane.buffer_message(
+            C, message_id, payload=payload(message_id), timing=RULES.timing, charge=charge
+        )
+
+    taken = [f"m{n}" for n in range(5) if isinstance(charged(f"m{n}"), o.Buffered)]
+    assert taken == ["m0", "m1"] if isinstance(running, RunningValkeyLane) else len(taken) == 5
+    assert isinstance(charged("m0"), o.Duplicate)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [taken]
 
 
 def test_an_edit_replaces_a_waiting_message_in_its_place(running: RunningLane) -> None:

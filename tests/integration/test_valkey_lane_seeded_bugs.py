@@ -13,7 +13,7 @@ import pytest
 
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from tests.integration.test_valkey_lane_model import machine_on, replay
-from tests.support.machine.base import RULES, SETTINGS
+from tests.support.machine.base import CONVERSATIONS, RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine
 from tests.support.valkey_server import ValkeyServer
 
@@ -48,6 +48,14 @@ def typing(machine: EngineMachine) -> None:
 def vip(machine: EngineMachine) -> None:
     """Write what is due at once."""
     machine.burst("ann", RULES[4], 1, 0, False)
+
+
+def hammers(machine: EngineMachine) -> None:
+    machine.burst_at_a_quota("ann", 6, 0, False)
+
+
+def a_quarter_minute(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(15_000)
 
 
 def held(machine: EngineMachine) -> None:
@@ -359,9 +367,72 @@ BUGS = (
     Bug(
         "a duplicate is buffered again",
         "buffer_message",
-        "or call('ZADD', seen_key, 'NX', now, message_id) == 0 then",
-        "then",
+        "or call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as",
+        "or known_as",
         (lambda m: m.a_message_changes_long_after_its_batch(deletes=False, name="ann", processor="p1"),),
+    ),
+    Bug(
+        "a refused message waits",
+        "buffer_message",
+        "call('LREM', msgs_key, -1, payload)",
+        "",
+        (hammers,),
+    ),
+    Bug(
+        "a refused message is known",
+        "buffer_message",
+        "call('ZREM', seen_key, message_id)",
+        "",
+        (hammers, lambda m: m.redelivery("ann", 5, 0)),
+    ),
+    Bug(
+        "what a refused message would have cost is not given back",
+        "buffer_message",
+        "for j = 1, i, 3 do call('HINCRBY', quota_key, spent[j], '-' .. spent[j + 1]) end",
+        "",
+        (hammers, a_quarter_minute, lambda m: m.burst_at_a_quota("ann", 1, 0, False)),
+    ),
+    Bug(
+        "a repeat costs something",
+        "buffer_message",
+        "word, count = 'DUPLICATE', call('LLEN', msgs_key)",
+        "word, count = 'DUPLICATE', call('LLEN', msgs_key) call('HINCRBY', quota_key, 'p/a', 15000000)",
+        (
+            lambda m: m.burst_at_a_quota("ann", 1, 0, False),
+            lambda m: m.redelivery("ann", 0, 0),
+            lambda m: m.burst_at_a_quota("ann", 3, 0, False),
+        ),
+    ),
+    Bug(
+        "an opened buffer costs nothing",
+        "buffer_message",
+        "for i = 1, (refused or account == '/') and 0 or #spent, 3 do",
+        "for i = 1, (refused or account == '/') and 0 or 1, 3 do",
+        tuple((lambda m, name=name: m.burst_at_a_quota(name, 1, 0, False)) for name in CONVERSATIONS),
+    ),
+    Bug(
+        "the quota of a host whose clock was far ahead blocks the others",
+        "buffer_message",
+        "or ahead_us > 120000000 + 2 * cost_us then",
+        "then",
+        (
+            lambda m: m.burst_at_a_quota("ann", 1, 600_000, False),
+            lambda m: m.burst_at_a_quota("ann", 3, 0, False),
+        ),
+    ),
+    Bug(
+        "quotas are kept for ever",
+        "buffer_message",
+        "call('PEXPIRE', quota_key, 3600000, 'NX')",
+        "",
+        (lambda m: m.burst_at_a_quota("ann", 1, 0, False),),
+    ),
+    Bug(
+        "a conversation is never full",
+        "buffer_message",
+        "if count - max_waiting > 0 then refused = 'waiting' end",
+        "",
+        tuple(lambda m: m.burst("ann", RULES[2], 6, 0, False) for _ in range(3)),
     ),
     Bug(
         "the longest wait has no bound",
@@ -441,8 +512,8 @@ BUGS = (
     Bug(
         "a cancel that is repeated late drops what came since",
         "cancel_buffer",
-        "if redis.call('ZSCORE', seen_key, cancel_id)",
-        "if false",
+        "if is_known(cancel_id) or",
+        "if",
         (lambda m: m.cancel(name="ann", skew=0, sure=True, twice=True),),
     ),
     Bug(

@@ -18,7 +18,15 @@ from message_buffer.rules.layers import Rules
 
 START_OF_TIME_MS = 1_700_000_000_000
 # The start, the lease and the claim of a stage without settings of its own, and a longer token.
-SETTINGS = StoreSettings(shards=1, start_ms=10_000, lease_ms=15_000, claim_ms=30_000, token_ms=60_000)
+SETTINGS = StoreSettings(
+    shards=1,
+    start_ms=10_000,
+    lease_ms=15_000,
+    claim_ms=30_000,
+    token_ms=60_000,
+    max_waiting=5_000,
+    max_waiting_bytes=32 * 1024 * 1024,
+)
 
 _DUMP_KEY = "{b0}:looked-at-by-the-test"
 # Everything a server holds, in one round trip.

@@ -17,6 +17,7 @@ from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.lane import Lane
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
+from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry, valkey_lane
@@ -33,6 +34,8 @@ SECRETS = {
 }
 HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
 Json = dict[str, Any]
+# A stage's without settings of its own.
+ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
 
 def signature(body: bytes, secret: str = SECRET) -> str:
@@ -101,6 +104,7 @@ class Scene:
         *,
         stage_rules: Json | None = None,
         lane: Lane | None = None,
+        quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
     ) -> None:
         self.engine = engine
@@ -114,7 +118,7 @@ class Scene:
             secrets=WebhookSecrets(self.secrets, "id", self.telemetry, clock=lambda: self.secrets_now_ms),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(self.rules, stage_rules or {}, self.telemetry, clock=engine.clock),
+            book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
             clock=engine.clock,
             time_is_required=time_is_required,
         )

@@ -26,7 +26,7 @@ def assert_keys_hold(keys: Keys) -> None:
     for name, key in keys.items():
         _, kind, *rest = name.split(":", 2)
         if not rest:
-            assert key.ttl_ms < 0, f"{name}, which belongs to the whole shard, expires"
+            assert (key.ttl_ms > 0) == (kind == "quota"), f"{name} belongs to the whole shard"
         if kind in ("msgs", "batch"):
             conversation = rest[0]
             scheduled = conversation.encode() in pending.keys() | inflight.keys()
@@ -57,7 +57,7 @@ def assert_nothing_left_behind(engine: Engine) -> None:
     for name, key in keys.items():
         kind = name.split(":", 2)[1]
         if kind not in ("open", "processor", "claimed", "held"):
-            assert kind in ("conv", "seen", "emitted"), f"{name} has no owner"
+            assert kind in ("conv", "seen", "emitted", "quota"), f"{name} has no owner"
             assert key.ttl_ms > 0, f"{name} stays for ever"
 
 

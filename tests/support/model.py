@@ -9,6 +9,29 @@ from dataclasses import dataclass, field
 
 from message_buffer.rules.timing import Timing
 
+MINUTE_US = 60_000_000
+
+
+class QuotaModel:
+    """Until when each account and each tenant has spent its quota; a quota is a minute."""
+
+    def __init__(self) -> None:
+        self.spent_until_us: dict[str, int] = {}
+
+    def refuses(self, wanted: list[tuple[str, int]], now_ms: int) -> str | None:
+        """Spend all that a message costs and return None, or return the name whose quota has no room for it."""
+        now_us, spent = now_ms * 1_000, self.spent_until_us
+        for nth, (name, cost_us) in enumerate(wanted):
+            until_us = spent.get(name, 0) + cost_us
+            if not now_us <= until_us <= now_us + 2 * (MINUTE_US + cost_us):
+                until_us = now_us + cost_us
+            elif until_us > now_us + max(MINUTE_US, cost_us):
+                for given_back, back_us in wanted[:nth]:
+                    spent[given_back] -= back_us
+                return name
+            spent[name] = until_us
+        return None
+
 
 @dataclass
 class FrozenBatch:

@@ -6,11 +6,13 @@ from typing import NamedTuple
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from message_buffer.rules.quota import Charge, Quota
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.outcomes import changed, parts
 
 NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
+SPENT = Charge("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1), is_exact=True)
 
 Answer = object
 # Computes the answer of a repeated call from the first answer.
@@ -142,6 +144,12 @@ def waiting_for_retry(engine: Engine) -> None:
     engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 5000)
 
 
+def quota_spent(engine: Engine) -> None:
+    open_buffer(engine)
+    for n in range(2):
+        engine.store.buffer_message("d", f"m{n}", payload=payload(f"m{n}"), timing=ADAPTIVE.timing, charge=SPENT)
+
+
 def held(engine: Engine) -> None:
     engine.store.hold_buffer("c", hold_ms=300_000)
     open_buffer(engine)
@@ -167,6 +175,10 @@ def open_with_a_processor_that_sleeps(engine: Engine) -> None:
 
 
 # -- scenes ----------------------------------------------------------------------------------------
+
+
+def send_over_quota(store: Store, engine: Engine) -> Answer:
+    return store.buffer_message("c", "new", payload=payload("new"), timing=NOW.timing, charge=SPENT)
 
 
 def send(rules: Rules) -> Callable[[Store, Engine], Answer]:
@@ -210,6 +222,7 @@ SCENES = [
                       held, processor_that_sleeps)
         for rules in (ADAPTIVE, NOW)
     ),
+    Scene("buffer_message", quota_spent, send_over_quota),
     *(
         Scene("acquire_lease", state, lambda store, engine: store.acquire_lease(0, engine.processor))
         for state in (idle, open_buffer, processor_that_sleeps)

@@ -8,15 +8,22 @@ from lambdas import environment as config
 from message_buffer.errors import InvalidSettings
 
 COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "REDIS_URL": "valkey://127.0.0.1:6379"}
-INGEST = COMMON | {
-    "LANE": "valkey",
-    "PROCESSOR_FUNCTION_NAME": "p",
-    "WEBHOOK_SECRET_ID": "s",
-    "GENERIC_TIMESTAMP": "optional",
-    "EVENT_BUS_NAME": "b",
-    "RULES": '{"silenceMs": 5}',
-    "RULES_TABLE": "t",
-}
+QUOTA = {"ACCOUNT_MESSAGES_PER_MINUTE": "600", "ACCOUNT_CONVERSATIONS_PER_MINUTE": "60"}
+WAITING = {"MAX_WAITING_MESSAGES": "5000", "MAX_WAITING_BYTES": "33554432"}
+INGEST = (
+    COMMON
+    | QUOTA
+    | WAITING
+    | {
+        "LANE": "valkey",
+        "PROCESSOR_FUNCTION_NAME": "p",
+        "WEBHOOK_SECRET_ID": "s",
+        "GENERIC_TIMESTAMP": "optional",
+        "EVENT_BUS_NAME": "b",
+        "RULES": '{"silenceMs": 5}',
+        "RULES_TABLE": "t",
+    }
+)
 PROCESSOR = COMMON | {
     "AWS_LAMBDA_FUNCTION_NAME": "p",
     "CONVERSATION_PROCESSOR_FUNCTION_NAME": "c",
@@ -56,7 +63,7 @@ DYNAMODB_PROCESSOR = DYNAMODB_LANE | {
     "MAX_ATTEMPTS": "5",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
-OF_THE_VALKEY_LANE = {*COMMON, "PROCESSOR_FUNCTION_NAME"} - {"STAGE"}
+OF_THE_VALKEY_LANE = {*COMMON, *WAITING, "PROCESSOR_FUNCTION_NAME"} - {"STAGE"}
 
 
 def without_a_cache(variables: dict[str, str]) -> dict[str, str]:

@@ -6,20 +6,22 @@ from typing import Any
 import pytest
 
 from message_buffer.errors import InvalidRules, SendFailed
-from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.layers import Owner, Rules
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, scopes_of
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 
+DEFAULT_QUOTA = Quota(600, 60)
 ACME = ConversationId("acme", "whatsapp", "1", "ann")
 
 
 class Scene:
     def __init__(self, *, deployed: dict[str, Any] | None = None) -> None:
         self.table, self.telemetry, self.clock = FakeRules(), RecordedTelemetry(), ManualClock()
-        self.book = RuleBook(self.table, deployed or {}, self.telemetry, clock=self.clock)
+        self.book = RuleBook(self.table, deployed or {}, self.telemetry, quota=DEFAULT_QUOTA, clock=self.clock)
 
     def silence_ms(self, conversation: ConversationId = ACME, agent: str | None = None) -> int:
         return self.book.for_conversation(conversation, agent).rules.silence_ms
@@ -229,3 +231,54 @@ def test_without_a_table_nothing_is_asked() -> None:
     telemetry = RecordedTelemetry()
     assert RuleBook(None, {"silenceMs": 7}, telemetry).for_conversation(ACME).rules.silence_ms == 7
     assert telemetry.counts == {}
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+def test_without_a_rule_a_message_is_charged_to_its_account_by_the_stages_quota(scene: Scene) -> None:
+    assert scene.book.charge_for(ACME) == Charge("whatsapp/1", DEFAULT_QUOTA)
+
+
+def test_a_quota_of_an_account_takes_the_place_of_the_stages_field_by_field(scene: Scene) -> None:
+    scene.table.write(account_scope("whatsapp", "1"), {"tenant": "acme", "quota": {"messagesPerMinute": 5}})
+    assert scene.book.charge_for(ACME) == Charge("whatsapp/1", Quota(5, 60), is_exact=True)
+    other = ACME._replace(account="2")
+    assert scene.book.charge_for(other) == Charge("whatsapp/2", DEFAULT_QUOTA)
+
+
+def test_a_tenants_quota_comes_on_top_of_the_accounts(scene: Scene) -> None:
+    scene.table.write("tenant:acme", {"silenceMs": 900, "quota": {"conversationsPerMinute": 7}})
+    found = scene.book.charge_for(ACME)
+    assert found == Charge("whatsapp/1", DEFAULT_QUOTA, "acme", Quota(MAX_QUOTA, 7), is_exact=True)
+    assert scene.silence_ms() == 900
+    assert scene.book.charge_for(ACME._replace(tenant="other")).tenant == ""
+
+
+def test_names_are_escaped_so_that_no_two_share_a_quota(scene: Scene) -> None:
+    scene.table.write("tenant:a%2Fb", {"quota": {"messagesPerMinute": 1}})
+    found = scene.book.charge_for(ConversationId("a/b", "generic", "c/d", "u"))
+    assert (found.account, found.tenant) == ("generic/c%2Fd", "a%2Fb")
+
+
+@pytest.mark.parametrize("scope", ["stage", "agent:acme/a", f"conversation:{ACME}"])
+def test_only_tenants_and_accounts_have_a_quota(scope: str) -> None:
+    with pytest.raises(InvalidRules, match="quota: unknown field; remove it, or set it for the tenant or the account"):
+        read_scope(scope, {"quota": {"messagesPerMinute": 1}})
+
+
+@pytest.mark.parametrize("scope", ["tenant:acme", "account:generic/shop"])
+@pytest.mark.parametrize(
+    ("quota", "problem"),
+    [
+        ({"messagesPerMinute": 0}, f"messagesPerMinute: got 0; use a whole number from 1 to {MAX_QUOTA}"),
+        ({"messagesPerMinute": 1.5}, "messagesPerMinute: got 1.5; use a whole number"),
+        ({"conversationsPerMinute": MAX_QUOTA + 1}, "conversationsPerMinute: got 10000001; use a whole number"),
+        ({"perMinute": 1}, "perMinute: unknown field"),
+        (5, "quota: got 5; use an object of quotas"),
+    ],
+)
+def test_a_wrong_quota_is_refused_with_the_field_and_the_fix(scope: str, quota: Any, problem: str) -> None:
+    with pytest.raises(InvalidRules) as refused:
+        read_scope(scope, {"quota": quota})
+    assert problem in str(refused.value)

@@ -31,7 +31,7 @@ RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MAX_LINES = 60
-MAX_LINES_OF = {"buffer_message": 105}
+MAX_LINES_OF = {"buffer_message": 140}
 
 # Keys whose name in the code is another than on the server.
 CALLED = {"held": "holds"}
@@ -203,7 +203,8 @@ def test_a_script_takes_time_and_payloads_from_outside_and_loops_a_bounded_numbe
 def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
     for call in Source(name).calls():
         if re.search(r"EXPIRE|SETEX|'P?X'|GETEX", call):
-            assert re.match(r"redis\.call\('PEXPIRE', (conv|seen|emitted)_key, .*seen_ms\)", call), call
+            of_quota = call == "redis.call('PEXPIRE', quota_key, 3600000, 'NX')"
+            assert of_quota or re.match(r"redis\.call\('PEXPIRE', (conv|seen|emitted)_key, .*seen_ms\)", call), call
 
 
 # -- what several scripts include ------------------------------------------------------------------

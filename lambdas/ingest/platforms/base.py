@@ -188,6 +188,8 @@ class Platform(Protocol):
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     tells_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
+    comes_again: bool = True
+    """A webhook that is answered 429 is sent again."""
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""

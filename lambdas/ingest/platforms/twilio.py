@@ -44,6 +44,7 @@ PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address",
 class Twilio(Platform):
     name = "twilio"
     max_body_bytes = MAX_TWILIO_WEBHOOK_BYTES
+    comes_again = False
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")

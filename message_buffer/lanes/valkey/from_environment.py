@@ -28,6 +28,8 @@ class StoreSettings(NamedTuple):
     lease_ms: int = NOT_SET  # a processor that has not renewed its lease for this long is dead
     claim_ms: int = NOT_SET  # the time from the claim to the take
     token_ms: int = NOT_SET  # the time from the take to the completion; longer than the conversation processor may run
+    max_waiting: int = NOT_SET  # messages in one conversation
+    max_waiting_bytes: int = NOT_SET  # in messages of more than 4 KiB, in one conversation
     horizon_ms: int = limits.START_HORIZON_MS
     look_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
@@ -36,6 +38,7 @@ class StoreSettings(NamedTuple):
     max_search: int = limits.MAX_MESSAGES_SEARCHED
     search_bytes: int = limits.MAX_BYTES_SEARCHED_IN_A_CALL
     max_emitted: int = limits.MAX_BATCHES_REMEMBERED
+    max_seen: int = limits.MAX_IDS_REMEMBERED
 
 
 class IamAccess(NamedTuple):

@@ -6,13 +6,14 @@ from typing import TypeVar
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
 MayStart = (
     o.Buffered | o.Duplicate | o.Flushed | o.OnHold | o.Resumed | o.NotOnHold | o.Retimed | o.Completed | o.Retried
 )
 
-T = TypeVar("T", bound=MayStart | o.Unmoved | o.Empty | o.Stale)
+T = TypeVar("T", bound=MayStart | o.Unmoved | o.Empty | o.Stale | o.Refused)
 
 
 class ValkeyLane:
@@ -21,11 +22,10 @@ class ValkeyLane:
         self._starter = starter
 
     def buffer_message(
-        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
-    ) -> o.Buffered | o.Duplicate:
-        return self._started(
-            conversation, self.store.buffer_message(conversation, message_id, payload=payload, timing=timing)
-        )
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
+    ) -> o.Buffered | o.Duplicate | o.Refused:
+        outcome = self.store.buffer_message(conversation, message_id, payload=payload, timing=timing, charge=charge)
+        return self._started(conversation, outcome)
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         return self._started(conversation, self.store.complete_batch(conversation, token))
@@ -93,7 +93,7 @@ class ValkeyLane:
 
     def _started(self, conversation: str, outcome: T) -> T:
         """Start the shard's processor if `outcome.start_processor` is set. Return the outcome with that flag unset."""
-        if isinstance(outcome, o.Unmoved | o.Empty | o.Stale) or not outcome.start_processor:
+        if isinstance(outcome, o.Unmoved | o.Empty | o.Stale | o.Refused) or not outcome.start_processor:
             return outcome
         self._starter.start(self.store.shard_of(conversation))
         return replace(outcome, start_processor=False)

@@ -6,6 +6,8 @@ with the time and the call id of the first try.
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
+from hashlib import blake2s
 from os import urandom
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,16 @@ from message_buffer.lanes.valkey.keys import (
     shard_of_encoded,
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.limits import DAY_MS, MAX_IDS_HASHED_IN_A_CALL
+from message_buffer.limits import (
+    DAY_MS,
+    LOOK_EVERY,
+    MAX_CHARGES_KEPT,
+    MAX_IDS_HASHED_IN_A_CALL,
+    MAX_REMEMBERED_ID_BYTES,
+    MINUTE_MS,
+)
 from message_buffer.messages.wire_form import id_line
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
@@ -57,14 +67,16 @@ class Store:
     # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(
-        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing
-    ) -> o.Buffered | o.Duplicate:
+        self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
+    ) -> o.Buffered | o.Duplicate | o.Refused:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
+        encoded_id = encode_message_id(message_id)
+        kept_id = remembered_id(encoded_id)
         reply = self._run(
             "buffer_message",
             conversation=conversation,
             now_ms=self._clock(),
-            message_id=encode_message_id(message_id),
+            message_id=kept_id,
             payload=payload,
             silence_ms=timing.silence_ms,
             typing_ms=timing.typing_ms,
@@ -76,9 +88,14 @@ class Store:
             start_id=self._new_call_id(),
             start_ms=self.settings.start_ms,
             horizon_ms=self.settings.horizon_ms,
+            known_as=b"" if kept_id is encoded_id else encoded_id,
+            every=1 if charge is None or charge.is_exact else LOOK_EVERY,
+            limits=_limits(self.settings, charge),
         )
         if reply.word == b"BUFFERED":
             return o.Buffered(reply.due_at_ms, reply.count, bool(reply.start))
+        if reply.word == b"REFUSED":
+            return o.Refused(reply.reason.decode(), reply.wait_ms)
         return o.Duplicate(_or_none(reply.due_at_ms), reply.count, bool(reply.start))
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
@@ -109,11 +126,11 @@ class Store:
         s = self.settings
         reply = self._run(
             "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
-            max_emitted=s.max_emitted, **self._start(),
+            max_emitted=s.max_emitted, max_seen=s.max_seen, **self._start(),
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.Stale()
-        return o.Completed(_or_none(reply.due_at_ms), reply.count, bool(reply.start))
+        return o.Completed(_or_none(reply.due_at_ms), reply.count, bool(reply.start), reply.forgotten)
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
         reply = self._run(
@@ -133,9 +150,12 @@ class Store:
 
         If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
         """
+        encoded_id = encode_message_id(cancel_id or self._new_call_id())
+        kept_id = remembered_id(encoded_id)
         reply = self._run(
-            "cancel_buffer", conversation=conversation, now_ms=self._clock(),
-            cancel_id=encode_message_id(cancel_id or self._new_call_id()), seen_ms=self.settings.seen_ms,
+            "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
+            known_as=b"" if kept_id is encoded_id else encoded_id,
+            seen_ms=self.settings.seen_ms, max_seen=self.settings.max_seen,
         )  # fmt: skip
         if reply.word == b"REPEATED":
             return o.AlreadyCancelled(reply.generation)
@@ -201,7 +221,8 @@ class Store:
         return o.Edited(reply.position, reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
-        reply = self._search("delete_message", conversation, message_id, seen_ms=self.settings.seen_ms)
+        s = self.settings
+        reply = self._search("delete_message", conversation, message_id, seen_ms=s.seen_ms, max_seen=s.max_seen)
         return o.Deleted(reply.remaining) if reply.word == b"DELETED" else _not_waiting(reply)
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
@@ -319,6 +340,16 @@ class Store:
         }
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
+        """Run a script that looks for a message, and return its answer."""
+        encoded_id = encode_message_id(message_id)
+        # Older code remembers a long id itself. Such a message is looked for under both names.
+        for kept_id in dict.fromkeys((remembered_id(encoded_id), encoded_id)):
+            reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
+            if reply.word != b"ABSENT" or reply.known:
+                break
+        return reply
+
+    def _search_on(self, name: str, conversation: str, kept_id: bytes, **arguments: Argument) -> Any:
         """Run a script that looks for a message, on from where it stopped, until it has found it or seen all.
 
         Between two calls others use the server, and may change the conversation. Each call looks at a message at least.
@@ -326,9 +357,8 @@ class Store:
         cursor: Argument = FIRST_LOOK
         while True:
             reply = self._run(
-                name, conversation=conversation, message_id=encode_message_id(message_id), id_line=id_line(message_id),
-                cursor=cursor, limit=self.settings.max_search, page_bytes=self.settings.search_bytes,
-                max_emitted=self.settings.max_emitted, **arguments,
+                name, conversation=conversation, message_id=kept_id, cursor=cursor, limit=self.settings.max_search,
+                page_bytes=self.settings.search_bytes, max_emitted=self.settings.max_emitted, **arguments,
             )  # fmt: skip
             if reply.word != b"SEARCHING":
                 return reply
@@ -392,6 +422,35 @@ def encode_message_id(message_id: str) -> bytes:
         return message_id.encode()
     except UnicodeEncodeError as error:
         raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
+
+
+def remembered_id(message_id: bytes) -> bytes:
+    """Return the name of a message among the remembered ids: its id, or a digest of a long id."""
+    if len(message_id) <= MAX_REMEMBERED_ID_BYTES:
+        return message_id
+    return b"blake2s:" + blake2s(message_id, digest_size=16).hexdigest().encode()
+
+
+@lru_cache(maxsize=MAX_CHARGES_KEPT)
+def _limits(settings: StoreSettings, charge: Charge | None) -> str:
+    """Return the bounds of a buffer and the quotas, as buffer_message reads them."""
+    max_waiting = _require_setting("max_waiting", settings.max_waiting)
+    max_bytes = _require_setting("max_waiting_bytes", settings.max_waiting_bytes)
+    bounds = f"{max_waiting} {settings.max_batch_bytes} {max_bytes}"
+    if charge is None:
+        return f"{bounds} 0 0 //"
+    messages = 1 if charge.is_exact else LOOK_EVERY
+    of_account = _costs_us(charge.account_quota, settings.shards, messages)
+    of_tenant = ""
+    if charge.tenant_quota is not None:
+        of_tenant = f"{_costs_us(charge.tenant_quota, settings.shards, messages)} {charge.tenant}"
+    return f"{bounds} {of_account} {charge.account}/{of_tenant}"
+
+
+def _costs_us(quota: Quota, shards: int, messages: int) -> str:
+    """Return what so many messages, and an opened buffer, take of the minute that a quota is. A shard has its share."""
+    minute_us = MINUTE_MS * 1_000 * shards
+    return f"{minute_us * messages // quota.messages_per_minute} {minute_us // quota.conversations_per_minute}"
 
 
 def _positions(words: bytes) -> frozenset[int]:

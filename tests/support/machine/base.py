@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from message_buffer.lanes.outcomes import Absent, Claimed
+from message_buffer.lanes.outcomes import Absent, Claimed, Refused
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine
-from tests.support.model import ConversationModel
+from tests.support.model import ConversationModel, QuotaModel
 
 SETTINGS = STAGE_SETTINGS._replace(
     lease_ms=15_000,
@@ -21,6 +21,7 @@ SETTINGS = STAGE_SETTINGS._replace(
     token_ms=60_000,
     max_batch=4,
     max_emitted=2,
+    max_waiting=12,
 )
 CONVERSATIONS = ("ann", "bob {b0} }{", "çé\n\x00")
 PROCESSORS = ("p1", "p2")
@@ -63,6 +64,7 @@ class Base(RuleBasedStateMachine):
         self.engine = self.open_engine()
         self.store = self.engine.store
         self.model = {name: ConversationModel() for name in CONVERSATIONS}
+        self.quota = QuotaModel()
         self.lease: tuple[str, int] | None = None
         self.invocations: list[str] = []
         self.runs: list[Run] = []
@@ -87,7 +89,8 @@ class Base(RuleBasedStateMachine):
         self.store._new_call_id = lambda: call_id
         try:
             answer = getattr(self.store, method)(*args, **kwargs)
-            if not (isinstance(answer, Absent) and not answer.known):  # it may well be there when asked again
+            # What is absent may be there when asked again, and what is refused may fit.
+            if not isinstance(answer, Refused) and not (isinstance(answer, Absent) and not answer.known):
                 self.calls.append((clock.now_ms, call_id, method, args, kwargs))
             if twice:
                 self._repeat(answer, method, args, kwargs)

@@ -5,11 +5,30 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.outcomes import Absent, Buffered, Deleted, Duplicate, Edited, Empty, Extended, Frozen, Waiting
+from message_buffer.lanes.outcomes import (
+    Absent,
+    Buffered,
+    Deleted,
+    Duplicate,
+    Edited,
+    Empty,
+    Extended,
+    Frozen,
+    Refused,
+    Waiting,
+)
 from message_buffer.rules.layers import Rules
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from tests.support.engine import payload
 from tests.support.machine.base import RULES, SETTINGS, Base, conversations, pick, seldom, skews
+from tests.support.model import ConversationModel
+
+# So many that a burst is over it, or that two conversations are.
+QUOTA = Quota(messages_per_minute=4, conversations_per_minute=2)
+CHARGE = Charge("p/a", QUOTA, "t", Quota(6, 6), is_exact=True)
+COSTS_US = {"account_messages": 15_000_000, "account_conversations": 30_000_000,
+            "tenant_messages": 10_000_000, "tenant_conversations": 10_000_000}  # fmt: skip
 
 
 class Writers(Base):
@@ -19,17 +38,32 @@ class Writers(Base):
             self.sent += 1
             self._deliver(name, f"m{self.sent}", rules.timing, skew, twice)
 
+    @rule(name=conversations, count=st.integers(1, 6), skew=skews, twice=seldom)
+    def burst_at_a_quota(self, name: str, count: int, skew: int, twice: bool) -> None:
+        for _ in range(count):
+            self.sent += 1
+            self._deliver(name, f"m{self.sent}", Rules().timing, skew, twice, charge=CHARGE)
+
     @precondition(lambda self: self.sent)
     @rule(name=conversations, which=pick, skew=skews)
     def redelivery(self, name: str, which: int, skew: int) -> None:
         self._deliver(name, f"m{which % self.sent + 1}", Rules().timing, skew, twice=False)
 
-    def _deliver(self, name: str, message_id: str, timing: Timing, skew: int, twice: bool) -> None:
+    def _deliver(
+        self, name: str, message_id: str, timing: Timing, skew: int, twice: bool, *, charge: Charge | None = None
+    ) -> None:
         model, now = self.model[name], self.now(skew)
         known = message_id in model.seen or message_id in model.forgotten
-        outcome = self.call(skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing)
+        refused = None if known else self._refusal(model, now, charge)
+        outcome = self.call(
+            skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing, charge=charge
+        )
         if known:
             assert isinstance(outcome, Duplicate)
+        elif refused:
+            assert isinstance(outcome, Refused)
+            assert outcome.reason == refused
+            return
         else:
             assert isinstance(outcome, Buffered)
             model.buffer(message_id, payload(message_id), timing, now)
@@ -41,6 +75,13 @@ class Writers(Base):
             if model.frozen is None and model.state == "PENDING":
                 self.must_be_picked_up(model.scheduled_at, now)
         assert outcome.count == len(model.waiting)
+
+    def _refusal(self, model: ConversationModel, now: int, charge: Charge | None) -> str | None:
+        if len(model.waiting) >= SETTINGS.max_waiting:
+            return "waiting"
+        opens = not model.waiting
+        wanted = [each for each in COSTS_US.items() if opens or each[0].endswith("messages")]
+        return self.quota.refuses(wanted, now) if charge else None
 
     @rule(name=conversations, extend_ms=st.integers(1, 5000), skew=skews, twice=seldom)
     def typing(self, name: str, extend_ms: int, skew: int, twice: bool) -> None:

@@ -1,0 +1,77 @@
+"""One tenant beside another that hammers over its quota: `python -m bench.fairness [--quick]`.
+
+Both have one message a conversation on one shard. In turns the neighbour sends what its quota admits, or ten times as
+much, of which its quota, spent when the measurement begins, lets through the same. Measured is how late the batches of
+the tenant are that keeps to its rate.
+"""
+
+import random
+import time
+from collections import defaultdict
+from typing import Any
+
+from bench.live import _spread
+from bench.measure import ratio
+from bench.report import Target, arguments, print_targets, save
+from bench.systems import OurSystem, Planned, send_beside
+from bench.wire import Wire
+
+RATE, DELAY_MS, WARM_UP_SECONDS = 100, 500, 1.0
+# The default of a stage.
+ADMITTED_PER_SECOND = 50
+HAMMERED = 10
+NEIGHBOUR, ACCOUNT = 1_000_000, "bench/neighbour"
+MOST = 1.5
+
+
+def lateness(*, hammering: bool, seconds: float) -> dict[str, Any]:
+    duration = WARM_UP_SECONDS + seconds
+    warm_up = int(RATE * WARM_UP_SECONDS)
+    plan = [Planned(number * 1_000 / RATE, number, 0, DELAY_MS) for number in range(int(RATE * duration))]
+    rate = ADMITTED_PER_SECOND * (HAMMERED if hammering else 1)
+    beside = [Planned(number * 1_000 / rate, NEIGHBOUR + number, 0, DELAY_MS) for number in range(int(rate * duration))]
+    with OurSystem() as system:
+        began_ms = system.send(plan)
+        if hammering:
+            wire = Wire(system.server.port)
+            wire.call("HSET", "{b0}:quota", f"/{ACCOUNT}", int(began_ms + 60_000) * 1_000)
+            wire.close()
+        send_beside(
+            system, beside, began_ms, account=ACCOUNT, conversationsPerMinute=60 * ADMITTED_PER_SECOND * (
+                1 if hammering else 2
+            ),
+        )  # fmt: skip
+        system.sent()
+        time.sleep(DELAY_MS / 1_000 + 1)
+        batches = list(system.batches)
+        late = [
+            max(batch.claimed_ms - batch.due_ms, 0.0)
+            for batch in batches
+            if any(warm_up <= conversation < NEIGHBOUR for conversation, _ in batch.messages)
+        ]
+        admitted = sum(conversation >= NEIGHBOUR for batch in batches for conversation, _ in batch.messages)
+    return _spread(late) | {"missing": len(plan) - warm_up - len(late), "neighbour_per_second": admitted / duration}
+
+
+def main() -> None:
+    quick = arguments("bench.fairness", __doc__, quick="two short rounds, nothing is written")
+    rounds, seconds = (2, 3.0) if quick.quick else (11, 6.0)
+    order, found = random.Random(quick.seed), defaultdict(list)
+    for number in range(rounds):
+        for hammering in order.sample((False, True), 2):
+            told = lateness(hammering=hammering, seconds=seconds)
+            found["hammering" if hammering else "honest"].append(told)
+            print(f"{number}  {'hammering' if hammering else 'honest':<10}  {told}", flush=True)
+    p99 = {name: [each["p99"] for each in all_] for name, all_ in found.items()}
+    target = Target(
+        "p99 of another tenant's lateness beside one hammering over its quota, to beside honest traffic of its rate",
+        MOST,
+        ratio(p99["hammering"], p99["honest"]),
+    )
+    print_targets([target])
+    result = {"rate": RATE, "admitted": ADMITTED_PER_SECOND, "hammered": HAMMERED, "seconds": seconds, "rounds": found}
+    save("fairness", result, [target], quick=quick.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Which messages of a webhook are refused for now, so that the rest of the webhook is still taken."""
+
+from message_buffer.lanes import outcomes as o
+from message_buffer.messages.conversation_id import ConversationId
+
+
+class Refusals:
+    """What was refused in one webhook, and what has to wait with it.
+
+    Whatever follows a refused message in its conversation waits too, or the redelivery would change their order. If a
+    quota of messages is spent, the lane is not asked about further messages of its account or tenant.
+    """
+
+    def __init__(self) -> None:
+        self._conversations: dict[ConversationId, o.RefusalReason] = {}
+        self._accounts: set[tuple[str, str]] = set()
+        self._tenants: set[str] = set()
+        self.wait_ms = 0
+        """The longest time until something more fits a quota."""
+
+    def __bool__(self) -> bool:
+        return bool(self._conversations)
+
+    @property
+    def are_by_quota(self) -> bool:
+        return any(reason != "waiting" for reason in self._conversations.values())
+
+    def add(self, conversation: ConversationId, refused: o.Refused) -> None:
+        self._conversations[conversation] = refused.reason
+        self.wait_ms = max(self.wait_ms, refused.wait_ms)
+        if refused.reason == "account_messages":
+            self._accounts.add(_account_of(conversation))
+        if refused.reason == "tenant_messages":
+            self._tenants.add(conversation.tenant)
+
+    def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:
+        """Return why a message of this conversation was refused, or None if none was."""
+        return self._conversations.get(conversation)
+
+    def around(self, conversation: ConversationId) -> o.RefusalReason | None:
+        """Return why messages of this conversation, its account or its tenant are refused, or None if they are not."""
+        if _account_of(conversation) in self._accounts:
+            return "account_messages"
+        if conversation.tenant in self._tenants:
+            return "tenant_messages"
+        return self._conversations.get(conversation)
+
+
+def _account_of(conversation: ConversationId) -> tuple[str, str]:
+    return conversation.platform, conversation.account

@@ -1,0 +1,10 @@
+-- forget_ids: forget a conversation's oldest message ids, where it has more than it may.
+--
+-- Reads    seen_key, max_seen
+-- Defines  forget_ids(until_ms): forgets none that is newer than this, and 1000 at most; the number that were forgotten
+
+local function forget_ids(until_ms)
+  local excess = redis.call('ZCARD', seen_key) - max_seen
+  if excess > 0 then excess = math.min(excess, 1000, redis.call('ZCOUNT', seen_key, '-inf', until_ms)) end
+  return excess > 0 and redis.call('ZREMRANGEBYRANK', seen_key, 0, excess - 1) or 0
+end

@@ -1,0 +1,322 @@
+"""Quotas and bounds: what exceeds them is refused, and everything else is buffered as before."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from message_buffer.lanes.outcomes import Buffered, Duplicate, Refused
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.limits import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.quota import Charge, Quota
+from tests.support.emission import claim_and_take, ids_of
+from tests.support.engine import SETTINGS, Engine, payload
+from tests.support.invariants import assert_invariants, assert_nothing_left_behind
+
+TIMING = Rules().timing
+LARGE = 60_000
+PLENTY = Quota(10_000_000, 10_000_000)
+
+
+def charge(messages: int = 10_000_000, conversations: int = 10_000_000, *, account: str = "generic/shop") -> Charge:
+    return Charge(account, Quota(messages, conversations), is_exact=True)
+
+
+def of_tenant(messages: int = 10_000_000, conversations: int = 10_000_000, *, account: str = "generic/shop") -> Charge:
+    return Charge(account, PLENTY, "acme", Quota(messages, conversations), is_exact=True)
+
+
+class Sender:
+    """Sends messages with ids of its own, and says what became of them."""
+
+    def __init__(self, engine: Engine, store: Store | None = None) -> None:
+        self._store = store or engine.store
+        self._numbers: Iterator[int] = iter(range(10**9))
+
+    def send(
+        self, charged: Charge | None, conversation: str = "c", *, text: str = "Hey", message_id: str | None = None
+    ) -> Buffered | Duplicate | Refused:
+        message_id = message_id or f"m{next(self._numbers)}"
+        return self._store.buffer_message(
+            conversation, message_id, payload=payload(message_id, text), timing=TIMING, charge=charged
+        )
+
+    def fits(self, charged: Charge | None, tries: int, *, new_conversations: bool = False) -> int:
+        """Return how many of so many messages are buffered."""
+        names = (f"new-{next(self._numbers)}" if new_conversations else "c" for _ in range(tries))
+        return sum(isinstance(self.send(charged, name), Buffered) for name in names)
+
+
+@pytest.fixture
+def sender(engine: Engine) -> Sender:
+    return Sender(engine)
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+def test_a_minutes_worth_fits_at_once_and_then_as_much_as_time_has_passed(engine: Engine, sender: Sender) -> None:
+    account = charge(messages=60)
+    assert sender.fits(account, 100) == 60
+    engine.clock.advance(999)
+    assert sender.fits(account, 5) == 0
+    engine.clock.advance(10_001)
+    assert sender.fits(account, 20) == 11
+    engine.clock.advance(3_600_000)
+    assert sender.fits(account, 100) == 60
+    assert_invariants(engine)
+
+
+def test_a_refusal_says_what_is_spent_and_when_something_fits_again(engine: Engine, sender: Sender) -> None:
+    account = charge(messages=6)
+    sender.fits(account, 10)
+    assert sender.send(account) == Refused("account_messages", 10_000)
+    engine.clock.advance(9_999)
+    assert sender.send(account) == Refused("account_messages", 1)
+    engine.clock.advance(1)
+    assert isinstance(sender.send(account), Buffered)
+
+
+def test_a_refused_message_leaves_nothing_behind(engine: Engine, sender: Sender) -> None:
+    account = charge(messages=1, conversations=1)
+    sender.fits(account, 3)
+    before = engine.settle()
+    for conversation in ("c", "another"):
+        assert isinstance(sender.send(account, conversation), Refused)
+        assert engine.settle() == before
+
+
+def test_a_repeat_costs_nothing_even_when_all_is_spent(engine: Engine, sender: Sender) -> None:
+    account = charge(messages=2)
+    assert isinstance(sender.send(account, message_id="first"), Buffered)
+    assert sender.fits(account, 5) == 1
+    before = engine.settle()
+    assert isinstance(sender.send(account, message_id="first"), Duplicate)
+    assert engine.settle() == before
+
+
+def test_opened_buffers_have_a_quota_of_their_own(engine: Engine, sender: Sender) -> None:
+    account = charge(conversations=3)
+    assert sender.fits(account, 10, new_conversations=True) == 3
+    refused = sender.send(account, "one more")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "account_conversations"
+
+
+def test_a_message_to_an_open_buffer_fits_when_no_buffer_may_be_opened(engine: Engine, sender: Sender) -> None:
+    account = charge(conversations=1)
+    assert isinstance(sender.send(account), Buffered)
+    sender.fits(account, 3, new_conversations=True)
+    assert isinstance(sender.send(account), Buffered)
+
+
+def test_a_tenants_accounts_share_its_quota_and_another_tenant_has_its_own(engine: Engine, sender: Sender) -> None:
+    assert sender.fits(of_tenant(messages=5), 10) == 5
+    assert sender.fits(of_tenant(messages=5, account="generic/second"), 10) == 0
+    refused = sender.send(of_tenant(messages=5))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "tenant_messages"
+    other = Charge("generic/third", PLENTY, "other", Quota(5, 5), is_exact=True)
+    assert sender.fits(other, 10) == 5
+
+
+def test_what_the_tenants_quota_refuses_is_not_charged_to_the_account(engine: Engine, sender: Sender) -> None:
+    both = Charge("generic/shop", Quota(20, 20), "acme", Quota(5, 5), is_exact=True)
+    sender.fits(both, 100)
+    assert sender.fits(charge(messages=20), 100) == 20 - 5
+
+
+def test_accounts_and_tenants_of_one_name_do_not_share_a_quota(engine: Engine, sender: Sender) -> None:
+    assert sender.fits(charge(messages=1, conversations=1, account="x/x"), 5) == 1
+    assert sender.fits(Charge("y/y", PLENTY, "x", Quota(1, 1), is_exact=True), 5) == 1
+
+
+def test_a_shard_has_its_share(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(shards=4)))
+    found = [sender.send(charge(messages=40), f"c{n}") for n in range(400)]
+    assert sum(isinstance(each, Buffered) for each in found) == 40
+
+
+def test_a_share_of_less_than_one_message_still_lets_one_through(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(shards=16)))
+    account = charge(messages=10)
+    assert sender.fits(account, 3) == 1
+    engine.clock.advance(96_000)
+    assert sender.fits(account, 3) == 1
+
+
+def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(engine: Engine, sender: Sender) -> None:
+    account = Charge("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000))
+    fitted = 0
+    for _ in range(200):
+        fitted += isinstance(sender.send(account), Buffered)
+    assert fitted == 11 * LOOK_EVERY
+    assert sender.fits(account, 5, new_conversations=True) == 5
+
+
+def test_a_host_whose_clock_is_an_hour_ahead_blocks_nobody(engine: Engine, sender: Sender) -> None:
+    account = charge(messages=60)
+    engine.clock.advance(3_600_000)
+    sender.fits(account, 5)
+    engine.clock.advance(-3_600_000)
+    assert sender.fits(account, 5) == 5
+
+
+def test_what_was_spent_is_forgotten_within_the_hour(engine: Engine, sender: Sender) -> None:
+    sender.fits(charge(messages=2), 10)
+    assert 0 < engine.keys()["{b0}:quota"].ttl_ms <= 3_600_000
+    ttl_ms = engine.keys()["{b0}:quota"].ttl_ms
+    engine.clock.advance(600_000)
+    sender.fits(charge(messages=2), 10)
+    assert engine.keys()["{b0}:quota"].ttl_ms <= ttl_ms
+
+
+def test_names_with_spaces_slashes_and_nul_are_charged(engine: Engine, sender: Sender) -> None:
+    odd = Charge("generic/a b%2F\0 1 2", PLENTY, "t 9 \0 9", Quota(3, 3), is_exact=True)
+    assert sender.fits(odd, 10) == 3
+
+
+# -- what waits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.case(28)
+def test_a_conversation_on_hold_is_full_at_its_bound_and_drops_nothing(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=20)))
+    engine.store.hold_buffer("c", hold_ms=60_000)
+    assert sender.fits(None, 30) == 20
+    assert sender.send(None) == Refused("waiting", 0)
+    assert isinstance(sender.send(None, "another"), Buffered)
+    assert_invariants(engine)
+    engine.store.resume_buffer("c")
+    assert len(claim_and_take(engine, "c").payloads) == 20
+    assert isinstance(sender.send(None), Buffered)
+
+
+def test_a_conversation_is_full_behind_a_batch_that_cannot_leave(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=20)))
+    sender.send(None)
+    engine.clock.advance(30_000)
+    claim_and_take(engine, "c")
+    assert sender.fits(None, 30) == 20
+    assert sender.send(None) == Refused("waiting", 0)
+
+
+def test_a_full_conversation_is_not_charged(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=5)))
+    engine.store.hold_buffer("c", hold_ms=60_000)
+    account = charge(messages=20)
+    assert sender.fits(account, 100) == 5
+    assert sender.fits(account, 100, new_conversations=True) == 20 - 5
+
+
+def test_large_messages_are_due_at_once_when_they_fill_a_batch(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(max_batch_bytes=4 * LARGE)))
+    timing = Rules(silence_ms=5_000, max_messages=1_000).timing
+    for n in range(4):
+        due = engine.another_store(SETTINGS._replace(max_batch_bytes=4 * LARGE)).buffer_message(
+            "c", f"large-{n}", payload=payload(f"large-{n}", "x" * LARGE), timing=timing
+        )
+        assert isinstance(due, Buffered)
+        assert (due.due_at_ms == engine.clock.now_ms) == (n == 3)
+    assert engine.store.peek_conversation("c").flush_reason == "max_bytes"
+    assert isinstance(sender.send(None), Buffered)
+
+
+def test_large_messages_that_wait_are_bounded_by_their_bytes(engine: Engine) -> None:
+    sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting_bytes=5 * LARGE + 2_000)))
+    engine.store.hold_buffer("c", hold_ms=60_000)
+    found = [sender.send(None, text="x" * LARGE) for _ in range(8)]
+    assert [isinstance(each, Buffered) for each in found] == [True] * 5 + [False] * 3
+    assert found[-1] == Refused("waiting", 0)
+    assert isinstance(sender.send(None, text="small"), Buffered)
+    engine.store.resume_buffer("c")
+    assert len(claim_and_take(engine, "c").payloads) == 6
+    assert isinstance(sender.send(None, text="x" * LARGE), Buffered), "the next buffer begins at nothing"
+
+
+# -- remembered ids --------------------------------------------------------------------------------
+
+LONG = "m_" + "x" * 1_000
+KEPT = SETTINGS._replace(max_seen=10)
+
+
+def talk(engine: Engine, ids: list[str], store: Store) -> None:
+    """Send a batch and complete it."""
+    for message_id in ids:
+        assert isinstance(store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING), Buffered)
+    engine.clock.advance(60_000)
+    taken = claim_and_take(engine, "c", "t1")
+    assert ids_of(taken.payloads) == ids
+    store.complete_batch("c", "t1")
+    engine.clock.advance(1)
+
+
+def test_a_conversation_remembers_so_many_ids_and_forgets_the_oldest(engine: Engine) -> None:
+    store = engine.another_store(KEPT)
+    for batch in range(5):
+        talk(engine, [f"m{batch}-{n}" for n in range(4)], store)
+    assert len(engine.keys()["{b0}:seen:c"].pairs) == 10
+    again = store.buffer_message("c", "m4-0", payload=payload("m4-0"), timing=TIMING)
+    assert isinstance(again, Duplicate)
+    forgotten = store.buffer_message("c", "m0-0", payload=payload("m0-0"), timing=TIMING)
+    assert isinstance(forgotten, Buffered)
+
+
+def test_the_ids_of_waiting_messages_are_never_forgotten(engine: Engine) -> None:
+    store = engine.another_store(KEPT)
+    store.buffer_message("c", "first", payload=payload("first"), timing=TIMING)
+    engine.clock.advance(60_000)
+    claim_and_take(engine, "c", "t1")
+    for n in range(30):
+        store.buffer_message("c", f"w{n}", payload=payload(f"w{n}"), timing=TIMING)
+    completed = store.complete_batch("c", "t1")
+    assert completed.ids_forgotten == 0  # type: ignore[union-attr]
+    assert all(
+        isinstance(store.buffer_message("c", f"w{n}", payload=payload(f"w{n}"), timing=TIMING), Duplicate)
+        for n in range(30)
+    )
+
+
+def test_stop_words_and_deletions_cannot_make_the_memory_grow(engine: Engine) -> None:
+    store = engine.another_store(KEPT)
+    for n in range(50):
+        store.cancel_buffer("c", cancel_id=f"stop-{n}")
+        store.buffer_message("c", f"m{n}", payload=payload(f"m{n}"), timing=TIMING)
+        store.delete_message("c", f"m{n}")
+        engine.clock.advance(10)
+    assert len(engine.keys()["{b0}:seen:c"].pairs) <= KEPT.max_seen + 2
+
+
+def test_a_long_id_is_remembered_by_a_short_name(engine: Engine, sender: Sender) -> None:
+    sender.send(None, message_id=LONG)
+    (kept,) = engine.keys()["{b0}:seen:c"].pairs
+    assert len(kept) < MAX_REMEMBERED_ID_BYTES
+    assert isinstance(sender.send(None, message_id=LONG), Duplicate)
+    assert isinstance(sender.send(None, message_id=LONG + "y"), Buffered)
+
+
+def test_two_thousand_long_ids_take_a_fraction_of_what_they_took(strict: Engine) -> None:
+    """They left 2.5 MB that nothing could evict."""
+    sender = Sender(strict)
+    for n in range(2_000):
+        sender.send(None, message_id=f"{n:04}-{LONG}")
+    assert strict.admin.memory_usage("{b0}:seen:c", samples=0) < 400_000
+
+
+@pytest.mark.parametrize("message_id", ["m1", LONG])
+def test_ids_that_older_code_kept_whole_are_recognised(engine: Engine, sender: Sender, message_id: str) -> None:
+    engine.admin.execute_command("ZADD", "{b0}:seen:c", engine.clock.now_ms - 5, message_id)
+    assert isinstance(sender.send(None, message_id=message_id), Duplicate)
+    assert engine.store.find_message("c", message_id).known  # type: ignore[union-attr]
+    sender.send(None, message_id="newer")
+    engine.store.cancel_buffer("c", cancel_id=message_id)
+    assert engine.store.peek_conversation("c").count == 1, "the stop word was obeyed by the older code"
+
+
+def test_long_ids_can_be_edited_deleted_and_found(engine: Engine, sender: Sender) -> None:
+    sender.send(None, message_id=LONG)
+    engine.store.edit_message("c", LONG, payload=payload(LONG, "edited"))
+    assert engine.store.peek_conversation("c", limit=1).payloads == [payload(LONG, "edited")]
+    engine.store.delete_message("c", LONG)
+    assert isinstance(sender.send(None, message_id=LONG), Duplicate)
+    assert_nothing_left_behind(engine)

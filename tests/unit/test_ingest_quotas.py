@@ -1,0 +1,239 @@
+"""What exceeds a quota is refused aloud, and comes again; what fits is buffered first."""
+
+from typing import Any
+
+import pytest
+
+from lambdas.ingest import handler as handler_module
+from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK, MAX_RETRY_AFTER_SECONDS
+from message_buffer.rules.quota import Quota
+from tests.support.engine import Engine
+from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
+from tests.support.platforms import body_of, content_type, signed
+
+FEW = {"messagesPerMinute": 5, "conversationsPerMinute": 5}
+SHOP, TENANT = "account:generic/shop", "tenant:default"
+
+
+@pytest.fixture
+def scene(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(engine, monkeypatch)
+
+
+def fragments(first: int, last: int, **fields: Any) -> list[dict[str, Any]]:
+    return [message(f"m{n}", f"fragment {n}", **fields) for n in range(first, last + 1)]
+
+
+def retry_after(scene: Scene, body: Any, platform: str = "generic") -> int:
+    raw = body_of(platform, body)
+    headers = {"content-type": content_type(platform), **signed(platform, raw, "s3cret")}
+    return int(handler_module.handler(gateway(platform, raw, headers=headers), None)["headers"]["Retry-After"])
+
+
+def whatsapp(*texts_of: str, phone: str = "1", **more: Any) -> dict[str, Any]:
+    given = [
+        {"from": "491701", "id": f"wamid.{phone}.{text}", "timestamp": "1749416383", "type": "text",
+         "text": {"body": text}}
+        for text in texts_of
+    ]  # fmt: skip
+    value = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": phone}, "messages": given, **more}
+    return {"object": "whatsapp_business_account", "entry": [{"changes": [{"field": "messages", "value": value}]}]}
+
+
+@pytest.mark.case(20)
+@pytest.mark.promise("P1")
+def test_a_limiter_in_front_of_the_buffer_loses_no_fragment(scene: Scene) -> None:
+    """The platform sends what was refused until it is taken, and every fragment is there once, in order."""
+    scene.rules.write(SHOP, {"quota": FEW})
+    sent = fragments(1, 12)
+    statuses = []
+    for _ in range(10):
+        status, _ = scene.post("generic", sent)
+        statuses.append(status)
+        if status == 200:
+            break
+        scene.engine.clock.advance(30_000)
+    assert statuses[0] == 429
+    assert statuses[-1] == 200
+    assert texts(scene) == [f"fragment {n}" for n in range(1, 13)]
+
+
+def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": FEW})
+    status, answer = scene.post("generic", fragments(1, 8))
+    assert (status, answer) == (429, {"error": "Over the quota; send it again later."})
+    assert texts(scene) == [f"fragment {n}" for n in range(1, 6)]
+    assert scene.telemetry.counts["Messages"] == 5
+    assert scene.telemetry.counts["OverQuota"] == 3
+    assert scene.telemetry.said("over quota") == [{"platform": "generic", "taken": 0, "account_messages": 3}]
+
+
+def test_the_refusal_says_when_to_come_again(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": FEW})
+    assert retry_after(scene, fragments(1, 8)) == 12
+    scene.engine.clock.advance(11_500)
+    assert retry_after(scene, fragments(1, 8)) == 1
+    scene.rules.write("account:generic/slow", {"quota": {"messagesPerMinute": 1}})
+    scene.engine.clock.advance(5_000)
+    slow = fragments(1, 9, account="slow")
+    assert retry_after(scene, slow) == MAX_RETRY_AFTER_SECONDS
+
+
+def test_a_repeat_costs_nothing_so_a_body_larger_than_the_quota_gets_through(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": FEW})
+    body = fragments(1, 20)
+    statuses = []
+    for _ in range(4):
+        statuses.append(scene.post("generic", body)[0])
+        scene.engine.clock.advance(60_000)
+    assert statuses == [429, 429, 429, 200]
+
+
+def test_of_a_mixed_body_only_the_tenant_over_its_quota_is_refused(scene: Scene) -> None:
+    scene.rules.write("tenant:greedy", {"quota": FEW})
+    greedy = [message(f"g{n}", conversation="c9", tenant="greedy") for n in range(8)]
+    honest = fragments(1, 8)
+    mixed = [each for pair in zip(greedy, honest, strict=True) for each in pair]
+    assert scene.post("generic", mixed)[0] == 429
+    assert len(texts(scene)) == 8
+    assert len(texts(scene, "greedy/generic/shop/c9")) == 5
+    scene.engine.clock.advance(60_000)
+    assert scene.post("generic", mixed)[0] == 200
+    assert len(texts(scene)) == 8
+    assert len(texts(scene, "greedy/generic/shop/c9")) == 8
+
+
+def test_of_a_mixed_body_only_the_account_over_its_quota_is_refused(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": FEW})
+    mixed = [*fragments(1, 8), *fragments(1, 8, account="second")]
+    assert scene.post("generic", mixed)[0] == 429
+    assert (len(texts(scene)), len(texts(scene, "default/generic/second/c1"))) == (5, 8)
+
+
+def test_a_quota_of_opened_conversations_leaves_open_ones_alone(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": {"conversationsPerMinute": 2}})
+    opened = [message(f"m{n}", conversation=f"c{n}") for n in range(1, 5)]
+    assert scene.post("generic", opened)[0] == 429
+    assert scene.telemetry.said("over quota")[-1]["account_conversations"] == 2
+    assert scene.post("generic", message("another"))[0] == 200
+    assert scene.telemetry.counts["OverQuota"] == 2
+
+
+def test_without_a_rule_no_account_exceeds_the_stages_quota(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(engine, monkeypatch, quota=Quota(messages_per_minute=40, conversations_per_minute=5))
+    opened = [message(f"m{n}", conversation=f"c{n}") for n in range(1, 9)]
+    assert scene.post("generic", opened)[0] == 429
+    assert scene.telemetry.counts["Messages"] == 5
+    others = [message(f"m{n}", conversation=f"c{n}", account="second") for n in range(1, 6)]
+    assert scene.post("generic", others)[0] == 200
+
+
+def test_the_rules_of_an_account_take_the_place_of_the_stages_quota(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(engine, monkeypatch, quota=Quota(messages_per_minute=40, conversations_per_minute=5))
+    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 100, "conversationsPerMinute": 100}})
+    opened = [message(f"m{n}", conversation=f"c{n}") for n in range(1, 21)]
+    assert scene.post("generic", opened)[0] == 200
+
+
+@pytest.mark.promise("P3")
+def test_what_follows_a_refused_message_waits_for_it(scene: Scene) -> None:
+    """A later message, or a stop word, must not overtake the one that comes again."""
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write(SHOP, {"quota": {"conversationsPerMinute": 1}})
+    body = [message("open", conversation="c0"), message("m1"), message("m2", "stop"), message("m3", "new")]
+    assert scene.post("generic", body)[0] == 429
+    assert scene.cancelled() == []
+    statuses = []
+    for _ in range(2):
+        scene.engine.clock.advance(60_000)
+        statuses.append(scene.post("generic", body)[0])
+    assert statuses == [429, 200], "after the stop word, the last message opens a buffer again"
+    assert texts(scene) == ["new"]
+    assert scene.cancelled()[0]["dropped"] == 1
+
+
+def test_a_stop_word_is_never_over_a_quota(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write(SHOP, {"quota": FEW})
+    scene.post("generic", message("m0", conversation="other"))
+    assert scene.post("generic", [*fragments(1, 8), message("s", "stop", conversation="other")])[0] == 429
+    assert len(scene.cancelled()) == 1
+    assert texts(scene, "default/generic/shop/other") == []
+
+
+def test_changes_of_a_refused_conversation_come_again_with_it(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": {"conversationsPerMinute": 1}})
+    body = [message("m0", conversation="c0"), message("m1", "old"), message("m1", "new", edited=True)]
+    assert scene.post("generic", body)[0] == 429
+    assert scene.amended() == []
+    scene.engine.clock.advance(60_000)
+    assert scene.post("generic", body)[0] == 200
+    assert texts(scene) == ["new"]
+    assert scene.amended() == []
+
+
+def test_meta_and_telegram_are_asked_to_come_again(scene: Scene) -> None:
+    few = {"quota": {"messagesPerMinute": 1}}
+    for scope in ("account:whatsapp/1", "account:telegram/shopbot"):
+        scene.rules.write(scope, few)
+    assert scene.post("whatsapp", whatsapp("a", "b"))[0] == 429
+
+    def update(number: int) -> dict[str, Any]:
+        chat = {"id": 5, "type": "private"}
+        return {"update_id": number, "message": {"message_id": number, "chat": chat, "date": 1749416383, "text": "Hey"}}
+
+    assert [scene.post("telegram", update(number))[0] for number in (1, 2)] == [200, 429]
+    assert scene.telemetry.counts["OverQuota"] == 2
+
+
+def test_twilio_does_not_come_again_so_its_messages_are_taken(scene: Scene) -> None:
+    scene.rules.write("account:twilio/15558675310", {"quota": {"messagesPerMinute": 1}})
+    forms = [{"MessageSid": f"SM{n}", "From": "+49170", "To": "+15558675310", "Body": f"text {n}"} for n in range(4)]
+    assert [scene.post("twilio", form)[0] for form in (*forms, forms[-1])] == [200] * 5
+    assert len(texts(scene, "default/twilio/15558675310/49170")) == 4
+    assert scene.telemetry.counts["OverQuotaTaken"] == 3
+    assert "OverQuota" not in scene.telemetry.counts
+
+
+def test_a_full_conversation_is_answered_503_and_the_others_of_the_body_are_buffered(scene: Scene) -> None:
+    scene.engine.store.settings = scene.engine.store.settings._replace(max_waiting=8)
+    scene.engine.store.hold_buffer(CHAT, hold_ms=3_600_000)
+    body = [*fragments(1, 12), message("other", conversation="c2")]
+    status, answer = scene.post("generic", body)
+    assert (status, answer) == (503, {"error": "Not everything could be kept; send it again."})
+    assert len(texts(scene)) == 8
+    assert len(texts(scene, "default/generic/shop/c2")) == 1
+    assert scene.telemetry.counts["ConversationsFull"] == 4
+    scene.engine.store.cancel_buffer(CHAT)
+    assert scene.post("generic", message("later"))[0] == 200
+
+
+# -- the bounds of one webhook ---------------------------------------------------------------------
+
+
+def of_many_people(count: int) -> dict[str, Any]:
+    each = {"timestamp": "1749416383", "type": "text", "text": {"body": "Hey"}}
+    return whatsapp(messages=[each | {"from": f"49{n}", "id": f"m{n}"} for n in range(count)])
+
+
+def reactions(count: int) -> dict[str, Any]:
+    reaction = {"message_id": "wamid.1", "emoji": "👍"}
+    each = {"from": "4917", "timestamp": "1749416383", "type": "reaction", "reaction": reaction}
+    return whatsapp(messages=[each | {"id": f"r{n}"} for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("body", "bound"),
+    [
+        (reactions(MAX_CHANGES_IN_A_WEBHOOK + 1), "edits, deletions and reactions"),
+        (of_many_people(MAX_CONVERSATIONS_IN_A_WEBHOOK + 1), "conversations"),
+    ],
+    ids=["changes", "conversations"],
+)
+def test_a_webhook_with_more_than_any_platform_sends_is_refused_whole(scene: Scene, body: Any, bound: str) -> None:
+    status, answer = scene.post("whatsapp", body)
+    assert (status, answer["error"]) == (413, f"A webhook has at most 1000 {bound}.")
+    assert scene.is_empty()
+    assert scene.telemetry.counts["BodiesRefused"] == 1
