@@ -129,7 +129,7 @@ class Responder:
             if isinstance(record, UnknownConversation):
                 self._withholding.withhold_unknown(batch)
                 return None
-            if batch.last_message_at_ms <= record.forgotten_at_ms:
+            if record.forgotten_at_ms and batch.last_message_at_ms <= record.forgotten_at_ms:
                 self._drop_forgotten(batch, owner, record)
                 return None
             outbox = self._table.outbox(conversation, batch.batch_id)
