@@ -10,7 +10,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
-from tests.support.engine import payload
+from tests.support.engine import accepted, payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
 from tests.support.window import CONVERSATION as C
 
@@ -34,7 +34,7 @@ def running(request: pytest.FixtureRequest) -> RunningLane:
 def send(running: RunningLane, *message_ids: str) -> o.Buffered | o.Duplicate:
     """Send messages in turn; return the outcome of the last."""
     outcomes = [
-        running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=RULES.timing)
+        accepted(running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=RULES.timing))
         for message_id in message_ids
     ]
     return outcomes[-1]

@@ -408,7 +408,7 @@ BUGS = (
         "buffer_message",
         "for i = 1, (refused or account == '/') and 0 or #spent, 3 do",
         "for i = 1, (refused or account == '/') and 0 or 1, 3 do",
-        tuple((lambda m, name=name: m.burst_at_a_quota(name, 1, 0, False)) for name in CONVERSATIONS),
+        tuple(lambda m, of=of: m.burst_at_a_quota(of, 1, 0, False) for of in CONVERSATIONS),  # type: ignore[misc]
     ),
     Bug(
         "the quota of a host whose clock was far ahead blocks the others",

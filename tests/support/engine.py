@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock
-from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate
+from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate, Refused
 from message_buffer.lanes.valkey.connection import Client, Connection
 from message_buffer.lanes.valkey.from_environment import StoreSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -107,8 +107,9 @@ class Engine:
     def send(
         self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
     ) -> Buffered | Duplicate:
-        return self.store.buffer_message(
-            conversation, message_id, payload=payload(message_id, text), timing=(rules or Rules()).timing
+        timing = (rules or Rules()).timing
+        return accepted(
+            self.store.buffer_message(conversation, message_id, payload=payload(message_id, text), timing=timing)
         )
 
     def cancel(self, conversation: str) -> Cancelled:
@@ -155,6 +156,11 @@ class InterruptedSearch(Connection):
         if reply[0] == b"SEARCHING" and self.calls in self._happens:
             self._happens[self.calls]()
         return reply
+
+
+def accepted(outcome: Buffered | Duplicate | Refused) -> Buffered | Duplicate:
+    assert not isinstance(outcome, Refused)
+    return outcome
 
 
 def payload(message_id: str, text: str | None = None) -> bytes:

@@ -343,10 +343,10 @@ class Store:
         """Run a script that looks for a message, and return its answer."""
         encoded_id = encode_message_id(message_id)
         # Older code remembers a long id itself. Such a message is looked for under both names.
-        for kept_id in dict.fromkeys((remembered_id(encoded_id), encoded_id)):
-            reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
-            if reply.word != b"ABSENT" or reply.known:
-                break
+        kept_id = remembered_id(encoded_id)
+        reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
+        if kept_id != encoded_id and reply.word == b"ABSENT" and not reply.known:
+            return self._search_on(name, conversation, encoded_id, id_line=id_line(message_id), **arguments)
         return reply
 
     def _search_on(self, name: str, conversation: str, kept_id: bytes, **arguments: Argument) -> Any:
