@@ -70,6 +70,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
     _add_dead(topics.add_parser("dead", help="show batches that could not be sent, and send them again"))
+    logged = _command(topics, "logged", commands.look_up, "show how the logs name a conversation or a batch")
+    logged.add_argument("id", help="tenant/platform/account/user, or a batch id")
     _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
     _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
     return parser
@@ -89,6 +91,9 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     flush = _command(verbs, "flush", commands.flush, "send waiting messages now")
     cancel = _command(verbs, "cancel", commands.cancel, "drop waiting messages, and publish a cancel event")
     cancel.add_argument("--yes", action="store_true", help="do not ask")
+    forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and tell consumers")
+    forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
+    forget.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
     hold.add_argument(
         "--for",
@@ -113,7 +118,7 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     history.add_argument(
         "--older", type=int, default=0, metavar="N", help="also N turns that are no longer in the record"
     )
-    for each in (show, flush, cancel, hold, resume, hand_off, history):
+    for each in (show, flush, cancel, forget, hold, resume, hand_off, history):
         each.add_argument("conversation", help="tenant/platform/account/user")
 
 

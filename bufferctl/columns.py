@@ -7,4 +7,5 @@ SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt
 LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt")
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
+AGES_OUT = ("place", "days")
 EXPLAINED = ("rule", "value", "layer", "via", "version")

@@ -10,14 +10,21 @@ import urllib.error
 import urllib.request
 import uuid
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from bufferctl.columns import EXPLAINED, LETTERS, LISTED, RULES, SHARDS
+from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.formatting import moment, pairs, table
-from bufferctl.limits import LONG_POLL_SECONDS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS, MAX_WEBHOOK_ANSWER_SECONDS
+from bufferctl.limits import (
+    LONG_POLL_SECONDS,
+    MAX_FORGET_CALLS,
+    MAX_LISTED_AT_ONCE,
+    MAX_LISTED_LETTERS,
+    MAX_WEBHOOK_ANSWER_SECONDS,
+)
 from bufferctl.stage import Json, Stage
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,6 +39,11 @@ def status(stage: Stage, given: Namespace) -> None:
     if "windows" in result:
         shown += ["DynamoDB lane", pairs(result["windows"])]
     _print(given, result, "\n\n".join(shown))
+
+
+def look_up(stage: Stage, given: Namespace) -> None:
+    result = stage.ask("id.look_up", id=given.id)
+    _print(given, result, str(result["logged"]))
 
 
 # -- conversations ---------------------------------------------------------------------------------
@@ -89,6 +101,49 @@ def cancel(stage: Stage, given: Namespace) -> None:
     if result["leaving"]:
         text += " That batch was just being sent, and may still be published once."
     _print(given, result, text)
+
+
+def forget(stage: Stage, given: Namespace) -> None:
+    """Erase what the stage and its responder hold, and wait for a batch that is just leaving."""
+    if given.dry_run:
+        result = stage.ask("conversation.forget", conversation=given.conversation, dryRun=True)
+        result["counts"] |= _forget_at_responder(stage, given, dryRun=True)
+        _print(given, result, f"It would erase:\n\n{_erased(result)}")
+        return
+    _confirm(given, f"Erase all that this stage holds of {given.conversation}? This cannot be undone.")
+    held = _forget_at_responder(stage, given, dryRun=True)
+    result = stage.ask("conversation.forget", conversation=given.conversation)
+    counts: Counter[str] = Counter(result["counts"])
+    for _ in range(MAX_FORGET_CALLS):
+        if result["againInMs"] is None:
+            break
+        print(f"Not everything is gone yet; going on in {result['againInMs'] / 1_000:.0f} s.", file=sys.stderr)
+        time.sleep(result["againInMs"] / 1_000)
+        result = stage.ask("conversation.forget", conversation=given.conversation, forgetId=result["forgetId"])
+        counts.update(result["counts"])
+    # The event may have reached the responder first, so some of what it held is gone already.
+    counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
+    if result["againInMs"] is not None:
+        raise Failed("There was too much for this command: run it again.")
+    result["counts"] = dict(counts)
+    _print(given, result, f"Erased, and consumers were told:\n\n{_erased(result)}")
+
+
+def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Counter[str]:
+    """Return what the responder erased, or would erase. A stage without one has nothing to erase."""
+    counts: Counter[str] = Counter()
+    if stage.responder_function() is None:
+        return counts
+    for _ in range(MAX_FORGET_CALLS):
+        answer = stage.ask_responder("forget", conversation=given.conversation, **fields)
+        counts.update(answer["counts"])
+        if answer["finished"] or "dryRun" in fields:
+            return counts
+    raise Failed("The responder has too much for this command: run it again.")
+
+
+def _erased(result: Json) -> str:
+    return f"{pairs(result['counts'])}\n\nThe rest only ages out:\n\n{table(result['agesOut'], AGES_OUT)}"
 
 
 def hold(stage: Stage, given: Namespace) -> None:

@@ -14,6 +14,9 @@ MAX_WEBHOOK_ANSWER_SECONDS = 20
 # Tests and benchmarks share one client of the emulator between many threads.
 MAX_EMULATOR_CONNECTIONS = 50
 
+# Each call of a forget goes on where the last one stopped. A few are enough, unless a queue is full of dead letters.
+MAX_FORGET_CALLS = 20
+
 # -- listening to the bus ------------------------------------------------------------------------------
 
 LONG_POLL_SECONDS = 1

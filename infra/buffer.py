@@ -16,7 +16,14 @@ from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
 from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
-from infra.storage import EventDestinations, OversizeBucket, Queue, RulesTable, WebhookSecrets
+from infra.storage import (
+    EventDestinations,
+    OversizeBucket,
+    Queue,
+    RulesTable,
+    WebhookSecrets,
+    key_of_logged_ids,
+)
 
 
 class BufferStack(cdk.Stack):
@@ -39,12 +46,14 @@ class BufferStack(cdk.Stack):
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config = config
+        self.log_id_key = key_of_logged_ids(self, config)
         self._runtime = Runtime(
             config=config,
             code=source_code(source),
             layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
             valkey=valkey,
             placement=placement,
+            log_id_key=self.log_id_key,
         )
         self.bus = BatchBus(self, "Bus", config=config)
         self.dead_letters = Queue(
@@ -137,6 +146,7 @@ class BufferStack(cdk.Stack):
                 redrive=self.emitter,
                 destinations=self.destinations,
                 rules_table=self.rules_table,
+                undelivered=self.undelivered,
             ),
         )
 

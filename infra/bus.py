@@ -18,6 +18,7 @@ EVENTS = {
     "messages.batch.ready": "BatchReady",
     "messages.amended": "Amended",
     "messages.buffer.cancelled": "BufferCancelled",
+    "messages.conversation.forgotten": "ConversationForgotten",
     "messages.reply.sent": "ReplySent",
     "messages.reply.withheld": "ReplyWithheld",
 }

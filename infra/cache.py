@@ -21,7 +21,7 @@ ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
         "+eval +evalsha +blpop +command +cluster|slots +asking",
-        "+del +persist +pexpire +rename",
+        "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hincrby +hmget +hscan +hset",
         "+llen +lmove +lpush +lrange +lrem +lset +ltrim +rpush",
         "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",

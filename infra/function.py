@@ -54,6 +54,8 @@ class Runtime:
     """`None` for functions that do not call Valkey."""
     placement: Placement | None
     """`None` for functions outside of any network."""
+    log_id_key: str | None = None
+    """`None` if ids are logged as they are."""
 
 
 class Function(lambda_.Function):
@@ -102,7 +104,10 @@ class Function(lambda_.Function):
             layers=[runtime.layer],
             memory_size=memory_mb,
             timeout=timeout,
-            environment={**common(role, config=config, valkey=runtime.valkey), **environment},
+            environment={
+                **common(role, config=config, valkey=runtime.valkey, log_id_key=runtime.log_id_key),
+                **environment,
+            },
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,

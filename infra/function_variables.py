@@ -2,9 +2,9 @@
 
 The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor
 and watchdog. If the third column is empty, every stage has the variable. Otherwise it says which stages have it:
-those with the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`), or
-those with the DynamoDB lane, alone or as a fallback (`DynamoDB`). tests/infra/test_environment_table.py compares this
-table with the templates, function by function.
+those with the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`),
+those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), or those with `log_ids: hashed` (`hashed ids`).
+tests/infra/test_environment_table.py compares this table with the templates, function by function.
 
 | variable | functions | in stages with | contains |
 |---|---|---|---|
@@ -12,6 +12,7 @@ table with the templates, function by function.
 | POWERTOOLS_SERVICE_NAME | all | | the function's role, which is in its logs and metrics |
 | POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
 | POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
+| LOG_ID_KEY | all | hashed ids | the key under which ids are logged as hashes |
 | LANE | ingest, admin, gate | | `valkey`, or `dynamodb` in a stage without Valkey |
 | REDIS_URL | callers of Valkey | Valkey | `redis://` or `valkey://` (`rediss://`, `valkeys://`: TLS), then an address |
 | VALKEY_IAM_USER | callers of Valkey | Valkey in AWS | the user to sign in as |
@@ -35,10 +36,12 @@ table with the templates, function by function.
 | ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
+| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
+| AGES_OUT | admin | | JSON: the copies that a forget cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
 | MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
-| OVERSIZE_BUCKET | conversation_processor, dynamodb_processor, responder | | the bucket for batches above that size |
+| OVERSIZE_BUCKET | admin, conversation_processor, dynamodb_processor, responder | | the bucket for larger batches |
 | MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
 | DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that the responder cannot answer |
@@ -63,6 +66,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 
+from infra.copies import ages_out
 from infra.limits import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
 from infra.settings_and_defaults import Responder, StageConfig
 
@@ -91,7 +95,9 @@ class ValkeyAccess:
         return {name: value for name, value in named.items() if value is not None}
 
 
-def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> Environment:
+def common(
+    role: str, *, config: StageConfig, valkey: ValkeyAccess | None, log_id_key: str | None = None
+) -> Environment:
     """Return the variables that every function gets, and those that every function with Valkey gets."""
     of_valkey = {
         "SHARDS": str(config.shards),
@@ -103,6 +109,7 @@ def common(role: str, *, config: StageConfig, valkey: ValkeyAccess | None) -> En
         "POWERTOOLS_SERVICE_NAME": role,
         "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
         "POWERTOOLS_LOG_LEVEL": config.log_level,
+        **({"LOG_ID_KEY": log_id_key} if log_id_key else {}),
         **of_valkey,
     }
 
@@ -203,12 +210,16 @@ def admin(
     redrive: lambda_.IFunction,
     destinations: EventDestinations,
     rules_table: dynamodb.ITable,
+    undelivered: sqs.IQueue | None,
 ) -> Environment:
     return {
         "LANE": config.lane,
         "REDRIVE_FUNCTION": redrive.function_name,
         "EVENT_BUS_NAME": destinations.bus.event_bus_name,
         "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
+        "OVERSIZE_BUCKET": destinations.oversize.bucket_name,
+        "AGES_OUT": json.dumps(ages_out(config), separators=(",", ":")),
+        **({"UNDELIVERED_QUEUE_URL": undelivered.queue_url} if undelivered else {}),
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         **_starting(processor),

@@ -6,6 +6,8 @@ alarms are in `infra/alarms.py`. Numbers that AWS prescribes, such as ports and 
 Nothing here imports the CDK: `infra/settings_and_defaults.py` and `cost/` use these numbers without it.
 """
 
+from message_buffer.limits import DAY_MS, REMEMBERED_MS
+
 # -- Time-outs of functions. Those of the processor, the conversation processor and the responder are settings. --
 
 # Less than 29 s, after which API Gateway would answer the platform instead of ingest.
@@ -56,6 +58,13 @@ MAX_WATCHDOG_PASSES_IN_A_BATCH = 1
 # A delivery that waits for its turn is received many times. Only a delivery that keeps crashing its function reaches
 # this number, and becomes a dead letter.
 MAX_DELIVERY_RECEIVES = 100
+
+# -- What remains of a forgotten conversation --
+
+# A message id is remembered for a day, as a hash.
+REMEMBERED_DAYS = REMEMBERED_MS // DAY_MS
+# DynamoDB keeps a table's continuous backup for this long.
+TABLE_BACKUP_DAYS = 35
 
 # -- The responder --
 

@@ -23,7 +23,7 @@ from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIB
 from infra.settings_and_defaults import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
 
-BATCH_READY = "messages.batch.ready"
+CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 # The prefixes of inference profiles that span regions.
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
@@ -72,6 +72,7 @@ class ResponderStack(cdk.Stack):
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 valkey=None,
                 placement=None,
+                log_id_key=buffer.log_id_key,
             ),
             memory_mb=config.memory.responder,
             timeout=timeout,
@@ -95,7 +96,7 @@ class ResponderStack(cdk.Stack):
             self,
             "BatchesReady",
             event_bus=buffer.bus,
-            event_pattern=events.EventPattern(source=[SOURCE], detail_type=[BATCH_READY]),
+            event_pattern=events.EventPattern(source=[SOURCE], detail_type=CONSUMED),
             targets=[targets.SqsQueue(self.queue, dead_letter_queue=self.dead_letters)],
         )
         self._export()

@@ -34,6 +34,17 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
 ]
+# Only these are offered, because a deployment knows each by its name.
+LOG_RETENTION_DAYS: dict[LogRetention, int] = {
+    "one_day": 1,
+    "one_week": 7,
+    "two_weeks": 14,
+    "one_month": 30,
+    "three_months": 90,
+    "six_months": 180,
+    "one_year": 365,
+    "ten_years": 3_653,
+}
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
@@ -285,6 +296,8 @@ class Responder(Settings):
     even if it only waited for an earlier batch."""
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
     """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
+    turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
+    """How long the responder keeps what was said, and the conversation's own settings, after the last batch."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Responder:
@@ -318,6 +331,9 @@ class StageConfig(Settings):
     """The least severe log lines that the functions write."""
     log_retention: LogRetention = "two_weeks"
     """How long CloudWatch keeps the logs."""
+    log_ids: Literal["plain", "hashed"] = "plain"
+    """How log lines name conversations and batches. Ids of conversations contain phone numbers; `hashed` replaces them
+    with hashes under a secret of the stage, which `bufferctl logged` computes for an id."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()

@@ -60,8 +60,8 @@ class Queue(sqs.Queue):
         """Let `grantee` send messages."""
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
-    def grant_redrive(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the dead letters, and delete those whose batches were emitted again."""
+    def grant_look_through(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` look through the queue and delete what it finds."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
 
@@ -107,6 +107,17 @@ class OversizeBucket(s3.Bucket):
         grant(function, "s3:PutObject", "s3:GetObject", on=dead_letters)
         assert function.role is not None
         for folder in (BATCHES, DEAD_LETTERS):
+            suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]", UNKNOWN_NAMES)
+
+    def grant_forget(self, function: Function) -> None:
+        """Let `function` find the objects of a conversation and delete them. It cannot read them."""
+        folders = (BATCHES, DEAD_LETTERS)
+        found = grant(function, "s3:ListBucket", on=self.bucket_arn)
+        for statement in found.principal_statements:
+            statement.add_conditions({"StringLike": {"s3:prefix": list(folders)}})
+        assert function.role is not None
+        for folder in folders:
+            grant(function, "s3:DeleteObject", on=self.arn_for_objects(folder))
             suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::<Oversize.Arn>/{folder}]", UNKNOWN_NAMES)
 
     def grant_read_batches(self, function: Function) -> None:
@@ -218,7 +229,7 @@ class MessageTable(Table):
         return self._grant(grantee, "GetItem", "UpdateItem")
 
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` find open windows, freeze their batches, and mark messages as emitted or dropped."""
+        """Let `grantee` find open windows, freeze their batches, and erase messages or mark them as emitted."""
         self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchWriteItem")
         grant(grantee, "dynamodb:Query", on=f"{self.table_arn}/index/{self.OPEN}")
 
@@ -239,14 +250,13 @@ class ConversationsTable(Table):
     """The responder's records, outboxes and turns. `responder/conversations_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        # Only outboxes expire, because only they have the attribute `expiresAt`.
         super().__init__(
             scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
         )
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read and write items, as the responder does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query")
+        """Let `grantee` read, write and erase items, as the responder does."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
 
 
 class _Secret(secretsmanager.Secret):
@@ -308,3 +318,22 @@ class WebhookSecrets(_Secret):
             "AwsSolutions-SMG4",
             "The platforms issue these secrets, so only a person can rotate them there. Two are valid meanwhile.",
         )
+
+
+def key_of_logged_ids(scope: Construct, config: StageConfig) -> str | None:
+    """Return the key under which ids are logged as hashes, or None if they are logged as they are.
+
+    CloudFormation puts the secret's value into the functions' environment, so no function reads it at its start.
+    """
+    if config.log_ids == "plain":
+        return None
+    secret = _Secret(
+        scope,
+        "LogIdKey",
+        description="The key of the hashes that stand for ids in the logs.",
+        generate_secret_string=secretsmanager.SecretStringGenerator(exclude_punctuation=True),
+        removal_policy=removal_policy(config),
+    )
+    keep_identity(secret, "LogIdKey")
+    suppress_finding(secret, "AwsSolutions-SMG4", "With a new key, an operator would not find older lines.")
+    return secret.secret_value.unsafe_unwrap()

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lambdas.limits import MIN_MAX_EVENT_BYTES, TOKEN_MARGIN_MS
@@ -68,6 +68,11 @@ class AdminSettings(NamedTuple):
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
+    oversize_bucket: str
+    undelivered_queue_url: str | None
+    """None on a stage without the Valkey lane."""
+    ages_out: Sequence[Mapping[str, Any]]
+    """The copies that a forget cannot erase, as parsed JSON."""
 
 
 class GateSettings(NamedTuple):
@@ -125,6 +130,11 @@ class _Environment(Variables):
         if self.optional("VALKEY_IAM_USER") is None:
             return None
         return IamAccess(self.text("VALKEY_IAM_USER"), self.text("VALKEY_CACHE_NAME"), self.text("AWS_REGION"))
+
+
+def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the key under which ids are logged as hashes, or None if they are logged as they are."""
+    return _environment(environ).optional("LOG_ID_KEY")
 
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
@@ -193,6 +203,9 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
+        oversize_bucket=env.text("OVERSIZE_BUCKET"),
+        undelivered_queue_url=env.optional("UNDELIVERED_QUEUE_URL"),
+        ages_out=[{"place": place, "days": days} for place, days in env.object("AGES_OUT").items()],
     )
 
 

@@ -84,6 +84,11 @@ REDRIVE_ANSWER_SECONDS = 30.0
 # The search for a dead letter stops early enough to redrive it and to make the others visible again.
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 
+# -- admin: forgetting ---------------------------------------------------------------------------------------
+
+# If there was too much for one call, the next one finds the dead letters that this one has just given back.
+MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
+
 # -- processor: starting conversation processors -------------------------------------------------------------
 
 # A thread that starts a conversation processor mostly waits for Lambda's response, so this many threads work at once.

@@ -43,11 +43,15 @@ local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], A
 local known_as, every, limits = ARGV[15], ARGV[16], ARGV[17]
 
 local now_ms = now + 0
-local state = call('HMGET', open_key, conversation, '')
+local state = call('HMGET', open_key, conversation, '', 'forgotten')
 local buffer, alive = state[1], state[2]
+-- For a day after a forget on this shard: the message may have been erased, and be known by its hash (include/hashed_id).
+local secret = state[3] and state[3] > now and call('HGET', conv_key, 'id_secret')
 local word, start, count, due_at = 'BUFFERED', 0, nil, buffer and sub(buffer, 27, 39) + 0
 
-if call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as ~= '' and call('ZSCORE', seen_key, known_as) then
+if secret and (call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. message_id))
+  or known_as ~= '' and call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. known_as)))
+  or call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as ~= '' and call('ZSCORE', seen_key, known_as) then
   word, count = 'DUPLICATE', call('LLEN', msgs_key)
 else
   count = call('RPUSH', msgs_key, payload)

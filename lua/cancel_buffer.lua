@@ -25,9 +25,15 @@ local seen_ms, max_seen = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 -- include open_buffer: last_at_of, base_of
 -- include forget_ids: forget_ids
+-- include hashed_id: hash_of
 
 local buffer = redis.call('HGET', open_key, conversation)
-if redis.call('ZSCORE', seen_key, cancel_id) or known_as ~= '' and redis.call('ZSCORE', seen_key, known_as) then
+local secret = redis.call('HGET', conv_key, 'id_secret')
+local function is_known(id)
+  return id ~= ''
+    and (redis.call('ZSCORE', seen_key, id) or secret and redis.call('ZSCORE', seen_key, hash_of(secret, id)))
+end
+if is_known(cancel_id) or is_known(known_as) then
   local generation = tonumber(redis.call('HGET', conv_key, 'generation')) or 0
   if buffer then generation = base_of(buffer) + redis.call('LLEN', msgs_key) end
   return {'REPEATED', generation}

@@ -115,6 +115,8 @@ MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
 MAX_REMEMBERED_ID_BYTES = 96
 # A conversation remembers this many ids, and those of its waiting messages. Above that it forgets the oldest.
 MAX_IDS_REMEMBERED = 5_000
+# A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
+MAX_IDS_HASHED_IN_A_CALL = 200
 # A quota that no rule sets, and the number of waiting messages, are looked at with messages 1, 9, 17, … of a buffer,
 # for eight at once: a look takes several commands.
 LOOK_EVERY = 8

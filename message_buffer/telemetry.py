@@ -1,13 +1,16 @@
 """The functions' logs and metrics: one structured line for each decision, and counts.
 
-Lines contain the ids of conversations, because an operator needs them to follow a message. They never contain texts,
-people's names or the platforms' secrets. Keep to this when you add a field.
+Lines contain the ids of conversations, because an operator needs them to follow a message. A stage may replace them
+with keyed hashes, since they contain phone numbers. Lines never contain texts, people's names or the platforms'
+secrets. Keep to this when you add a field.
 
 Every metric has the dimension `service`, which is the function's name. Metrics counted with `count_by` also have
 `reason`.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
+from hashlib import blake2s
 
 from aws_lambda_powertools.logging import Logger
 from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
@@ -16,6 +19,12 @@ from message_buffer.errors import MessageBufferError
 
 Value = str | int | float | bool | None | list[str]
 
+# The fields whose values are, contain or are derived from the id of a conversation.
+IDS = {"conversation", "conversations", "batch", "batchId", "scope", "layer"}
+# A scope or a layer of rules contains an id only if it begins so.
+OF_CONVERSATION = "conversation:"
+MAX_KEY_BYTES = 32
+
 
 class Telemetry:
     """Writes logs and metrics with Powertools.
@@ -23,14 +32,41 @@ class Telemetry:
     The logger and the metrics are made on first use. Powertools reads their names from the environment.
     """
 
+    _id_key: str | None = None
+
+    def __init__(self, id_key: str | None = None) -> None:
+        """Log ids as they are, or as hashes under the key."""
+        self._id_key = id_key
+
+    def logged_id(self, value: str) -> str:
+        """Return an id as the log lines have it."""
+        if self._id_key is None:
+            return value
+        return "#" + blake2s(value.encode(), key=self._id_key.encode()[:MAX_KEY_BYTES], digest_size=10).hexdigest()
+
+    def _logged(self, fields: Mapping[str, Value]) -> dict[str, Value]:
+        if self._id_key is None:
+            return dict(fields)
+        return {name: self._hashed(name, value) if name in IDS else value for name, value in fields.items()}
+
+    def _hashed(self, name: str, value: Value) -> Value:
+        if isinstance(value, list):
+            return [self.logged_id(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        if name in ("scope", "layer"):
+            prefix, found, rest = value.partition(OF_CONVERSATION)
+            return f"{OF_CONVERSATION}{self.logged_id(rest)}" if found and not prefix else value
+        return self.logged_id(value)
+
     def info(self, decision: str, **fields: Value) -> None:
-        self._logger.info(decision, extra=fields)
+        self._logger.info(decision, extra=self._logged(fields))
 
     def debug(self, decision: str, **fields: Value) -> None:
-        self._logger.debug(decision, extra=fields)
+        self._logger.debug(decision, extra=self._logged(fields))
 
     def warn(self, decision: str, **fields: Value) -> None:
-        self._logger.warning(decision, extra=fields)
+        self._logger.warning(decision, extra=self._logged(fields))
 
     def crash(self, decision: str, error: BaseException, **fields: Value) -> None:
         """Log an unexpected error by its type and place, but without its text, which may quote a message."""
@@ -40,7 +76,9 @@ class Telemetry:
         place = f"{where.tb_frame.f_globals.get('__name__')}:{where.tb_lineno}" if where else None
         # The texts of our own errors are written for operators and quote nothing.
         reason = str(error) if isinstance(error, MessageBufferError) else None
-        self._logger.error(decision, extra={**fields, "error": type(error).__name__, "reason": reason, "place": place})
+        self._logger.error(
+            decision, extra={**self._logged(fields), "error": type(error).__name__, "reason": reason, "place": place}
+        )
 
     def count(self, metric: str, value: int = 1) -> None:
         self._metrics.add_metric(metric, MetricUnit.Count, value)

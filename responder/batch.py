@@ -9,10 +9,18 @@ from responder.errors import MalformedEvent
 from responder.limits import MAX_BATCH_BYTES
 
 DETAIL_TYPE = "messages.batch.ready"
+FORGOTTEN = "messages.conversation.forgotten"
 EVENT_VERSION = 1
 LANES = ("debounce", "window")
 # The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"
+
+
+class Forgotten(NamedTuple):
+    """Whatever arrived in the conversation until `at_ms` is to be forgotten."""
+
+    conversation: str
+    at_ms: int
 
 
 class Objects(Protocol):
@@ -30,6 +38,7 @@ class Batch(NamedTuple):
     text: str
     """The question for the assistant: the text of each message, or the type of a message without text."""
     last_message_id: str
+    last_message_at_ms: int
 
 
 def read_batch(body: str, objects: Objects) -> Batch:
@@ -51,11 +60,32 @@ def read_batch(body: str, objects: Objects) -> Batch:
             lane=_require_lane(detail.get("lane", "debounce")),
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
+            last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
             raise
         # The error's text may quote a customer, so the reason contains only its type.
+        raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
+
+
+def read_forgotten(body: str) -> Forgotten | None:
+    """Return the event of a delivery's body if it says that a conversation is forgotten.
+
+    Raises MalformedEvent if such an event cannot be read.
+    """
+    if FORGOTTEN not in body:  # the common case, without parsing a batch twice
+        return None
+    try:
+        event = json.loads(body)
+        if event["detail-type"] != FORGOTTEN:
+            return None
+        detail = event["detail"]
+        if detail["version"] != EVENT_VERSION:
+            raise MalformedEvent("the event has another version")
+        conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
+        return Forgotten(str(conversation), _require_type(int, detail["at"]))
+    except (KeyError, TypeError, ValueError, RecursionError, InvalidId) as error:
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
 
 

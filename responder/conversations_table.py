@@ -2,7 +2,7 @@
 
 | id | part | item |
 |---|---|---|
-| a conversation's id | `!` | the record: status, owner, newest turns, the conversation's own settings |
+| a conversation's id | `!` | the record: status, owner, newest turns, the conversation's own settings; or a tombstone |
 | a conversation's id | `o#<batchId>` | the outbox of a batch: parts of the reply and their states; it expires |
 | a conversation's id | `t#<number>` | a turn for which the record has no room |
 | `tenant:<tenant>` | `!` | settings of all conversations of a tenant |
@@ -10,21 +10,28 @@
 A run that works on a conversation owns its record: it writes a token of its own, and a time at which the ownership
 lapses. Each later write has the token as its condition, so a run that has lost the conversation changes nothing.
 Lists are stored as JSON.
+
+A forget replaces the record with a tombstone, which says until when batches are forgotten. The next batch makes it a
+record again. All items expire: a record some time after its last batch, a turn as long after it has left the record.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions, number, text, texts
+from message_buffer.aws import clients as aws
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
+from message_buffer.errors import SendFailed
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import DAY_SECONDS, HOUR_MS
+from responder.limits import DAY_SECONDS, HOUR_MS, TOMBSTONE_DAYS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
+# The service writes at most this many items in a call.
+DELETES = 25
 
 
 class ReplyCount(NamedTuple):
@@ -54,6 +61,9 @@ class ConversationRecord(NamedTuple):
     answered: Mapping[str, int]
     """For each lane, the highest generation that has been answered."""
     reply_count: ReplyCount
+    forgotten_at_ms: int = 0
+    """Whatever arrived until then is forgotten."""
+    is_tombstone: bool = False
 
 
 class OwnedByAnother(NamedTuple):
@@ -62,6 +72,13 @@ class OwnedByAnother(NamedTuple):
 
 class UnknownConversation(NamedTuple):
     """Returned if the conversation has no record, and the caller did not let `acquire` create one."""
+
+
+class Erased(NamedTuple):
+    turns: int
+    outboxes: int
+    finished: bool = True
+    """False if some items are left for another call."""
 
 
 class FinishedBatch(NamedTuple):
@@ -86,9 +103,10 @@ class FinishedBatch(NamedTuple):
 
 
 class ConversationsTable(Table):
-    def __init__(self, name: str, *, outbox_days: int) -> None:
+    def __init__(self, name: str, *, outbox_days: int, turn_days: int) -> None:
         super().__init__(name)
         self._outbox_days = outbox_days
+        self._turn_days = turn_days
 
     # -- the record --------------------------------------------------------------------------------
 
@@ -96,19 +114,23 @@ class ConversationsTable(Table):
         self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
         """Acquire the conversation until `until_ms`, and return its record. The owner may call this again."""
+        known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
         free = "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
         updated = self._update(
             "acquire conversation",
             _key(conversation, RECORD),
             "SET #owner = :me, #ownerUntil = :until, #conversationStatus = :status, "
-            "#createdAt = if_not_exists(#createdAt, :now)",
-            {"me": owner, "now": now_ms, "until": until_ms, "status": "processing_reply"},
-            only_if=free if create else f"attribute_exists(#id) AND {free}",
+            "#createdAt = if_not_exists(#createdAt, :now), #expiresAt = :at",
+            {
+                "me": owner, "now": now_ms, "until": until_ms, "status": "processing_reply",
+                "at": _expires_at(now_ms, self._turn_days),
+            },
+            only_if=free if create else f"{known} AND {free}",
             answer="ALL_OLD",
-        )
+        )  # fmt: skip
         if updated.done:
-            return _to_record(updated.item)
-        return OwnedByAnother(number(updated.item, "ownerUntil")) if updated.item else UnknownConversation()
+            return _to_record({} if _has_expired(updated.item, now_ms) else updated.item)
+        return OwnedByAnother(number(updated.item, "ownerUntil")) if "owner" in updated.item else UnknownConversation()
 
     def read(self, conversation: str) -> ConversationRecord | None:
         """Return the conversation's record, or None if it has none."""
@@ -120,13 +142,14 @@ class ConversationsTable(Table):
         settings: Json = _json(item, "settings", {})
         return settings
 
-    def older_turns(self, conversation: str, *, limit: int) -> list[Turn]:
+    def older_turns(self, conversation: str, *, limit: int, now_ms: int) -> list[Turn]:
         """Return the newest of the turns that were moved out of the record, in the order in which they were written."""
         query = expressions(
             {"id": conversation, "turns": "t#"}, KeyConditionExpression="#id = :id AND begins_with(#part, :turns)"
         )
         newest_first = self._pages("read turns", "query", {"ScanIndexForward": False, "Limit": limit, **query})
-        turns = [_to_turn(_json(item, "turn", {})) for item in islice(newest_first, limit)]
+        alive = (item for item in newest_first if not _has_expired(item, now_ms))
+        turns = [_to_turn(_json(item, "turn", {})) for item in islice(alive, limit)]
         return turns[::-1]
 
     def release(self, conversation: str, owner: str, *, status: str, reason: str) -> None:
@@ -137,8 +160,8 @@ class ConversationsTable(Table):
 
     def hand_off(self, conversation: str, *, until_ms: int, now_ms: int) -> None:
         """Record that a person answers the conversation until `until_ms`."""
-        do = "SET #handOffUntil = :until, #createdAt = if_not_exists(#createdAt, :now)"
-        values = {"until": until_ms, "now": now_ms}
+        do = "SET #handOffUntil = :until, #createdAt = if_not_exists(#createdAt, :now), #expiresAt = :at"
+        values: Values = {"until": until_ms, "now": now_ms, "at": _expires_at(now_ms, self._turn_days)}
         self._update("hand off conversation", _key(conversation, RECORD), do, values)
 
     def hand_back(self, conversation: str) -> None:
@@ -167,7 +190,7 @@ class ConversationsTable(Table):
         self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, reply_count: ReplyCount, now_ms: int
     ) -> bool:
         """Store the planned parts before the first is sent. Return False if another run owns the conversation."""
-        expires_at = self._expires_at(now_ms)
+        expires_at = _expires_at(now_ms, self._outbox_days)
         plan: Values = {
             **_key(conversation, _outbox_key(batch_id)), **_from_outbox(outbox), "expiresAt": expires_at,
         }  # fmt: skip
@@ -210,11 +233,11 @@ class ConversationsTable(Table):
 
         Return False if another run owns the conversation.
         """
-        f = finished
+        f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
         record = self._change(
             _key(conversation, RECORD),
             "SET #turns = :turns, #rolled = :rolled, #parked = :parked, #conversationStatus = :status, "
-            "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now "
+            "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now, #expiresAt = :at "
             "REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
             {
                 "me": owner,
@@ -226,6 +249,7 @@ class ConversationsTable(Table):
                 "answered": _to_json(dict(f.answered)),
                 "ms": f.processing_ms,
                 "now": f.now_ms,
+                "at": expires_at,
                 "in": f.input_tokens,
                 "out": f.output_tokens,
             },
@@ -234,7 +258,13 @@ class ConversationsTable(Table):
         batches = [f.batch_id, *f.also_answered]
         outboxes = [self._close_outbox(conversation, each, f.outcome, now_ms=f.now_ms) for each in batches]
         turns = [
-            self._new({**_key(conversation, f"t#{f.older_turn_count + n:010}"), "turn": _to_json(_from_turn(turn))})
+            self._new(
+                {
+                    **_key(conversation, f"t#{f.older_turn_count + n:010}"),
+                    "turn": _to_json(_from_turn(turn)),
+                    "expiresAt": expires_at,
+                }
+            )
             for n, turn in enumerate(f.leaving_turns)
         ]
         return self._transact("finish batch", [record, *outboxes, *turns])
@@ -246,11 +276,70 @@ class ConversationsTable(Table):
     def _close_outbox(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> Json:
         # The texts of the parts are removed, because the conversation's turns now contain the reply.
         do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts"
-        values: Values = {"outcome": outcome, "at": self._expires_at(now_ms)}
+        values: Values = {"outcome": outcome, "at": _expires_at(now_ms, self._outbox_days)}
         return self._change(_key(conversation, _outbox_key(batch_id)), do, values)
 
-    def _expires_at(self, now_ms: int) -> int:
-        return now_ms // 1_000 + self._outbox_days * DAY_SECONDS
+    # -- the end of a conversation -----------------------------------------------------------------
+
+    def begin_to_forget(self, conversation: str, owner: str, *, at_ms: int, now_ms: int, until_ms: int) -> bool:
+        """Replace the record with a tombstone that this run owns. Any other run has lost the conversation.
+
+        Return False if this was done and finished before.
+        """
+        tombstone: Values = {
+            **_key(conversation, RECORD), "forgottenAt": at_ms, "erasing": 1, "owner": owner, "ownerUntil": until_ms,
+            "expiresAt": _expires_at(now_ms, TOMBSTONE_DAYS),
+        }  # fmt: skip
+        to_do = "attribute_not_exists(#forgottenAt) OR #forgottenAt < :forgotten OR attribute_exists(#erasing)"
+        request = self._new(tombstone, {"forgotten": at_ms}, only_if=to_do)["Put"]
+        return self._asked("forget conversation", "put_item", request).done
+
+    def count(self, conversation: str) -> Erased:
+        """Count what `erase` would erase, and the record's turns."""
+        record, parts = self.read(conversation), self._parts(conversation)
+        turns = len(record.turns) if record else 0
+        return Erased(turns + _count(parts, "t#"), _count(parts, "o#"))
+
+    def erase(self, conversation: str, *, has_time: Callable[[], bool]) -> bool:
+        """Delete all items but the record. Return False if the time was too short."""
+        parts = [part for part in self._parts(conversation) if part != RECORD]
+        for start in range(0, len(parts), DELETES):
+            if not has_time():
+                return False
+            some = parts[start : start + DELETES]
+            requests = [{"DeleteRequest": {"Key": encode(_key(conversation, part))}} for part in some]
+            with aws.errors_as_ours("erase conversation"):
+                answer = self._client.batch_write_item(RequestItems={self.name: requests})
+            if answer.get("UnprocessedItems"):
+                raise SendFailed("erase conversation: the table is too busy")
+        return True
+
+    def end_forget(self, conversation: str, owner: str) -> None:
+        do = "REMOVE #owner, #ownerUntil, #erasing"
+        self._update("forget conversation", _key(conversation, RECORD), do, {"me": owner}, only_if="#owner = :me")
+
+    def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
+        """Release a conversation that only had a tombstone, which becomes one again."""
+        do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
+        values: Values = {"me": owner, "at": _expires_at(now_ms, TOMBSTONE_DAYS)}
+        self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
+
+    def _parts(self, conversation: str) -> list[str]:
+        query = expressions({"id": conversation}, KeyConditionExpression="#id = :id", ProjectionExpression="#part")
+        return [text(item, "part") for item in self._pages("read conversation", "query", query)]
+
+
+def _count(parts: Sequence[str], prefix: str) -> int:
+    return sum(part.startswith(prefix) for part in parts)
+
+
+def _expires_at(now_ms: int, days: int) -> int:
+    return now_ms // 1_000 + days * DAY_SECONDS
+
+
+def _has_expired(item: Item, now_ms: int) -> bool:
+    """Return whether DynamoDB is going to delete the item, which may take days."""
+    return "expiresAt" in item and number(item, "expiresAt") < now_ms // 1_000
 
 
 def _key(conversation: str, part: str) -> dict[str, str]:
@@ -271,6 +360,8 @@ def _to_record(item: Item) -> ConversationRecord:
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
         answered=_json(item, "answered", {}),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
+        forgotten_at_ms=number(item, "forgottenAt"),
+        is_tombstone="forgottenAt" in item and "createdAt" not in item,
     )
 
 

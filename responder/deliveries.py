@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
-from responder.limits import MAX_DEAD_LETTER_REASON_CHARACTERS, MAX_RETRY_SECONDS, MIN_RETRY_SECONDS
+from responder.limits import (
+    DEAD_LETTER_HIDDEN_SECONDS,
+    MAX_DEAD_LETTER_REASON_CHARACTERS,
+    MAX_LETTERS_IN_A_PAGE,
+    MAX_RETRY_SECONDS,
+    MIN_RETRY_SECONDS,
+)
 
 
 class Delivery(NamedTuple):
@@ -27,6 +33,12 @@ class Later(NamedTuple):
     seconds: int
 
 
+class Letters(NamedTuple):
+    found: int
+    finished: bool
+    """False if the time was too short for the whole queue."""
+
+
 class Deliveries:
     """The queue and its dead-letter queue."""
 
@@ -40,6 +52,34 @@ class Deliveries:
             aws.client("sqs").change_message_visibility(
                 QueueUrl=self._queue_url, ReceiptHandle=receipt, VisibilityTimeout=seconds
             )
+
+    def erase_dead_letters(
+        self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
+    ) -> Letters:
+        """Delete the dead letters whose body is wanted, or only count them. Others are as they were."""
+        sqs, url = aws.client("sqs"), self._dead_letter_queue_url
+        found, others, finished = 0, [], False
+        with aws.errors_as_ours("look through dead letters"):
+            while not finished and has_time():
+                answer = sqs.receive_message(
+                    QueueUrl=url,
+                    MaxNumberOfMessages=MAX_LETTERS_IN_A_PAGE,
+                    VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
+                    # SQS asks all of the queue's servers only if the call is ready to wait.
+                    WaitTimeSeconds=1,
+                )
+                letters = answer.get("Messages", [])
+                finished = not letters
+                for letter in letters:
+                    wanted = is_wanted(letter["Body"])
+                    found += wanted
+                    if wanted and not keep:
+                        sqs.delete_message(QueueUrl=url, ReceiptHandle=letter["ReceiptHandle"])
+                    else:
+                        others.append(letter["ReceiptHandle"])
+            for receipt in others:
+                sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+        return Letters(found, finished)
 
     def dead_letter(self, body: str, *, reason: str) -> None:
         """Put the body into the dead-letter queue, unchanged so that it can be moved back, with the reason."""

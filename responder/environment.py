@@ -32,6 +32,7 @@ class ResponderOptions(NamedTuple):
     hold_seconds: int
     max_attempts: int
     outbox_days: int
+    turn_days: int
     lock_ms: int
     """How long a run owns its conversation. This is longer than the function's time-out."""
     hidden_seconds: int
@@ -47,6 +48,11 @@ class ResponderSettings(NamedTuple):
     event_bus: str
     oversize_bucket: str
     options: ResponderOptions
+
+
+def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the key under which ids are logged as hashes, or None if they are logged as they are."""
+    return Variables(os.environ if environ is None else environ).optional("LOG_ID_KEY")
 
 
 def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:

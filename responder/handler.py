@@ -30,7 +30,8 @@ from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
-from responder.environment import ResponderOptions, read_responder
+from responder.environment import ResponderOptions, log_id_key, read_responder
+from responder.forgetting import Forgetting
 from responder.gate_client import BufferClient
 from responder.http_client import Http
 from responder.json_object import Json
@@ -58,9 +59,11 @@ class _Components(NamedTuple):
 
 @cache
 def _components() -> _Components:
-    settings, telemetry = read_responder(), Telemetry()
+    settings, telemetry = read_responder(), Telemetry(log_id_key())
     options = settings.options
-    table = ConversationsTable(settings.conversations_table, outbox_days=options.outbox_days)
+    table = ConversationsTable(
+        settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days
+    )
     deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
     buffer = BufferClient(Functions(), settings.gate_function, by="responder")
     bus = EventBus(settings.event_bus)
@@ -73,8 +76,11 @@ def _components() -> _Components:
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, Fake(bus)),
     )
-    responder = Responder(table=table, collaborators=collaborators, options=options, telemetry=telemetry)
-    commands = OperatorCommands(table=table, buffer=buffer, telemetry=telemetry)
+    forgetting = Forgetting(table=table, dead_letters=deliveries, lock_ms=options.lock_ms)
+    responder = Responder(
+        table=table, collaborators=collaborators, forgetting=forgetting, options=options, telemetry=telemetry
+    )
+    commands = OperatorCommands(table=table, buffer=buffer, forgetting=forgetting, telemetry=telemetry)
     return _Components(responder, commands, deliveries, telemetry, options.hidden_seconds)
 
 
@@ -106,7 +112,8 @@ def handler(event: Json, context: Any) -> Json:
     components = _components()
     try:
         if "operation" in event:
-            return components.commands.run(event, request_id=context.aws_request_id)
+            time_left_ms = context.get_remaining_time_in_millis
+            return components.commands.run(event, request_id=context.aws_request_id, time_left_ms=time_left_ms)
         failed = [each["messageId"] for each in event["Records"] if not _is_finished(each, components, context)]
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
     finally:

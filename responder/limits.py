@@ -62,6 +62,19 @@ MAX_PARKED_TEXT_BYTES = 12_288
 # A token of English has about four bytes, one of other scripts fewer. The estimate errs on the high side.
 MIN_BYTES_IN_A_TOKEN = 3
 
+# -- forgetting ------------------------------------------------------------------------------------
+
+# A batch that was leaving while its conversation was forgotten comes within minutes; a replay may come later.
+TOMBSTONE_DAYS = 1
+# The buffer's hosts have clocks of their own.
+MAX_CLOCK_AHEAD_MS = 60_000
+# A run that forgets stops with this much time left, and leaves the rest to the next one.
+MIN_TIME_TO_ERASE_MS = 10_000
+# Longer than the function may run: a dead letter that it was looking at becomes visible again after this time.
+DEAD_LETTER_HIDDEN_SECONDS = 720
+# The most that one call to SQS returns.
+MAX_LETTERS_IN_A_PAGE = 10
+
 # -- operators -------------------------------------------------------------------------------------
 
 # The function `gate` accepts no longer hold. A hand-off holds the buffer until its end, so it cannot be longer either.

@@ -1,4 +1,4 @@
-"""Operators' commands: hand a conversation to a person, hand it back, show its history.
+"""Operators' commands: hand a conversation to a person, hand it back, show its history, forget it.
 
 `bufferctl` invokes the function with these commands; IAM decides who may do so. The queue never delivers them.
 """
@@ -10,27 +10,41 @@ from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
 from responder.conversations_table import ConversationsTable
+from responder.forgetting import Forgetting
 from responder.gate_client import Buffer
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import MAX_HAND_OFF_MS, MAX_OLDER_TURNS_IN_AN_ANSWER, MAX_OPERATOR_NAME_CHARACTERS
+from responder.limits import (
+    MAX_CLOCK_AHEAD_MS,
+    MAX_HAND_OFF_MS,
+    MAX_OLDER_TURNS_IN_AN_ANSWER,
+    MAX_OPERATOR_NAME_CHARACTERS,
+)
 
 
 class OperatorCommands:
     def __init__(
-        self, *, table: ConversationsTable, buffer: Buffer, telemetry: Telemetry, clock: Clock = system_clock
+        self,
+        *,
+        table: ConversationsTable,
+        buffer: Buffer,
+        forgetting: Forgetting,
+        telemetry: Telemetry,
+        clock: Clock = system_clock,
     ) -> None:
         self._table = table
+        self._forgetting = forgetting
         self._buffer = buffer
         self._telemetry = telemetry
         self._clock = clock
 
-    def run(self, event: Json, *, request_id: str) -> Json:
+    def run(self, event: Json, *, request_id: str, time_left_ms: Callable[[], int]) -> Json:
         """Run the command. Return `{"ok": true, "result"}` or `{"ok": false, "error"}`, as the admin function does."""
         commands: dict[str, Callable[[str, Json], Json]] = {
             "handoff": self.hand_off,
             "handback": self.hand_back,
             "history": self.history,
+            "forget": lambda conversation, event: self.forget(conversation, event, time_left_ms),
         }
         try:
             command = commands.get(str(event.get("operation")))
@@ -76,7 +90,7 @@ class OperatorCommands:
         limit = event.get("limit", 0)
         if type(limit) is not int or not 0 <= limit <= MAX_OLDER_TURNS_IN_AN_ANSWER:
             raise InvalidInput(f"limit must be a whole number from 0 to {MAX_OLDER_TURNS_IN_AN_ANSWER}.")
-        older = self._table.older_turns(conversation, limit=limit) if limit else []
+        older = self._table.older_turns(conversation, limit=limit, now_ms=self._clock()) if limit else []
         until_ms = record.hand_off_until_ms
         return {
             "status": record.status,
@@ -84,6 +98,20 @@ class OperatorCommands:
             "turns": [_shown(turn, texts=event.get("texts") is True) for turn in [*older, *record.turns]],
             "older": record.older_turn_count,
         }
+
+    def forget(self, conversation: str, event: Json, time_left_ms: Callable[[], int]) -> Json:
+        """Erase whatever arrived until `at`, or only count it if `dryRun` is true.
+
+        If the result is not `finished`, call again.
+        """
+        dry_run, at_ms = event.get("dryRun") is True, event.get("at", self._clock())
+        # A later time would keep batches that are still to come from being answered.
+        if type(at_ms) is not int or not 0 <= at_ms <= self._clock() + MAX_CLOCK_AHEAD_MS:
+            raise InvalidInput("at must be a time in milliseconds that has passed.")
+        act = self._forgetting.count if dry_run else self._forgetting.forget
+        done = act(conversation, at_ms=at_ms, time_left=time_left_ms)
+        counts = {"turns": done.turns, "outboxes": done.outboxes, "replyDeadLetters": done.dead_letters}
+        return {"counts": counts, "finished": done.finished}
 
 
 def _shown(turn: Turn, *, texts: bool) -> Json:

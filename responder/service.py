@@ -14,13 +14,19 @@ from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.telemetry import Telemetry
 from responder import history
 from responder.assistants.base import Prompt
-from responder.batch import Batch, read_batch
+from responder.batch import Batch, Forgotten, read_batch, read_forgotten
 from responder.channels.base import Channel, split
 from responder.collaborators import Collaborators
-from responder.conversations_table import ConversationsTable, OwnedByAnother, UnknownConversation
+from responder.conversations_table import (
+    ConversationRecord,
+    ConversationsTable,
+    OwnedByAnother,
+    UnknownConversation,
+)
 from responder.deliveries import Delivery, Later
 from responder.environment import ResponderOptions
 from responder.errors import Busy, Refused, Unconfirmed
+from responder.forgetting import Forgetting
 from responder.gate import Gate
 from responder.history import ASSISTANT, Turn
 from responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
@@ -36,6 +42,7 @@ class Responder:
         *,
         table: ConversationsTable,
         collaborators: Collaborators,
+        forgetting: Forgetting,
         options: ResponderOptions,
         telemetry: Telemetry,
         clock: Clock = system_clock,
@@ -43,6 +50,7 @@ class Responder:
     ) -> None:
         self._table = table
         self._collaborators = collaborators
+        self._forgetting = forgetting
         self._options = options
         self._telemetry = telemetry
         self._clock = clock
@@ -65,6 +73,8 @@ class Responder:
         """
         batch = None
         try:
+            if forgotten := read_forgotten(delivery.body):
+                return self._forget(forgotten, delivery)
             batch = read_batch(delivery.body, self._collaborators.objects)
             return self._own_and_answer(batch, delivery)
         except MessageBufferError as error:
@@ -72,6 +82,12 @@ class Responder:
         except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
             self._telemetry.crash("responder failed", error, batch=batch.batch_id if batch else None)
             return self._after_failure(Busy(f"unexpected error: {type(error).__name__}"), batch, delivery)
+
+    def _forget(self, forgotten: Forgotten, delivery: Delivery) -> Later | None:
+        conversation, at_ms = forgotten
+        erased = self._forgetting.forget(conversation, at_ms=at_ms, time_left=delivery.time_left_ms)
+        self._telemetry.info("forgotten", conversation=conversation, turns=erased.turns, finished=erased.finished)
+        return None if erased.finished else Later(delivery.retry_seconds)
 
     def _after_failure(self, error: MessageBufferError, batch: Batch | None, delivery: Delivery) -> Later | None:
         ids = {"conversation": str(batch.conversation), "batch": batch.batch_id} if batch else {}
@@ -113,6 +129,9 @@ class Responder:
             if isinstance(record, UnknownConversation):
                 self._withholding.withhold_unknown(batch)
                 return None
+            if record.forgotten_at_ms and batch.last_message_at_ms <= record.forgotten_at_ms:
+                self._drop_forgotten(batch, owner, record)
+                return None
             outbox = self._table.outbox(conversation, batch.batch_id)
             if outbox and outbox.outcome:
                 self._telemetry.info("batch was finished before", conversation=conversation, batch=batch.batch_id)
@@ -128,6 +147,14 @@ class Responder:
             reason = str(error) if isinstance(error, MessageBufferError) else type(error).__name__
             self._release_after_failure(conversation, owner, reason)
             raise
+
+    def _drop_forgotten(self, batch: Batch, owner: str, record: ConversationRecord) -> None:
+        conversation = str(batch.conversation)
+        if record.is_tombstone:
+            self._table.release_tombstone(conversation, owner, now_ms=self._clock())
+        else:
+            self._table.release(conversation, owner, status=record.status or "waiting", reason="")
+        self._telemetry.info("batch was forgotten", conversation=conversation, batch=batch.batch_id)
 
     def _release_after_failure(self, conversation: str, owner: str, reason: str) -> None:
         try:

@@ -40,7 +40,7 @@ class DeadLetters:
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
-        with self._peek() as letters:
+        with Look.at(self._queue, self._time_left) as letters:
             heads = []
             for letter in letters:
                 heads.append(_head(letter))
@@ -49,9 +49,9 @@ class DeadLetters:
         return {"letters": heads, "inQueue": self._queue.count()}
 
     def show(self, request: ShowDeadLetter) -> Json:
-        with self._peek() as letters:
+        with Look.at(self._queue, self._time_left) as letters:
             found = _find(letters, request.batch_id)
-        payloads = {name: value for name, value in _parsed(found).items() if name.startswith("payloads")}
+        payloads = {name: value for name, value in parse_letter(found).items() if name.startswith("payloads")}
         return _head(found) | (payloads if request.payloads else {})
 
     def redrive(self, request: OfDeadLetter) -> Json:
@@ -59,9 +59,9 @@ class DeadLetters:
 
         Raises NotFound if there is none, or Refused if the batch was not sent; the dead letter then stays.
         """
-        with self._peek() as letters:
+        with Look.at(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
-            parsed = _parsed(letter)
+            parsed = parse_letter(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
                 raise Refused(
                     "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
@@ -74,33 +74,40 @@ class DeadLetters:
                 raise Refused(
                     f"The batch was not sent again, and its dead letter stays in the queue: {_problem(answer)}."
                 )
-            self._queue.delete(letter)
-            letters.hidden.remove(letter)
+            letters.delete(letter)
         return {"redriven": request.batch_id}
 
-    @contextmanager
-    def _peek(self) -> Iterator["_Look"]:
-        look = _Look(self._queue, self._time_left)
-        try:
-            yield look
-        finally:
-            # A failure here does not matter, because the queue makes the dead letters visible again a little later.
-            with suppress(errors.SendFailed):
-                self._queue.give_back(look.hidden)
 
-
-class _Look:
+class Look:
     """Yields the queue's dead letters. Each is hidden from other readers of the queue until it is given back."""
 
     def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
         self._queue = queue
         self._time_left = time_left
         self.hidden: list[Letter] = []
+        self.finished = False
+        """The queue had no further letters; otherwise there was no more time."""
+
+    @classmethod
+    @contextmanager
+    def at(cls, queue: Queue, time_left: TimeLeft) -> Iterator["Look"]:
+        look = cls(queue, time_left)
+        try:
+            yield look
+        finally:
+            # A failure here does not matter, because the queue makes the dead letters visible again a little later.
+            with suppress(errors.SendFailed):
+                queue.give_back(look.hidden)
+
+    def delete(self, letter: Letter) -> None:
+        self._queue.delete(letter)
+        self.hidden.remove(letter)
 
     def __iter__(self) -> Iterator[Letter]:
         while self._time_left() > MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS:
             received = self._queue.receive(hidden_seconds=DEAD_LETTER_HIDDEN_SECONDS)
             if not received:
+                self.finished = True
                 return
             self.hidden += received
             yield from received
@@ -108,7 +115,7 @@ class _Look:
 
 def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     for letter in letters:
-        if _parsed(letter).get("batchId") == batch_id:
+        if parse_letter(letter).get("batchId") == batch_id:
             return letter
     raise NotFound(
         f"No dead letter of the batch {batch_id} was found. Another operator may be looking at it; try again in"
@@ -117,14 +124,14 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
 
 
 def _head(letter: Letter) -> Json:
-    parsed = _parsed(letter)
+    parsed = parse_letter(letter)
     payloads = parsed.get("payloads")
     return {name: parsed.get(name) for name in HEADS} | {
         "messages": len(payloads) if isinstance(payloads, list) else None
     }
 
 
-def _parsed(letter: Letter) -> Json:
+def parse_letter(letter: Letter) -> Json:
     try:
         parsed = json.loads(letter.body)
     except (ValueError, RecursionError):

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from message_buffer.aws.functions import Functions
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -33,7 +35,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_admin(), Telemetry()
+    settings, telemetry = config.read_admin(), Telemetry(config.log_id_key())
     return _Parts(
         settings,
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
@@ -60,6 +62,20 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
             settings.redrive_function,
             context.get_remaining_time_in_millis,
         ),
+        forgetting=Forgetting(
+            [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
+            Places(
+                rules=RulesTable(settings.rules_table),
+                objects=ObjectStore(settings.oversize_bucket),
+                dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
+                undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
+                ages_out=settings.ages_out,
+            ),
+            bus=EventBus(settings.event_bus),
+            telemetry=telemetry,
+            time_left=context.get_remaining_time_in_millis,
+        ),
+        telemetry=telemetry,
     )
     try:
         return Admin(operations, telemetry).answer(event, request_id=context.aws_request_id)

@@ -49,11 +49,23 @@ class HoldConversation(OfConversation):
     hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
 
 
+class ForgetConversation(OfConversation):
+    dry_run: Annotated[bool, Field(alias="dryRun")] = False
+    """Only count what would be erased."""
+    forget_id: Annotated[Name | None, Field(alias="forgetId", pattern="^[0-9a-f]+$")] = None
+    """The forget that this call goes on with."""
+
+
 class AskGate(OfConversation):
     generation: Annotated[int, Field(ge=1)]
     """The generation of the batch that the consumer is about to answer."""
     lane: Literal["debounce", "window"] = "debounce"
     """The lane of that batch, since each lane counts generations for itself."""
+
+
+class LookUpId(Request):
+    id: Name
+    """The id of a conversation or a batch."""
 
 
 class OfScope(Request):

@@ -11,15 +11,18 @@ from typing import Any
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.errors import NotFound
+from lambdas.admin.forgetting import Forgetting
 from lambdas.admin.gate.service import Gate
 from lambdas.admin.requests import (
     AskGate,
     DeleteRules,
     ExplainRules,
+    ForgetConversation,
     HoldConversation,
     ListConversations,
     ListDeadLetters,
     ListRules,
+    LookUpId,
     OfConversation,
     OfDeadLetter,
     OfScope,
@@ -44,7 +47,12 @@ NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": 
 
 
 def operations_of(
-    conversations: Conversations, rules: RulesAdmin, dead_letters: DeadLetters
+    conversations: Conversations,
+    rules: RulesAdmin,
+    dead_letters: DeadLetters,
+    *,
+    forgetting: Forgetting,
+    telemetry: Telemetry,
 ) -> Mapping[str, Operation]:
     return {
         "status": _on(Request, conversations.status),
@@ -53,6 +61,8 @@ def operations_of(
         "conversation.flush": _on(OfConversation, conversations.flush),
         "conversation.cancel": _on(OfConversation, conversations.cancel),
         "conversation.resume": _on(OfConversation, conversations.resume),
+        "conversation.forget": _on(ForgetConversation, forgetting.forget),
+        "id.look_up": _on(LookUpId, lambda request: {"logged": telemetry.logged_id(request.id)}),
         **gate_operations_of(conversations),
         "rules.list": _on(ListRules, rules.list),
         "rules.get": _on(OfScope, rules.get),

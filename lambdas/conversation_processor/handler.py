@@ -22,7 +22,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
-    settings, telemetry = config.read_conversation_processor(), Telemetry()
+    settings, telemetry = config.read_conversation_processor(), Telemetry(config.log_id_key())
     emission = open_emission(settings.emission, telemetry)
     processor = ConversationProcessor(
         lane=open_valkey_lane(settings.valkey, telemetry),

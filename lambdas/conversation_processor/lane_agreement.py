@@ -76,10 +76,12 @@ class LaneAgreement:
             # conversation from now on, the processor sees the journal.
             return set()
         # The DynamoDB lane emits the messages that it has already frozen, and freezes none of this batch from now on.
-        frozen = self._table.fence(conversation).frozen
-        leaving = set(frozen.names) if frozen else set()
-        found = self._table.find(conversation, list(dict.fromkeys(names)))
-        return {
+        window, each_name = self._table.fence(conversation), list(dict.fromkeys(names))
+        leaving = set(window.frozen.names) if window.frozen else set()
+        found = self._table.find(conversation, each_name)
+        # Neither lane emits a message that a forget has erased.
+        erased = self._table.erased(conversation, window.id_secret, each_name) if window.id_secret else set()
+        return erased | {
             name
             for name, went in found.items()
             if name in leaving or not self._belongs_to_valkey_lane(conversation, name, went)

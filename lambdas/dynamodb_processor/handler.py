@@ -25,7 +25,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_dynamodb_processor(), Telemetry()
+    settings, telemetry = config.read_dynamodb_processor(), Telemetry(config.log_id_key())
     emission = open_emission(settings.emission, telemetry)
     processor = DynamoDbProcessor(
         table=MessageTable(settings.dynamodb_lane.table),

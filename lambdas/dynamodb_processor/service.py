@@ -172,11 +172,19 @@ class DynamoDbProcessor:
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
-        """Return the stored messages that the Valkey lane has not taken. Replace the others with tombstones."""
+        """Return the stored messages that the Valkey lane has not taken. Replace the others with tombstones.
+
+        Messages that a forget has erased, and that their platform has delivered again, are erased again.
+        """
+        self._table.erase(conversation, names=[each.name for each in contents.stored if contents.was_erased(each.name)])
         theirs = [each.name for each in contents.stored if each.name in contents.journaled]
         for name in theirs:
             self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
-        return [each for each in contents.stored if each.name not in contents.journaled]
+        return [
+            each
+            for each in contents.stored
+            if each.name not in contents.journaled and not contents.was_erased(each.name)
+        ]
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
         conversation, owner, window = locked

@@ -30,7 +30,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _telemetry() -> Telemetry:
-    return Telemetry()
+    return Telemetry(config.log_id_key())
 
 
 @cache

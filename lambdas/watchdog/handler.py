@@ -11,7 +11,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _parts() -> tuple[Watchdog, Telemetry]:
-    settings, telemetry = config.read_watchdog(), Telemetry()
+    settings, telemetry = config.read_watchdog(), Telemetry(config.log_id_key())
     return Watchdog(open_valkey_lane(settings.valkey, telemetry), telemetry), telemetry
 
 

@@ -4,18 +4,24 @@
 """
 
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidInput, MalformedMessage
 from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
 
 DETAIL_TYPE = "messages.batch.ready"
 EVENT_VERSION = 1
 LETTER_VERSION = 1
+# The bucket's folders.
+BATCHES, DEAD_LETTERS = "batches", "dead-letters"
+# In a key: of this version after the conversation's prefix and a slash, of earlier ones after the prefix and a hyphen.
+_LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}[-/](\d+)-")
 
 
 # The fields that every message has on the bus, and their values if the platform has not given them.
@@ -95,9 +101,20 @@ def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
     }
 
 
-def object_key(taken: Taken) -> str:
+def object_key(conversation: str, taken: Taken) -> str:
     """Return a key that is the same for every attempt, so that a retry overwrites the object."""
-    return f"batches/{taken.batch_id}.json"
+    return _key(BATCHES, conversation, taken)
+
+
+def _key(folder: str, conversation: str, taken: Taken) -> str:
+    # A forget finds the objects of a conversation by the second part, and recognises newer ones by the time.
+    return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
+
+
+def is_newer(key: str, at_ms: int) -> bool:
+    """Return whether the object's last message arrived after that time; False if the key does not say."""
+    found = _LAST_ARRIVAL.search(key)
+    return found is not None and int(found[1]) > at_ms
 
 
 # -- dead letters ----------------------------------------------------------------------------------
@@ -131,8 +148,8 @@ def _readable(payload: bytes) -> str | Json:
         return {"base64": b64encode(payload).decode()}
 
 
-def letter_key(taken: Taken) -> str:
-    return f"dead-letters/{taken.batch_id}.json"
+def letter_key(conversation: str, taken: Taken) -> str:
+    return _key(DEAD_LETTERS, conversation, taken)
 
 
 def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, Taken]:

@@ -104,7 +104,7 @@ class Emission:
         detail = batch.to_json(batch.event_of(conversation, taken, content))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
         if oversize:
-            key, body = batch.object_key(taken), content.wire
+            key, body = batch.object_key(conversation, taken), content.wire
             time.require_a_call()
             self._objects.put(key, body)
             reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
@@ -119,7 +119,7 @@ class Emission:
         # Escape to ASCII, since SQS refuses some of the characters that people can write.
         body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
         if len(body) > MAX_DEAD_LETTER_BYTES:
-            key, content = batch.letter_key(taken), json.dumps(payloads, separators=(",", ":")).encode()
+            key, content = batch.letter_key(conversation, taken), json.dumps(payloads, separators=(",", ":")).encode()
             time.require_a_call()
             self._objects.put(key, content)
             reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(content)}

@@ -210,6 +210,23 @@ class AlreadyCancelled:
     lane: LaneName = "debounce"
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The conversation is erased in this lane, except for message ids on further pages.
+
+    Whatever arrived until `at_ms` is erased. A conversation processor that already had the `frozen` messages may emit
+    them once until `leaving_until_ms`; forget the conversation again after that time.
+    """
+
+    at_ms: int
+    generation: int
+    waiting: int
+    frozen: int
+    leaving_until_ms: int | None
+    next_page: int | None = None
+    """The page of message ids that the next call hashes, or None if all of them are hashes now."""
+
+
 def cancelled_in_both(
     main: Cancelled | AlreadyCancelled, window: Cancelled | AlreadyCancelled
 ) -> Cancelled | AlreadyCancelled:

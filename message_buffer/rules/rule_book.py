@@ -47,7 +47,11 @@ def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[s
     """Return the scopes of the layers that may concern this conversation, the lowest first."""
     tenant = escape_part(conversation.tenant)
     agents = (f"agent:{tenant}/{escape_part(agent)}",) if agent else ()
-    return (STAGE, f"tenant:{tenant}", *agents, f"conversation:{conversation}")
+    return (STAGE, f"tenant:{tenant}", *agents, conversation_scope(str(conversation)))
+
+
+def conversation_scope(conversation: str) -> str:
+    return f"conversation:{conversation}"
 
 
 def account_scope(platform: str, account: str) -> str:

@@ -14,7 +14,7 @@ from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from tests.support.crowd import RULES, Place, execute, process, write
-from tests.support.engine import SETTINGS, payload, stored
+from tests.support.engine import SETTINGS, accepted, payload
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 
 WRITERS, PROCESSORS, CONVERSATION_PROCESSORS, SECONDS = 16, 4, 4, 20
@@ -103,7 +103,7 @@ def test_fifty_deliveries_at_once_of_one_message_buffer_it_once(valkey: ValkeySe
         store = Store(Connection(lambda: connect(settings)), SETTINGS, shebang=STRICT_SHEBANG)
         store.peek_conversation("ann")  # connected
         begin.wait(20)
-        outcomes.put(stored(store.buffer_message("ann", "m1", payload=payload("m1"), timing=RULES.timing)))
+        outcomes.put(accepted(store.buffer_message("ann", "m1", payload=payload("m1"), timing=RULES.timing)))
 
     threads = [Thread(target=deliver) for _ in range(50)]
     for thread in threads:

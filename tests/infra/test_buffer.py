@@ -246,10 +246,12 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
     starts, polling a queue.
     """
     polling = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"}
+    queueing_starts = {"sqs:SendMessage", "sqs:GetQueueUrl", *({"sqs:GetQueueAttributes"} if role != "admin" else ())}
     return {
         (action, resource)
         for action, resource in allowed(template, role)
-        if action != "elasticache:Connect" and resource not in {"<Undelivered>", "<WatchdogEcho>"}
+        if action != "elasticache:Connect" and resource != "<WatchdogEcho>"
+        if not (action in queueing_starts and resource == "<Undelivered>")
         if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
     }
 
@@ -298,6 +300,13 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("sqs:ChangeMessageVisibility", "<DeadLetters>"),
                 ("sqs:DeleteMessage", "<DeadLetters>"),
                 ("sqs:GetQueueAttributes", "<DeadLetters>"),
+                ("sqs:ReceiveMessage", "<Undelivered>"),
+                ("sqs:ChangeMessageVisibility", "<Undelivered>"),
+                ("sqs:DeleteMessage", "<Undelivered>"),
+                ("sqs:GetQueueAttributes", "<Undelivered>"),
+                ("s3:ListBucket", "<Oversize>"),
+                ("s3:DeleteObject", "<Oversize>/batches/*"),
+                ("s3:DeleteObject", "<Oversize>/dead-letters/*"),
                 ("dynamodb:GetItem", "<Rules>"),
                 ("dynamodb:Scan", "<Rules>"),
                 ("dynamodb:PutItem", "<Rules>"),

@@ -11,7 +11,7 @@ from infra import bus, responder, storage
 from lambdas import environment as config
 from lambdas.admin.requests import HoldConversation, read_request
 from message_buffer.errors import InvalidInput, InvalidSettings
-from message_buffer.events import amended, cancelled, event_bus
+from message_buffer.events import amended, cancelled, event_bus, forgotten
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
@@ -38,7 +38,13 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "dev",
         {"shards": 4, "rules": {"silenceMs": 2_000, "platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}},
     ),
-    "responder": ("dev", {"responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]}}),
+    "responder": (
+        "dev",
+        {
+            "responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]},
+            "log_ids": "hashed",
+        },
+    ),
 }
 # Where the DynamoDB lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -134,6 +140,7 @@ def test_a_function_reads_all_that_it_is_told(
 
     told = environment(functions(variant)[role])
     READERS[role](Watched(told))
+    assert bool(config.log_id_key(Watched(told))) == (VARIANTS.get(variant, ("", {}))[1].get("log_ids") == "hashed")
     unread = told.keys() - read - RESERVED.keys()
     assert {name for name in unread if not name.startswith("POWERTOOLS_")} == {"STAGE"}
 
@@ -181,7 +188,7 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE} | by_responder
+    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, forgotten.DETAIL_TYPE} | by_responder
     assert set(bus.EVENTS) == published
 
 
@@ -198,13 +205,15 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
     longest_seconds = options.assistant_seconds + limits.MAX_SEND_SECONDS + limits.MIN_TIME_TO_FINISH_MS / 1_000
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
-    for name in told.keys() - RESERVED.keys() - COMMON:
+    assert bool(responder_environment.log_id_key(told)) == ("log_ids" in overrides)
+    for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
         with pytest.raises(InvalidSettings, match=name):
             responder_environment.read_responder({key: value for key, value in told.items() if key != name})
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.BATCH_READY == batch.DETAIL_TYPE == responder_batch.DETAIL_TYPE
+    assert responder.CONSUMED == [batch.DETAIL_TYPE, forgotten.DETAIL_TYPE]
+    assert responder.CONSUMED == [responder_batch.DETAIL_TYPE, responder_batch.FORGOTTEN]
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
@@ -218,5 +227,5 @@ def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one() -> Non
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
     taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [])
-    keys = (batch.object_key(taken), batch.letter_key(taken))
+    keys = (batch.object_key("c", taken), batch.letter_key("c", taken))
     assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)

@@ -47,6 +47,7 @@ def test_the_table_of_variables_says_what_each_function_gets(
         "": True,
         "Valkey": variant in VARIANTS,
         "Valkey in AWS": variant in VARIANTS and stage != "local",
+        "hashed ids": overrides.get("log_ids") == "hashed",
         "DynamoDB": variant != "without a fallback",
     }
     roles = {role for _, role in given}

@@ -46,7 +46,7 @@ def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Call
 
 def test_batches_of_the_bus_and_nothing_else_reach_the_queue(template: Template) -> None:
     rule = _one(template, "AWS::Events::Rule")["Properties"]
-    pattern = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready"]}
+    pattern = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready", "messages.conversation.forgotten"]}
     assert rule["EventPattern"] == pattern
     (target,) = rule["Targets"]
     queues = template.find_resources("AWS::SQS::Queue")
@@ -80,7 +80,7 @@ def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Tem
 def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     allowed = _statements(template)
     assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
-        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query",
+        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query", "dynamodb:BatchWriteItem",
         "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject",
         "bedrock:InvokeModel",
     }  # fmt: skip

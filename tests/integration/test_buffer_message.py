@@ -9,7 +9,7 @@ from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.messages.message import Attachment, Message, decode, encode
 from message_buffer.rules.layers import Rules
 from tests.support.emission import claim_and_take, ids_of, take
-from tests.support.engine import Engine, stored
+from tests.support.engine import Engine, accepted
 from tests.support.invariants import assert_invariants
 
 DEFAULT = Rules()
@@ -25,8 +25,8 @@ def test_two_writers_race_on_an_empty_conversation(engine: Engine) -> None:
         outcomes = []
         for conversation in conversations:
             line.wait(timeout=20)
-            payload = b'"' + name.encode() + b'"\n{}'
-            outcomes.append(stored(store.buffer_message(conversation, name, payload=payload, timing=DEFAULT.timing)))
+            wire = b'"' + name.encode() + b'"\n{}'
+            outcomes.append(accepted(store.buffer_message(conversation, name, payload=wire, timing=DEFAULT.timing)))
         return outcomes
 
     with ThreadPoolExecutor(2) as pool:

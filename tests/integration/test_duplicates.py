@@ -11,7 +11,7 @@ from message_buffer.lanes.outcomes import (
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
-from tests.support.engine import SETTINGS, Engine, stored
+from tests.support.engine import SETTINGS, Engine, accepted
 
 DEFAULT = Rules()
 
@@ -46,7 +46,7 @@ def test_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engi
     def deliver(n: int) -> Buffered | Duplicate:
         store = engine.another_store()
         line.wait(timeout=30)
-        return stored(store.buffer_message("c", "wamid.1", payload=b'"wamid.1"\n{}', timing=DEFAULT.timing))
+        return accepted(store.buffer_message("c", "wamid.1", payload=b'"wamid.1"\n{}', timing=DEFAULT.timing))
 
     with ThreadPoolExecutor(50) as pool:
         outcomes = list(pool.map(deliver, range(50)))

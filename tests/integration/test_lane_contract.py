@@ -2,13 +2,15 @@
 lane (moto). What only one lane does is tested where that lane is.
 """
 
+from uuid import uuid4
+
 import pytest
 
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
-from tests.support.engine import payload, stored
+from tests.support.engine import accepted, payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
 from tests.support.window import CONVERSATION as C
 
@@ -32,10 +34,14 @@ def running(request: pytest.FixtureRequest) -> RunningLane:
 def send(running: RunningLane, *message_ids: str) -> o.Buffered | o.Duplicate:
     """Send messages in turn; return the outcome of the last."""
     outcomes = [
-        stored(running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=RULES.timing))
+        accepted(running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=RULES.timing))
         for message_id in message_ids
     ]
     return outcomes[-1]
+
+
+def forget(running: RunningLane, forget_id: str = "") -> o.Forgotten:
+    return running.lane.forget_conversation(C, forget_id=forget_id or uuid4().hex, secret="secret")
 
 
 def edit(running: RunningLane, message_id: str, text: str = "edited") -> o.Edited | o.Frozen | o.Absent:
@@ -205,6 +211,69 @@ def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_over(running: Runnin
     assert running.lane.peek_conversation(C).held_until_ms == until_ms
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1", "m2"]]
+
+
+def test_after_a_forget_nothing_older_leaves_and_newer_messages_do(running: RunningLane) -> None:
+    send(running, "m1", "m2")
+    forgotten = forget(running)
+    assert (forgotten.waiting, forgotten.frozen, forgotten.leaving_until_ms) == (2, 0, None)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    running.clock.advance(2)
+    assert isinstance(send(running, "m3"), o.Buffered)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m3"]]
+    (event,) = events_of(running)
+    assert event["generation"] > forgotten.generation
+    assert event["metadata"]["firstMessageAt"] > forgotten.at_ms
+
+
+def test_an_erased_message_that_comes_again_is_a_duplicate_and_does_not_leave(running: RunningLane) -> None:
+    send(running, "emitted")
+    running.pass_time(LONG_MS)
+    send(running, "waiting")
+    forget(running)
+    for _ in range(2):
+        for message_id in ("emitted", "waiting"):
+            assert isinstance(send(running, message_id), o.Duplicate)
+        send(running, "new")
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["emitted"], ["new"]]
+    forget(running)
+    assert isinstance(send(running, "waiting"), o.Duplicate)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["emitted"], ["new"]]
+
+
+def test_a_forget_drops_a_frozen_batch_that_waits_for_its_retry(running: RunningLane) -> None:
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    send(running, "m1")
+    frozen_batch(running)
+    running.pass_time(100)
+    assert forget(running).frozen == 1
+    running.pass_time(2 * LONG_MS)
+    assert batches_of(running) == []
+    assert running.lane.peek_conversation(C).state == "IDLE"
+    assert isinstance(send(running, "m1"), o.Duplicate)
+
+
+def test_a_forget_may_be_repeated_and_ends_a_hold(running: RunningLane) -> None:
+    running.lane.hold_buffer(C, hold_ms=300_000)
+    send(running, "m1")
+    first = forget(running)
+    again = forget(running)
+    assert (first.waiting, again.waiting, again.frozen) == (1, 0, 0)
+    assert again.generation > first.generation
+    assert running.lane.peek_conversation(C).held_until_ms is None
+
+
+def test_a_stop_word_that_comes_again_after_a_forget_drops_nothing_newer(running: RunningLane) -> None:
+    running.lane.cancel_buffer(C, cancel_id="stop")
+    forget(running)
+    send(running, "m1")
+    assert isinstance(running.lane.cancel_buffer(C, cancel_id="stop"), o.AlreadyCancelled)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
 
 
 def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) -> None:

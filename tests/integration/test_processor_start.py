@@ -16,7 +16,7 @@ from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     claim_and_take,
 )
-from tests.support.engine import SETTINGS, Engine, stored
+from tests.support.engine import SETTINGS, Engine, accepted
 
 NOW = Rules(priority="vip")
 
@@ -69,7 +69,8 @@ def test_fifty_callers_start_one_processor(engine: Engine) -> None:
     def send(n: int) -> bool:
         store = engine.another_store()
         line.wait(timeout=30)
-        return stored(store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n{}', timing=NOW.timing)).start_processor
+        outcome = accepted(store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n{}', timing=NOW.timing))
+        return outcome.start_processor
 
     with ThreadPoolExecutor(50) as pool:
         assert sum(pool.map(send, range(50))) == 1

@@ -17,7 +17,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
 from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle
-from tests.support.engine import SETTINGS, Engine, payload, stored
+from tests.support.engine import SETTINGS, Engine, accepted, payload
 from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer, free_port
 
@@ -32,7 +32,7 @@ def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str 
 
 
 def send(store: Store, message_id: str = "m1") -> Buffered | Duplicate:
-    return stored(store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING))
+    return accepted(store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING))
 
 
 def within(seconds: float, act: Callable[[], object]) -> None:

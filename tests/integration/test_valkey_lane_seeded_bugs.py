@@ -89,6 +89,14 @@ def given_away(machine: EngineMachine) -> None:
     taken(machine)
 
 
+def forgotten(machine: EngineMachine) -> None:
+    machine.forget("ann", 0, False, True)
+
+
+def delivered_again(machine: EngineMachine) -> None:
+    machine.redelivery("ann", 0, 0)
+
+
 def excludes(left_out: set[int]) -> Step:
     return lambda machine: machine.exclude(0, frozenset(left_out), 0, False)
 
@@ -359,8 +367,8 @@ BUGS = (
     Bug(
         "a duplicate is buffered again",
         "buffer_message",
-        "if call('ZADD', seen_key, 'NX', now, message_id) == 0 or",
-        "if",
+        "or call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as",
+        "or known_as",
         (lambda m: m.a_message_changes_long_after_its_batch(deletes=False, name="ann", processor="p1"),),
     ),
     Bug(
@@ -400,11 +408,7 @@ BUGS = (
         "buffer_message",
         "for i = 1, (refused or account == '/') and 0 or #spent, 3 do",
         "for i = 1, (refused or account == '/') and 0 or 1, 3 do",
-        (
-            lambda m: m.burst_at_a_quota(CONVERSATIONS[0], 1, 0, False),
-            lambda m: m.burst_at_a_quota(CONVERSATIONS[1], 1, 0, False),
-            lambda m: m.burst_at_a_quota(CONVERSATIONS[2], 1, 0, False),
-        ),
+        tuple(lambda m, of=of: m.burst_at_a_quota(of, 1, 0, False) for of in CONVERSATIONS),  # type: ignore[misc]
     ),
     Bug(
         "the quota of a host whose clock was far ahead blocks the others",
@@ -508,7 +512,7 @@ BUGS = (
     Bug(
         "a cancel that is repeated late drops what came since",
         "cancel_buffer",
-        "if redis.call('ZSCORE', seen_key, cancel_id) or",
+        "if is_known(cancel_id) or",
         "if",
         (lambda m: m.cancel(name="ann", skew=0, sure=True, twice=True),),
     ),
@@ -695,6 +699,97 @@ BUGS = (
         "if taken[1] ~= token then return {'STALE'} end",
         "",
         (vip, taken, given_away, excludes({0})),
+    ),
+    Bug(
+        "a forget leaves the frozen batch",
+        "forget_conversation",
+        "redis.call('UNLINK', msgs_key, batch_key, taken_key, emitted_key, conv_key)",
+        "redis.call('UNLINK', msgs_key, emitted_key, conv_key)",
+        (vip, taken, forgotten),
+    ),
+    Bug(
+        "a forget leaves the rhythm",
+        "forget_conversation",
+        "emitted_key, conv_key)",
+        "emitted_key)",
+        (lambda m: m.burst("ann", RULES[3], 3, 0, False), forgotten),
+    ),
+    Bug(
+        "a forget leaves the hold",
+        "forget_conversation",
+        "redis.call('ZREM', holds_key, conversation)",
+        "",
+        (held, writes, forgotten),
+    ),
+    Bug(
+        "a forget leaves the conversation's name among the last claims",
+        "forget_conversation",
+        "redis.call('LSET', claimed_key, i - 1, '')",
+        "",
+        (vip, claimed, forgotten),
+    ),
+    Bug(
+        "a forget leaves the claim",
+        "forget_conversation",
+        "redis.call('ZREM', inflight_key, conversation)",
+        "",
+        (vip, claimed, forgotten),
+    ),
+    Bug(
+        "a forget leaves the message ids",
+        "forget_conversation",
+        "if #ids > 0 then",
+        "if false then",
+        (vip, goes_out, forgotten),
+    ),
+    Bug(
+        "a forget loses the message ids",
+        "forget_conversation",
+        "redis.call('ZADD', seen_key, unpack(hashes))",
+        "",
+        (vip, goes_out, forgotten, delivered_again),
+    ),
+    Bug(
+        "a second forget hashes under another key",
+        "forget_conversation",
+        "secret = conv[3] or secret",
+        "",
+        (vip, forgotten, writes, lambda m: m.forget("ann", 0, False, True, secret="another"), delivered_again),
+    ),
+    Bug(
+        "a repeated forget erases newer messages",
+        "forget_conversation",
+        "if done_by ~= forget_id then",
+        "if true then",
+        (writes, lambda m: m.forget("ann", 0, True, True)),
+    ),
+    Bug(
+        "a new message may arrive when the erased ones did",
+        "forget_conversation",
+        "'last_at', at + 1,",
+        "'last_at', at,",
+        (writes, forgotten, writes),
+    ),
+    Bug(
+        "an erased message comes back",
+        "buffer_message",
+        "call('HGET', conv_key, 'id_secret')",
+        "nil",
+        (writes, forgotten, delivered_again),
+    ),
+    Bug(
+        "an erased message comes back behind a newer one",
+        "buffer_message",
+        "local secret = state[3]",
+        "local secret = not buffer and state[3]",
+        (writes, forgotten, writes, delivered_again),
+    ),
+    Bug(
+        "a stop word that comes again after a forget drops newer messages",
+        "cancel_buffer",
+        "secret and redis.call('ZSCORE', seen_key, hash_of(secret, id))",
+        "false",
+        (writes, lambda m: m.cancel("ann", 0, False, True), forgotten, writes, lambda m: m.repeated_late(1)),
     ),
     Bug(
         "a returned claim takes the batch from a living conversation processor",

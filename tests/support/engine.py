@@ -46,12 +46,6 @@ return all
 """
 
 
-def stored(outcome: Buffered | Duplicate | Refused) -> Buffered | Duplicate:
-    """Return the outcome of a message that nothing may refuse."""
-    assert not isinstance(outcome, Refused), outcome
-    return outcome
-
-
 class ManualClock:
     def __init__(self) -> None:
         self.now_ms = START_OF_TIME_MS
@@ -113,10 +107,9 @@ class Engine:
     def send(
         self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
     ) -> Buffered | Duplicate:
-        return stored(
-            self.store.buffer_message(
-                conversation, message_id, payload=payload(message_id, text), timing=(rules or Rules()).timing
-            )
+        timing = (rules or Rules()).timing
+        return accepted(
+            self.store.buffer_message(conversation, message_id, payload=payload(message_id, text), timing=timing)
         )
 
     def cancel(self, conversation: str) -> Cancelled:
@@ -165,6 +158,11 @@ class InterruptedSearch(Connection):
         return reply
 
 
+def accepted(outcome: Buffered | Duplicate | Refused) -> Buffered | Duplicate:
+    assert not isinstance(outcome, Refused)
+    return outcome
+
+
 def payload(message_id: str, text: str | None = None) -> bytes:
     return encode(
         Message(
@@ -179,7 +177,7 @@ def payload(message_id: str, text: str | None = None) -> bytes:
 # -- which keys a script really touched ------------------------------------------------------------
 
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"')
-_EVERY_ARGUMENT_IS_A_KEY = {b"del"}
+_EVERY_ARGUMENT_IS_A_KEY = {b"del", b"unlink"}
 _TWO_KEYS = {b"rename"}
 _ONE_KEY = {
     b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hscan", b"hset", b"linsert", b"llen", b"lpush",

@@ -117,6 +117,15 @@ class FakeObjects:
     def get(self, key: str) -> bytes:
         return self.kept[key]
 
+    def keys(self, prefix: str) -> list[str]:
+        return [key for key in self.kept if key.startswith(prefix)]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        for key in keys:
+            self.kept.pop(key, None)
+
 
 class FakeQueue:
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ def assert_keys_hold(keys: Keys) -> None:
 
 
 def open_buffers(keys: Keys) -> set[bytes]:
-    return {name for name in keys.get("{b0}:open", _NOTHING).pairs if name}
+    return keys.get("{b0}:open", _NOTHING).pairs.keys() - {b"", b"forgotten"}
 
 
 def assert_nothing_expires(keys: Keys, conversation: str) -> None:

@@ -58,6 +58,7 @@ class ConversationModel:
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
+    forgotten: set[str] = field(default_factory=set)  # ids that are known as hashes
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
     emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
 
@@ -179,6 +180,16 @@ class ConversationModel:
     def cancel(self) -> None:
         self.generation += 1
         self.waiting, self.frozen, self.state = [], None, "IDLE"
+
+    def forget(self, now: int) -> int:
+        """Erase everything but the ids. Return the time until which everything has arrived."""
+        latest = [at for at in (self.last_at, self.frozen.last_at if self.frozen else None) if at is not None]
+        at = max(now, *(each for each in latest if each < now + 60_000), now)
+        self.cancel()
+        self.forgotten |= self.seen.keys()
+        self.seen, self.emitted, self.held_until, self.gap_mean = {}, {}, 0, None
+        self.last_at, self.first_at, self.due_at = at + 1, None, None
+        return at
 
     def hold(self, until: int) -> None:
         until = self.held_until = max(until, self.held_until)

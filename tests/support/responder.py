@@ -14,13 +14,14 @@ from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 from responder.assistants.base import Prompt, Reply
-from responder.batch import Batch
+from responder.batch import FORGOTTEN, Batch
 from responder.channels.base import Channel
 from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
-from responder.deliveries import Delivery
+from responder.deliveries import Delivery, Letters
 from responder.environment import ResponderOptions
 from responder.errors import Busy, Unconfirmed
+from responder.forgetting import Forgetting
 from responder.gate import ParkedBatch
 from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
@@ -59,6 +60,7 @@ OPTIONS = ResponderOptions(
     hold_seconds=3_600,
     max_attempts=12,
     outbox_days=35,
+    turn_days=365,
     lock_ms=LOCK_MS,
     hidden_seconds=HIDDEN_MS // 1_000,
 )
@@ -192,6 +194,9 @@ class World:
         self.queue: list[Waiting] = []
         self.time_left_ms = 60_000
         self._owners = 0
+        self.forgetting = Forgetting(
+            table=table, dead_letters=self, lock_ms=LOCK_MS, clock=lambda: self.now_ms, new_owner=self._new_owner
+        )
         self.responder = Responder(
             table=self.steps.around(table),
             collaborators=Collaborators(
@@ -202,6 +207,7 @@ class World:
                 assistant=lambda: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),
+            forgetting=self.forgetting,
             options=OPTIONS._replace(**options),
             telemetry=telemetry or self.telemetry,
             clock=lambda: self.now_ms,
@@ -218,7 +224,24 @@ class World:
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
             self.buffer.window_generation = max(self.buffer.window_generation, generation)
-        self.queue.append(Waiting(self.now_ms, event(batch_id, generation, text, lane), 1))
+        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms)
+        self.queue.append(Waiting(self.now_ms, body, 1))
+
+    def forget(self) -> int:
+        """Put the event that forgets the conversation into the responder's queue. Return until when."""
+        body = json.dumps(
+            {"detail-type": FORGOTTEN, "detail": {"version": 1, "conversationId": NAME, "at": self.now_ms}}
+        )
+        self.queue.append(Waiting(self.now_ms, body, 1))
+        return self.now_ms
+
+    def erase_dead_letters(
+        self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
+    ) -> Letters:
+        found = [each for each in self.dead_lettered if is_wanted(each[0])]
+        if not keep:
+            self.dead_lettered[:] = [each for each in self.dead_lettered if each not in found]
+        return Letters(len(found), has_time())
 
     def deliver(self) -> None:
         """Advance the clock to the next delivery and process it. It goes back into the queue if it is not finished."""
@@ -273,7 +296,7 @@ class World:
         return str(record["conversationStatus"])
 
 
-def event(batch_id: str, generation: int, text: str, lane: str = "debounce") -> str:
+def event(batch_id: str, generation: int, text: str, lane: str = "debounce", *, last_message_at_ms: int = 0) -> str:
     message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
     detail = {
         "version": 1,
@@ -282,6 +305,7 @@ def event(batch_id: str, generation: int, text: str, lane: str = "debounce") -> 
         "generation": generation,
         "lane": lane,
         "messages": [message],
+        "metadata": {"lastMessageAt": last_message_at_ms},
     }
     return json.dumps({"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail})
 
@@ -312,7 +336,7 @@ def tables() -> Iterator[Tables]:
                 ],
                 BillingMode="PAY_PER_REQUEST",
             )
-            return ConversationsTable(name, outbox_days=OPTIONS.outbox_days)
+            return ConversationsTable(name, outbox_days=OPTIONS.outbox_days, turn_days=OPTIONS.turn_days)
 
         yield new_table
         aws._made.cache_clear()

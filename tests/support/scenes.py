@@ -280,6 +280,11 @@ SCENES = [
         for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
     ),
     *(
+        Scene("forget_conversation", state,
+              lambda store, engine: store.forget_conversation("c", forget_id="f", secret="k"))
+        for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
+    ),
+    *(
         Scene("hold_buffer", state, lambda store, engine: store.hold_buffer("c", hold_ms=90_000))
         for state in (idle, open_buffer, claimed, taken_and_more, held)
     ),

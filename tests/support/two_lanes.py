@@ -11,7 +11,6 @@ from functools import partial
 from itertools import combinations, count
 from typing import Any, Literal, NamedTuple
 
-from fakeredis import FakeServer, FakeStrictRedis
 from redis.exceptions import TimeoutError as NoAnswer
 
 from lambdas.conversation_processor.lane_agreement import LaneAgreement
@@ -27,6 +26,7 @@ from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.fakes import valkey_lane
+from tests.support.imitation import open_imitation
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
@@ -106,7 +106,7 @@ class TwoLanes:
     max_waits: int = MOST_WAITS
     max_attempts_of_agreement: int = MAX_ATTEMPTS
     scene: WindowScene = field(default_factory=WindowScene)
-    server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
+    server: Any = field(default_factory=open_imitation)
     cuts: dict[Role, Cut] = field(default_factory=dict)
     on_their_way: list[OnItsWay] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)

@@ -9,6 +9,7 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
@@ -26,13 +27,21 @@ from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
 from tests.support.engine import SETTINGS, Engine, payload
-from tests.support.fakes import CONVERSATION_PROCESSOR, FakeBus, FakeFunctions, RecordedTelemetry, valkey_lane
+from tests.support.fakes import (
+    CONVERSATION_PROCESSOR,
+    FakeBus,
+    FakeFunctions,
+    FakeObjects,
+    RecordedTelemetry,
+    valkey_lane,
+)
 
 ME = "arn:aws:iam::111122223333:user/ada"
 REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
 # The largest payload that Lambda passes on.
 ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
+AGES_OUT = [{"place": "logs", "days": 14}]
 
 Json = dict[str, Any]
 
@@ -112,6 +121,7 @@ class Desk:
         self.engine = engine
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
+        self.undelivered, self.objects = FakeLetters(), FakeObjects()
         self.time_left_ms = 60_000
 
     def ask(self, operation: object, **fields: object) -> Json:
@@ -127,6 +137,15 @@ class Desk:
                 clock=self.engine.clock,
             ),
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
+            forgetting=Forgetting(
+                [lane],
+                Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
+                bus=self.bus,
+                telemetry=self.telemetry,
+                time_left=lambda: self.time_left_ms,
+                clock=self.engine.clock,
+            ),
+            telemetry=self.telemetry,
         )
         return Admin(operations, self.telemetry).answer(
             {"operation": operation, "by": ME, **fields}, request_id=REQUEST

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -67,7 +68,7 @@ class FakeAws:
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
         event = json.loads(Payload)
-        of_responder = event["operation"] in ("handoff", "handback", "history")
+        of_responder = event["operation"] in ("handoff", "handback", "history", "forget")
         assert FunctionName == ("the-responder" if of_responder else "the-admin")
         assert event.pop("by") == ME
         self.asked.append(event)
@@ -293,7 +294,9 @@ def test_a_letters_words_are_shown_only_if_they_are_asked_for(aws: FakeAws, caps
 # -- what needs a yes ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["conversation", "cancel", NAME], ["dead", "redrive", "--all"]])
+@pytest.mark.parametrize(
+    "command", [["conversation", "cancel", NAME], ["conversation", "forget", NAME], ["dead", "redrive", "--all"]]
+)
 def test_nothing_is_dropped_or_sent_again_without_a_yes(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
@@ -358,6 +361,83 @@ def test_what_was_sent_again_is_said_though_aws_went_away_meanwhile(
 @pytest.mark.parametrize("arguments", [[], ["--all", "b1"]])
 def test_either_some_letters_are_sent_again_or_all(aws: FakeAws, arguments: list[str]) -> None:
     assert run("dead", "redrive", *arguments) == 2
+
+
+def test_the_name_of_an_id_in_the_logs_is_looked_up(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("id.look_up", {"logged": "#0a1b"})
+    assert run("logged", NAME) == 0
+    assert aws.asked == [{"operation": "id.look_up", "id": NAME}]
+    assert capsys.readouterr().out == "#0a1b\n"
+
+
+# -- forgetting ------------------------------------------------------------------------------------
+
+FORGOTTEN = {
+    "conversation": NAME, "counts": {"waiting": 2, "objects": 1}, "agesOut": [{"place": "logs", "days": 14}],
+    "forgetId": "f1", "at": NOON_MS, "againInMs": None,
+}  # fmt: skip
+
+
+def test_a_forget_says_what_it_erased_and_what_only_ages_out(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("conversation.forget", FORGOTTEN)
+    assert run("conversation", "forget", NAME, "--yes") == 0
+    assert aws.asked == [{"operation": "conversation.forget", "conversation": NAME}]
+    assert capsys.readouterr().out == (
+        "Erased, and consumers were told:\n\nwaiting  2\nobjects  1\n\n"
+        "The rest only ages out:\n\nplace  days\nlogs   14\n"
+    )
+
+
+def test_a_dry_run_asks_nobody_to_erase_anything(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.has_responder = True
+    aws.answer("conversation.forget", {name: FORGOTTEN[name] for name in ("conversation", "counts", "agesOut")})
+    aws.answer("forget", {"counts": {"turns": 3}, "finished": False})
+    assert run("conversation", "forget", NAME, "--dry-run") == 0
+    assert [(event["operation"], event["dryRun"]) for event in aws.asked] == [
+        ("conversation.forget", True), ("forget", True),
+    ]  # fmt: skip
+    assert capsys.readouterr().out.startswith("It would erase:\n\nwaiting  2\nobjects  1\nturns    3\n")
+
+
+def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as_much(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    aws.has_responder = True
+    aws.answer_in_turn(
+        "conversation.forget",
+        FORGOTTEN | {"againInMs": 22_000},
+        FORGOTTEN | {"againInMs": 1_000, "counts": {"objects": 1}},
+        FORGOTTEN | {"counts": {"objects": 0}},
+    )
+    aws.answer_in_turn(
+        "forget",
+        {"counts": {"turns": 5, "outboxes": 2}, "finished": True},
+        {"counts": {"turns": 3}, "finished": False},
+        {"counts": {"turns": 1}, "finished": True},
+    )
+    assert run("conversation", "forget", NAME, "--yes", "--json") == 0
+    assert slept == [22.0, 1.0]
+    assert aws.asked[0] == {"operation": "forget", "conversation": NAME, "dryRun": True}
+    assert [event.get("forgetId") for event in aws.asked[1:4]] == [None, "f1", "f1"]
+    assert [event["at"] for event in aws.asked[4:]] == [NOON_MS, NOON_MS]
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["counts"] == {"waiting": 2, "objects": 2, "turns": 5, "outboxes": 2}
+    assert "going on in 22 s" in captured.err
+
+
+def test_a_forget_that_never_ends_says_so(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    aws.answer("conversation.forget", FORGOTTEN | {"againInMs": 1_000})
+    assert run("conversation", "forget", NAME, "--yes") == 1
+    assert capsys.readouterr().err.endswith("run it again.\n")
+    aws.has_responder = True
+    aws.answer("conversation.forget", FORGOTTEN)
+    aws.answer("forget", {"counts": {}, "finished": False})
+    assert run("conversation", "forget", NAME, "--yes") == 1
 
 
 # -- how it ends -----------------------------------------------------------------------------------

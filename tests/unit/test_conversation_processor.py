@@ -504,7 +504,7 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     ]
     taken = Taken("b-1", 1, len(texts), 1, 2, 3, "silence", payloads)
     content = batch.content_of(payloads)
-    reference = {"bucket": "b", "key": batch.object_key(taken), "bytes": len(content.wire)}
+    reference = {"bucket": "b", "key": batch.object_key("acme/sms/1/2", taken), "bytes": len(content.wire)}
     event = (
         batch.event_by_reference(CONVERSATION, taken, content, reference=reference)
         if oversize

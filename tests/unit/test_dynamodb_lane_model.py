@@ -28,7 +28,7 @@ some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, TO_THE_END, TO_THE_END))
 
 
 PROCESSOR_STEPS, INGEST_STEPS = range(6), range(3)
-MEANWHILE = ("nothing", "deliver", "redeliver", "edit", "delete", "stop", "hold", "window ends", "lock ends")
+MEANWHILE = ("nothing", "deliver", "redeliver", "edit", "delete", "stop", "forget", "hold", "window ends", "lock ends")
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -100,16 +100,19 @@ class WindowMachine(RuleBasedStateMachine):
         self._act("change", work, steps)
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule(name=names, what=st.sampled_from(("stop", "flush", "hold", "resume")), steps=some_steps)
+    @rule(name=names, what=st.sampled_from(("stop", "forget", "flush", "hold", "resume")), steps=some_steps)
     def order(self, name: str, what: str, steps: int) -> None:
         lane = self.lanes[1]
 
         def work() -> None:
             match what:
-                case "stop":
+                case "stop" | "forget":
                     waiting = {each for each, _, _ in self.accepted[name]} - set(self._out(name))
                     try:
-                        lane.cancel_buffer(name)
+                        if what == "stop":
+                            lane.cancel_buffer(name)
+                        else:
+                            lane.forget_conversation(name, forget_id=f"f{self.now}", secret="secret")
                     finally:
                         # The stop may have begun long ago: it drops what it finds when it gets there.
                         self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}
@@ -168,7 +171,7 @@ class WindowMachine(RuleBasedStateMachine):
                 self.deliver(name=name, lane=1, again=meanwhile == "redeliver", steps=TO_THE_END)
             case "edit" | "delete":
                 self.change(name=name, age=0, delete=meanwhile == "delete", steps=TO_THE_END)
-            case "stop" | "hold":
+            case "stop" | "forget" | "hold":
                 self.order(name=name, what=meanwhile, steps=TO_THE_END)
             case "window ends":
                 self.receive(wait_ms=WINDOW_MS, steps=TO_THE_END)

@@ -48,8 +48,8 @@ BUGS = (
     ),
     Bug(
         "emitted messages are forgotten at once", message_table,
-        '[{"PutRequest": {"Item": item}} for item in some]',
-        '[{"DeleteRequest": {"Key": {name: item[name] for name in ("conversation", "item")}}} for item in some]',
+        '[{"PutRequest": {"Item": encode(item)}} for item in items]',
+        '[{"DeleteRequest": {"Key": encode({x: item[x] for x in ("conversation", "item")})}} for item in items]',
         Crossing("cross_processor", 5, "redeliver", GO),
     ),
     Bug(

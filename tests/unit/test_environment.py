@@ -50,6 +50,8 @@ ADMIN = COMMON | {
     "REDRIVE_FUNCTION": "c",
     "EVENT_BUS_NAME": "b",
     "DEAD_LETTER_QUEUE_URL": "https://q",
+    "OVERSIZE_BUCKET": "o",
+    "AGES_OUT": '{"logs": 14}',
 }
 GATE = COMMON | {"LANE": "valkey", "PROCESSOR_FUNCTION_NAME": "p"}
 DYNAMODB_LANE = {"MESSAGE_TABLE": "h", "TRIGGER_QUEUE_URL": "https://t"}

@@ -10,7 +10,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.limits import MIN_BREAKER_PAUSE_MS
-from tests.support.engine import payload, stored
+from tests.support.engine import accepted, payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_message_table
 
@@ -24,11 +24,8 @@ def lanes(database: Any) -> TwoLanes:
 
 
 def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.Buffered | o.Duplicate:
-    return stored(
-        lanes.ingesters[0].buffer_message(
-            CONVERSATION, message_id, payload=payload(message_id, text), timing=RULES.timing
-        )
-    )
+    wire = payload(message_id, text)
+    return accepted(lanes.ingesters[0].buffer_message(CONVERSATION, message_id, payload=wire, timing=RULES.timing))
 
 
 def held(lanes: TwoLanes) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.forgetting import Forgetting
 from lambdas.admin.gate import handler
 from lambdas.admin.gate.service import Gate
 from lambdas.admin.rules import RulesAdmin
@@ -17,9 +18,13 @@ from tests.support.window import CONVERSATION, WindowScene
 HOLD_MS = 60_000
 OPERATIONS = {
     *operations_of(
-        Conversations(None, FakeBus()), RulesAdmin.__new__(RulesAdmin), DeadLetters.__new__(DeadLetters)
+        Conversations(None, FakeBus()),
+        RulesAdmin.__new__(RulesAdmin),
+        DeadLetters.__new__(DeadLetters),
+        forgetting=Forgetting.__new__(Forgetting),
+        telemetry=RecordedTelemetry(),
     )
-}  # fmt: skip
+}
 CONTEXT = SimpleNamespace(aws_request_id="r-1")
 
 

@@ -247,10 +247,16 @@ def world(new_table: Tables) -> World:
 @pytest.fixture
 def ask(world: World) -> Answer:
     commands = OperatorCommands(
-        table=world.table, buffer=world.buffer, telemetry=world.telemetry, clock=lambda: world.now_ms
+        table=world.table,
+        buffer=world.buffer,
+        forgetting=world.forgetting,
+        telemetry=world.telemetry,
+        clock=lambda: world.now_ms,
     )
     return lambda operation, **fields: commands.run(
-        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields}, request_id="r-1"
+        {"operation": operation, "conversation": NAME, "by": "arn:me", **fields},
+        request_id="r-1",
+        time_left_ms=lambda: 60_000,
     )
 
 

@@ -315,7 +315,7 @@ def test_old_turns_leave_the_record_and_none_is_lost(world: Callable[..., World]
     record = at_work.table.read(NAME)
     assert record
     assert record.older_turn_count > 0
-    older = at_work.table.older_turns(NAME, limit=200)
+    older = at_work.table.older_turns(NAME, limit=200, now_ms=at_work.now_ms)
     said = [turn.text for turn in [*older, *record.turns] if turn.role == "user"]
     assert said == [f"question {number}" for number in range(40)]
     assert len(at_work.assistant.last_prompt) < 20, "an assistant gets as many turns as fit"

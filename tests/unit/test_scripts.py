@@ -376,6 +376,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "retry_batch": {"token": "t", "retry_at_ms": NOW_MS},
     "flush_buffer": {},
     "cancel_buffer": {},
+    "forget_conversation": {"forget_id": "f", "secret": "k"},
     "hold_buffer": {"hold_ms": 5},
     "resume_buffer": {},
     "extend_wait": {"extend_ms": 5, "max_wait_ms": 6},

@@ -80,3 +80,40 @@ def test_a_reason_is_a_dimension_of_its_own_metric(telemetry: Telemetry, capsys:
     assert by_reason["reason"] == "silence"
     assert sorted(by_reason["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]) == ["reason", "service"]
     assert plain["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["service"]]
+
+
+# -- ids -------------------------------------------------------------------------------------------
+
+NUMBER = "acme/whatsapp/106540352242922/491701234567"
+
+
+@pytest.fixture
+def hashing(telemetry: Telemetry) -> Telemetry:
+    return Telemetry("a key of a stage")
+
+
+def test_a_stage_may_log_hashes_of_ids_that_an_operator_can_compute(
+    hashing: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hashing.info("emitted", conversation=NUMBER, batch="a-batch", reason="silence", attempt=2)
+    hashing.warn("rules skipped", layer=f"conversation:{NUMBER}")
+    hashing.warn("rules skipped", layer="tenant:acme")
+    hashing.debug("webhook", conversations=[NUMBER, NUMBER])
+    try:
+        raise StoreUnavailable("gone")
+    except StoreUnavailable as error:
+        hashing.crash("failed", error, conversation=NUMBER)
+    lines = written(capsys)
+    assert NUMBER not in json.dumps(lines)
+    logged = hashing.logged_id(NUMBER)
+    emitted, of_conversation, of_tenant, failed = lines
+    assert (emitted["conversation"], emitted["batch"]) == (logged, hashing.logged_id("a-batch"))
+    assert (emitted["reason"], emitted["attempt"], failed["conversation"]) == ("silence", 2, logged)
+    assert of_conversation["layer"] == f"conversation:{logged}"
+    assert of_tenant["layer"] == "tenant:acme"
+
+
+def test_another_key_makes_other_hashes_and_none_makes_none(telemetry: Telemetry, hashing: Telemetry) -> None:
+    assert telemetry.logged_id(NUMBER) == NUMBER
+    assert len({hashing.logged_id(NUMBER), Telemetry("another").logged_id(NUMBER), NUMBER}) == 3
+    assert hashing.logged_id(NUMBER) == Telemetry("a key of a stage").logged_id(NUMBER)

@@ -7,13 +7,14 @@ processor empties the window.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, hash_of, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
@@ -21,6 +22,7 @@ from message_buffer.limits import (
     MAX_CANCEL_LOCK_TRIES,
     MAX_CHANGE_TRIES,
     MAX_CLOCK_STEP_BACK_MS,
+    MINUTE_MS,
     REMEMBERED_MS,
     WINDOW_GRACE_MS,
 )
@@ -67,14 +69,18 @@ class DynamoDbLane:
         put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "left before":
             return o.Duplicate(None, 0)
-        if put == "new":
-            return o.Buffered(*self._wait(conversation, timing, new=name))
         # Open the window for a duplicate too, because the request that stored the message may have failed to open one.
-        due_at_ms, count = self._wait(conversation, timing, new=None)
+        due_at_ms, count, secret = self._wait(conversation, timing, new=name if put == "new" else None)
+        # The conversation was forgotten. If the processor is faster, it finds the hash as well.
+        if secret and self._table.was_erased(conversation, secret, name):
+            self._table.erase(conversation, names=[name])
+            return o.Duplicate(None, 0)
+        if put == "new":
+            return o.Buffered(due_at_ms, count)
         # If that request was refused, it may have taken the message back before this request opened the window. It
         # cannot do that any more, so store the message if it is missing.
         if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
-            due_at_ms, count = self._wait(conversation, timing, new=name)
+            due_at_ms, count, _ = self._wait(conversation, timing, new=name)
         return o.Duplicate(due_at_ms, count)
 
     def _arrival(self) -> int:
@@ -83,10 +89,10 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, timing: Timing, *, new: str | None) -> tuple[int, int]:
+    def _wait(self, conversation: str, timing: Timing, *, new: str | None) -> tuple[int, int, str]:
         """Add the message named `new`, if there is one, to the window, and open the window if needed.
 
-        Return the window's due time and its number of messages.
+        Return the window's due time, its number of messages, and the key of its hashes.
         """
         now_ms, messages = self._clock(), 0 if new is None else 1
         window_ms = min(timing.window_ms, timing.max_wait_ms)
@@ -104,7 +110,7 @@ class DynamoDbLane:
                 due_at_ms = before.held_until_ms
                 self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
             self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
-            return due_at_ms, count
+            return due_at_ms, count, before.id_secret
         if new is None:
             # The request that stored the message may have ended after it had opened the window, and before it sent the
             # trigger. A second trigger does no harm.
@@ -113,8 +119,8 @@ class DynamoDbLane:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
         if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
-            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count
-        return before.due_at_ms, count
+            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count, before.id_secret
+        return before.due_at_ms, count, before.id_secret
 
     def _open(self, conversation: str, delay_ms: int, *, new: str | None, generation: int) -> None:
         try:
@@ -187,10 +193,10 @@ class DynamoDbLane:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
-        window = self._lock(conversation, owner)
+        window = self._lock(conversation, owner, self._table.acquire_to_cancel)
         try:
             contents = self._table.read(conversation)
-            if cancel_id is not None and name_of(cancel_id) in contents.tombstones:
+            if cancel_id is not None and contents.knows(name_of(cancel_id)):
                 return o.AlreadyCancelled(window.generation, lane="window")
             frozen = set(window.frozen.names) if window.frozen else set()
             # The Valkey lane emits or drops the messages that it has taken, except those in this lane's frozen batch.
@@ -214,15 +220,50 @@ class DynamoDbLane:
         finally:
             self._table.release(conversation, owner)
 
-    def _lock(self, conversation: str, owner: str) -> Window:
+    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str) -> o.Forgotten:
+        """Erase all items under the window's lock, and leave hashes of the messages' names.
+
+        A further call with the same id erases only what a slow processor of the Valkey lane has recorded meanwhile.
+        Raise StoreUnavailable if a processor keeps the window locked.
+        """
+        owner = uuid4().hex
+        window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
+        try:
+            contents, now_ms = self._table.read(conversation), self._clock()
+            goes_on, expires_at_ms = window.forget_id == forget_id, now_ms + REMEMBERED_MS
+            stored = [] if goes_on else contents.stored
+            left = {*contents.tombstones, *(each.name for each in stored)}
+            # The hashes come first: if this run ends early, the next one finds the rest.
+            hashes = [hash_of(window.id_secret, name) for name in left | contents.journaled]
+            self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
+            self._table.erase(conversation, names=left, journals=contents.journals)
+            if goes_on:
+                return o.Forgotten(window.forgotten_at_ms, window.generation, 0, 0, leaving_until_ms=None)
+            arrivals = [each.arrived_at_ms for each in stored if each.arrived_at_ms < now_ms + MINUTE_MS]
+            at_ms = max([now_ms, *arrivals])
+            self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms)
+            # A message that came since the lock keeps the window open.
+            self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            frozen = set(window.frozen.names) if window.frozen else set()
+            return o.Forgotten(
+                at_ms,
+                window.generation,
+                len([each for each in contents.waiting if not contents.was_erased(each.name)]),
+                len(frozen & {each.name for each in stored}),
+                leaving_until_ms=None,
+            )
+        finally:
+            self._table.release(conversation, owner)
+
+    def _lock(self, conversation: str, owner: str, acquire: Callable[..., Window]) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = self._table.acquire_to_cancel(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
+            window = acquire(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
             if window.owner == owner:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
                 self._sleep(CANCEL_LOCK_PAUSE_SECONDS)
-        raise StoreUnavailable("cancel: the DynamoDB processor is emptying the window; try again")
+        raise StoreUnavailable("the DynamoDB processor is emptying the window; try again")
 
     # -- messages that wait ------------------------------------------------------------------------------------
 
@@ -310,4 +351,4 @@ def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
     for position, each in enumerate(contents.waiting):
         if each.name == name:
             return o.Waiting(position, lane="window")
-    return o.Absent(known=went is not None, batch_id=None if went == DROPPED else went, lane="window")
+    return o.Absent(known=contents.knows(name), batch_id=None if went == DROPPED else went, lane="window")

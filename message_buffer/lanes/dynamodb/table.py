@@ -6,6 +6,7 @@ the same time.
     <id>           m#<name>      a stored message: arrived_at, body
     <id>           m#<name>      a tombstone: batch_id (its batch, or one of ELSEWHERE), expires_at
     <id>           b#<batch id>  the journal, a batch that the Valkey lane has taken: names, expires_at
+    <id>           h#<hash>      what remains of a message's name after its conversation was forgotten: expires_at
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
 with a message has one. The index `open` contains the open windows, sorted by due time within each of its slices.
@@ -23,7 +24,7 @@ from message_buffer.aws.dynamodb import Item, Table, Values, encode, expressions
 from message_buffer.errors import SendFailed
 from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SECONDS
 
-WINDOW, MESSAGE, JOURNAL = "!", "m#", "b#"
+WINDOW, MESSAGE, JOURNAL, HASHED = "!", "m#", "b#", "h#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
 # Values of a tombstone's `batch_id` that are not batches of this lane.
@@ -72,6 +73,11 @@ class Window(NamedTuple):
     owner_until_ms: int = 0
     attempt: int = 0
     frozen: Frozen | None = None
+    id_secret: str = ""
+    """The key of the hashes, if the conversation was forgotten."""
+    forget_id: str = ""
+    """The last forget, and the time until which it erased what had arrived."""
+    forgotten_at_ms: int = 0
 
 
 class StoredMessage(NamedTuple):
@@ -90,6 +96,18 @@ class Contents(NamedTuple):
     """A message's name -> the id of its batch, or VALKEY_LANE or DROPPED."""
     journaled: frozenset[str]
     """Names of messages that the Valkey lane has taken."""
+    journals: tuple[str, ...] = ()
+    """Ids of the batches that the Valkey lane has taken."""
+    hashes: frozenset[str] = frozenset()
+
+    def was_erased(self, name: str) -> bool:
+        """Return whether a forget has erased the message, so that a stored one is a redelivery."""
+        secret = self.window.id_secret
+        return bool(secret) and hash_of(secret, name) in self.hashes
+
+    def knows(self, name: str) -> bool:
+        """Return whether the message has left this lane."""
+        return name in self.tombstones or self.was_erased(name)
 
     @property
     def waiting(self) -> list[StoredMessage]:
@@ -101,6 +119,10 @@ class Contents(NamedTuple):
 def name_of(message_id: str) -> str:
     encoded = message_id.encode()
     return message_id if len(encoded) <= MAX_NAME_BYTES else f"blake2s:{blake2s(encoded).hexdigest()}"
+
+
+def hash_of(secret: str, name: str) -> str:
+    return blake2s(name.encode(), key=secret.encode(), digest_size=16).hexdigest()
 
 
 class MessageTable(Table):
@@ -157,32 +179,58 @@ class MessageTable(Table):
     def leave_tombstones(self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int) -> None:
         """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again."""
         left: Values = {"batch_id": batch_id, "expires_at": _seconds(expires_at_ms)}
-        items = [encode({**_key(conversation, MESSAGE + name), **left}) for name in names]
-        for some in _chunks(items, BATCH_WRITES):
-            self._all_of([{"PutRequest": {"Item": item}} for item in some], self._write)
+        self._put_all({**_key(conversation, MESSAGE + name), **left} for name in names)
+
+    def leave_hashes(self, conversation: str, hashes: Iterable[str], *, expires_at_ms: int) -> None:
+        expires: Values = {"expires_at": _seconds(expires_at_ms)}
+        self._put_all({**_key(conversation, HASHED + each), **expires} for each in hashes)
+
+    def erase(self, conversation: str, *, names: Iterable[str], journals: Iterable[str] = ()) -> None:
+        """Delete messages and tombstones by their names, and journals by the ids of their batches."""
+        items = [*(MESSAGE + name for name in names), *(JOURNAL + batch_id for batch_id in journals)]
+        self._write_all([{"DeleteRequest": {"Key": encode(_key(conversation, item))}} for item in items])
+
+    def _put_all(self, items: Iterable[Values]) -> None:
+        self._write_all([{"PutRequest": {"Item": encode(item)}} for item in items])
+
+    def _write_all(self, requests: Sequence[Any]) -> None:
+        for some in _chunks(requests, BATCH_WRITES):
+            self._all_of(list(some), self._write)
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
-        with aws.errors_as_ours("leave tombstones"):
+        with aws.errors_as_ours("write items"):
             answer = self._client.batch_write_item(RequestItems={self.name: requests})
         undone: list[Any] = answer.get("UnprocessedItems", {}).get(self.name, [])
         return undone
 
     def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
         """Return the names that this table knows, each with its tombstone's batch_id, or None while it is stored."""
-        found: dict[str, str | None] = {}
+        found = self._get_all(conversation, [MESSAGE + name for name in names])
+        return {item.removeprefix(MESSAGE): text(found[item], "batch_id") or None for item in found}
+
+    def erased(self, conversation: str, secret: str, names: Sequence[str]) -> set[str]:
+        """Return which of these messages a forget has erased."""
+        items = {HASHED + hash_of(secret, name): name for name in names}
+        return {items[item] for item in self._get_all(conversation, list(items))}
+
+    def _get_all(self, conversation: str, items: Sequence[str]) -> dict[str, Item]:
+        found: dict[str, Item] = {}
 
         def get(keys: Sequence[Any]) -> list[Any]:
             request = {self.name: {"Keys": keys, "ConsistentRead": True}}
             with aws.errors_as_ours("find messages"):
                 answer = self._client.batch_get_item(RequestItems=request)
-            for item in answer["Responses"].get(self.name, []):
-                found[text(item, "item").removeprefix(MESSAGE)] = text(item, "batch_id") or None
+            found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
             undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             return undone
 
-        for some in _chunks(names, BATCH_READS):
-            self._all_of([encode(_key(conversation, MESSAGE + name)) for name in some], get)
+        for some in _chunks(items, BATCH_READS):
+            self._all_of([encode(_key(conversation, item)) for item in some], get)
         return found
+
+    def was_erased(self, conversation: str, secret: str, name: str) -> bool:
+        """Return whether a forget has erased the message."""
+        return bool(self._get("find hash", _key(conversation, HASHED + hash_of(secret, name))))
 
     @staticmethod
     def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
@@ -198,7 +246,7 @@ class MessageTable(Table):
     # -- windows -----------------------------------------------------------------------------------------------
 
     def read(self, conversation: str) -> Contents:
-        window, stored, tombstones, journaled = Window(), [], {}, set()
+        window, stored, tombstones, journaled, journals, hashes = Window(), [], {}, set(), [], set()
         query = expressions({"id": conversation}, KeyConditionExpression="#conversation = :id")
         for item in self._pages("read conversation", "query", {"ConsistentRead": True, **query}):
             kind = text(item, "item")
@@ -207,12 +255,15 @@ class MessageTable(Table):
                 window = _window(item)
             elif kind.startswith(JOURNAL):
                 journaled |= set(texts(item, "names"))
+                journals.append(kind.removeprefix(JOURNAL))
+            elif kind.startswith(HASHED):
+                hashes.add(kind.removeprefix(HASHED))
             elif "body" in item:
                 stored.append(StoredMessage(name, number(item, "arrived_at"), item["body"]["B"]))
             else:
                 tombstones[name] = text(item, "batch_id")
         stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-        return Contents(window, stored, tombstones, frozenset(journaled))
+        return Contents(window, stored, tombstones, frozenset(journaled), tuple(journals), frozenset(hashes))
 
     def window(self, conversation: str) -> Window:
         return _window(self._get("read window", _key(conversation, WINDOW)))
@@ -326,12 +377,34 @@ class MessageTable(Table):
             conversation, owner, change="ADD #generation :one", only_if="", now_ms=now_ms, until_ms=until_ms
         )
 
-    def _lock(self, conversation: str, owner: str, *, change: str, only_if: str, now_ms: int, until_ms: int) -> Window:
+    def acquire_to_forget(self, conversation: str, owner: str, *, now_ms: int, until_ms: int, secret: str) -> Window:
+        """Lock a window as `acquire_to_cancel` does, and give it the secret unless it has one."""
+        return self._lock(
+            conversation,
+            owner,
+            change=", #id_secret = if_not_exists(#id_secret, :secret) ADD #generation :one, #changes :one",
+            only_if="",
+            now_ms=now_ms,
+            until_ms=until_ms,
+            values={"secret": secret},
+        )
+
+    def _lock(
+        self,
+        conversation: str,
+        owner: str,
+        *,
+        change: str,
+        only_if: str,
+        now_ms: int,
+        until_ms: int,
+        values: Values | None = None,
+    ) -> Window:
         updated = self._update(
             "lock window",
             _key(conversation, WINDOW),
             f"SET #owner = :me, #owner_until = :until {change}",
-            {"me": owner, "until": until_ms, "now": now_ms, "one": 1},
+            {"me": owner, "until": until_ms, "now": now_ms, "one": 1, **(values or {})},
             only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
             answer="ALL_NEW",
         )
@@ -381,6 +454,16 @@ class MessageTable(Table):
             " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=" AND #generation = :generation",
+        )
+
+    def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
+        """Remove the frozen batch and the hold, and record the forget. The window stays open."""
+        return self._owned(
+            "forget batch",
+            conversation,
+            owner,
+            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #held_until",
+            values={"id": forget_id, "at": at_ms},
         )
 
     def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
@@ -451,6 +534,9 @@ def _window(item: Item) -> Window:
         owner_until_ms=number(item, "owner_until"),
         attempt=number(item, "attempt"),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
+        id_secret=text(item, "id_secret"),
+        forget_id=text(item, "forget_id"),
+        forgotten_at_ms=number(item, "forgotten_at"),
     )
 
 

@@ -25,7 +25,14 @@ from message_buffer.lanes.valkey.keys import (
     shard_of_encoded,
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.limits import DAY_MS, LOOK_EVERY, MAX_CHARGES_KEPT, MAX_REMEMBERED_ID_BYTES, MINUTE_MS
+from message_buffer.limits import (
+    DAY_MS,
+    LOOK_EVERY,
+    MAX_CHARGES_KEPT,
+    MAX_IDS_HASHED_IN_A_CALL,
+    MAX_REMEMBERED_ID_BYTES,
+    MINUTE_MS,
+)
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
@@ -153,6 +160,21 @@ class Store:
         if reply.word == b"REPEATED":
             return o.AlreadyCancelled(reply.generation)
         return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
+
+    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str, page: int = 0) -> o.Forgotten:
+        """Erase what the conversation holds, and replace one page of its message ids with hashes.
+
+        `secret` is a secret for the hashes, which is used unless the conversation was forgotten before. The calls
+        for further pages have the same `forget_id`.
+        """
+        reply = self._run(
+            "forget_conversation", conversation=conversation, now_ms=self._clock(), forget_id=forget_id,
+            secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, seen_ms=self.settings.seen_ms,
+        )  # fmt: skip
+        return o.Forgotten(
+            reply.at_ms, reply.generation, reply.waiting, reply.frozen,
+            _or_none(reply.leaving_until_ms), _or_none(reply.skip),
+        )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         _whole("hold_ms", hold_ms, 1, DAY_MS)
@@ -320,12 +342,11 @@ class Store:
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
         """Run a script that looks for a message, and return its answer."""
         encoded_id = encode_message_id(message_id)
+        # Older code remembers a long id itself. Such a message is looked for under both names.
         kept_id = remembered_id(encoded_id)
-        arguments["id_line"] = id_line(message_id)
-        reply = self._search_on(name, conversation, kept_id, **arguments)
-        if kept_id is not encoded_id and reply.word == b"ABSENT" and not reply.known:
-            # Older code remembers a long id itself.
-            return self._search_on(name, conversation, encoded_id, **arguments)
+        reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
+        if kept_id != encoded_id and reply.word == b"ABSENT" and not reply.known:
+            return self._search_on(name, conversation, encoded_id, id_line=id_line(message_id), **arguments)
         return reply
 
     def _search_on(self, name: str, conversation: str, kept_id: bytes, **arguments: Argument) -> Any:

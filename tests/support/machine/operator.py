@@ -3,11 +3,14 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.outcomes import Cancelled, Empty, OnHold, Resumed, Retimed, Unmoved
+from message_buffer.lanes.outcomes import Cancelled, Empty, Forgotten, OnHold, Resumed, Retimed, Unmoved
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.rules.layers import Rules
 from tests.support.machine.base import RULES, conversations, seldom, skews
 from tests.support.machine.writer import Writers
+
+# The keys that a conversation may have.
+KINDS = ("conv", "msgs", "batch", "taken", "seen", "emitted")
 
 
 class Operators(Writers):
@@ -40,6 +43,40 @@ class Operators(Writers):
         for name, model in self.model.items():
             if model.frozen:
                 self.cancel(name, skew, False, sure)
+
+    @rule(name=conversations, skew=skews, twice=seldom, sure=seldom)
+    def forget(self, name: str, skew: int, twice: bool, sure: bool, secret: str = "secret") -> None:
+        if not sure:
+            return
+        model, now = self.model[name], self.now(skew)
+        waiting, frozen = len(model.waiting), model.frozen
+        self.withdrawn |= {(name, message_id) for message_id, _ in model.waiting}
+        if frozen:
+            self.cancelled_batches.add(frozen.batch_id)
+            self.cancelled_ids[name] |= {message_id for message_id, _ in frozen.messages}
+        leaving_until = frozen.token_until if frozen and frozen.token_until > now else None
+        self.tokens += 1
+        forget_id = f"forget-{self.tokens}"
+        outcome = self.call(skew, twice, "forget_conversation", name, forget_id=forget_id, secret=secret)
+        at = model.forget(now)
+        assert outcome == Forgotten(at, model.generation, waiting, len(frozen.messages) if frozen else 0, leaving_until)
+        self._nothing_is_left_but_hashes(name)
+
+    def _nothing_is_left_but_hashes(self, name: str) -> None:
+        keys = self.engine.keys()
+        own = {kind: key for kind in KINDS if (key := keys.get(f"{{b0}}:{kind}:{name}"))}
+        assert own.keys() <= {"conv", "seen"}
+        assert own["conv"].pairs.keys() == {b"generation", b"last_at", b"id_secret", b"forgotten"}
+        assert all(member.startswith(b"\xff") for member in own["seen"].pairs) if "seen" in own else True
+        claimed = keys.get("{b0}:claimed")
+        assert claimed is None or name.encode() not in claimed.value
+
+    @precondition(lambda self: any(m.frozen for m in self.model.values()))
+    @rule(skew=skews, sure=seldom)
+    def forget_what_is_frozen(self, skew: int, sure: bool) -> None:
+        for name, model in self.model.items():
+            if model.frozen:
+                self.forget(name, skew, False, sure)
 
     @rule(name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000)), skew=skews, twice=seldom)
     def hold(self, name: str, hold_ms: int, skew: int, twice: bool) -> None:

@@ -53,7 +53,7 @@ class Writers(Base):
         self, name: str, message_id: str, timing: Timing, skew: int, twice: bool, *, charge: Charge | None = None
     ) -> None:
         model, now = self.model[name], self.now(skew)
-        known = message_id in model.seen
+        known = message_id in model.seen or message_id in model.forgotten
         refused = None if known else self._refusal(model, now, charge)
         outcome = self.call(
             skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing, charge=charge

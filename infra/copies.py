@@ -1,0 +1,16 @@
+"""The copies of a conversation that a forget cannot erase, and when each of them ends."""
+
+from infra.limits import REMEMBERED_DAYS, TABLE_BACKUP_DAYS
+from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
+
+
+def ages_out(config: StageConfig) -> dict[str, int]:
+    """Return the places of the copies, each with the days for which it keeps them."""
+    found = {
+        "the conversation's id and hashes of its message ids": REMEMBERED_DAYS,
+        "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],
+        "continuous backups of the tables": 0 if config.is_local else TABLE_BACKUP_DAYS,
+        "archive of the bus": config.bus.archive_days,
+        "daily snapshots of the cache": config.cache.snapshot_days if config.has_valkey_lane else 0,
+    }
+    return {place: days for place, days in found.items() if days}

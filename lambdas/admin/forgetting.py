@@ -1,0 +1,213 @@
+"""Forgets a conversation, place by place, or counts what a forget would erase.
+
+Each step may be repeated, and leaves what a later call needs to find the rest: the lanes come first, so that nothing
+new is written, and a dead letter goes after the object that it names.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any, NamedTuple, Protocol
+
+from lambdas.admin.dead_letters import Look, Queue, parse_letter
+from lambdas.admin.errors import Refused
+from lambdas.admin.requests import ForgetConversation
+from lambdas.limits import MIN_MS_BEFORE_A_FORGET_GOES_ON
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed
+from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
+from message_buffer.events.dead_letters import Letter
+from message_buffer.events.event_bus import Publishes
+from message_buffer.events.forgotten import DETAIL_TYPE, forgotten_event
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.valkey.keys import batch_prefix
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.wire_form import Json
+from message_buffer.rules.rule_book import conversation_scope
+from message_buffer.telemetry import Telemetry
+
+TimeLeft = Callable[[], int]
+
+
+class Objects(Protocol):
+    def keys(self, prefix: str) -> list[str]: ...
+
+    def delete(self, keys: Sequence[str]) -> None: ...
+
+
+class RulesOfScopes(Protocol):
+    def read_all(self) -> Iterable[Any]: ...
+
+    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
+
+
+class Places(NamedTuple):
+    """The places besides the lanes in which a stage keeps something of a conversation."""
+
+    rules: RulesOfScopes
+    objects: Objects
+    dead_letters: Queue
+    undelivered: Queue | None
+    """None in a stage without the Valkey lane."""
+    ages_out: Sequence[Mapping[str, Any]]
+    """The copies that a forget cannot erase, each with the days for which it is kept."""
+
+
+class Forgetting:
+    def __init__(
+        self,
+        lanes: Sequence[ValkeyLane | DynamoDbLane],
+        places: Places,
+        *,
+        bus: Publishes,
+        telemetry: Telemetry,
+        time_left: TimeLeft,
+        clock: Clock = system_clock,
+        new_secret: Callable[[], str] = lambda: token_hex(16),
+    ) -> None:
+        self._lanes = lanes
+        self._places = places
+        self._bus = bus
+        self._telemetry = telemetry
+        self._time_left = time_left
+        self._clock = clock
+        self._new_secret = new_secret
+
+    def forget(self, request: ForgetConversation) -> Json:
+        """Erase the conversation, or count what would be erased.
+
+        `againInMs` is not null if a batch is just leaving, or if there was too much for one call. Call again then, with
+        the answer's `forgetId`: that call keeps what has come since the first. Raise Refused if the event could not be
+        published.
+        """
+        name = str(parse_conversation_id(request.conversation))
+        if request.dry_run:
+            return self._listed(name)
+        first, forget_id, secret = request.forget_id is None, request.forget_id or token_hex(8), self._new_secret()
+        forgotten = [lane.forget_conversation(name, forget_id=forget_id, secret=secret) for lane in self._lanes]
+        at_ms = max(each.at_ms for each in forgotten)
+        counts = dict.fromkeys(("waiting", "frozen", "rules"), 0)
+        if first:
+            self._tell(name, at_ms)
+            counts["waiting"] = sum(each.waiting for each in forgotten)
+            counts["frozen"] = sum(each.frozen for each in forgotten)
+            counts["rules"] = self._drop_rules(name, request.by)
+        until_ms = None if first else at_ms
+        letters, starts = self._letters(name, until_ms=until_ms, keep=False), self._starts(name, keep=False)
+        keys = self._keys(name, until_ms=until_ms)
+        self._places.objects.delete(keys)
+        counts |= _counts(letters, starts, keys)
+        self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"] + letters.messages)
+        again_in_ms = self._again_in_ms(forgotten, finished=letters.finished and starts.finished)
+        return self._answer(name, counts) | {"forgetId": forget_id, "at": at_ms, "againInMs": again_in_ms}
+
+    def _listed(self, name: str) -> Json:
+        seen = [lane.peek_conversation(name) for lane in self._lanes]
+        scopes = [each.scope for each in self._places.rules.read_all()]
+        counts = {
+            "waiting": sum(each.count for each in seen),
+            "frozen": sum(each.frozen for each in seen),
+            "rules": scopes.count(conversation_scope(name)),
+        }
+        letters, starts = self._letters(name, until_ms=None, keep=True), self._starts(name, keep=True)
+        return self._answer(name, counts | _counts(letters, starts, self._keys(name, until_ms=None)))
+
+    def _answer(self, name: str, counts: Json) -> Json:
+        return {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
+
+    def _drop_rules(self, name: str, by: str) -> int:
+        scope, at_ms = conversation_scope(name), self._clock()
+        return int(self._places.rules.delete(scope, by=by, at_ms=at_ms, expected_version=None))
+
+    def _tell(self, name: str, at_ms: int) -> None:
+        try:
+            self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
+        except SendFailed as error:
+            raise Refused(
+                f"The lanes are erased, but consumers were not told ({error}), and the rest remains; forget again."
+            ) from error
+
+    def _again_in_ms(self, forgotten: Sequence[o.Forgotten], *, finished: bool) -> int | None:
+        """Return when to call again, or None if nothing can be left.
+
+        A conversation processor that had the batch may still write an object or a dead letter.
+        """
+        leaving = [(each.leaving_until_ms or 0) - self._clock() for each in forgotten]
+        if max(leaving) <= 0 and finished:
+            return None
+        return max([MIN_MS_BEFORE_A_FORGET_GOES_ON, *leaving])
+
+    def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
+        """Return the keys of the objects. Those of earlier versions only begin with the same text."""
+        found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}") for folder in (BATCHES, DEAD_LETTERS)]
+        return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
+
+    def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_Found":
+        def is_wanted(letter: Letter) -> bool:
+            parsed = parse_letter(letter)
+            last_at = parsed.get("lastAt")
+            is_old = until_ms is None or not isinstance(last_at, int) or last_at <= until_ms
+            return parsed.get("conversationId") == name and is_old
+
+        return self._through(self._places.dead_letters, is_wanted, self._drop_object, keep=keep)
+
+    def _starts(self, name: str, *, keep: bool) -> "_Found":
+        return self._through(self._places.undelivered, lambda letter: _is_start_of(name, letter), keep=keep)
+
+    def _drop_object(self, letter: Letter) -> None:
+        reference = parse_letter(letter).get("payloadsRef")
+        if isinstance(reference, dict) and str(reference.get("key")).startswith(f"{DEAD_LETTERS}/"):
+            self._places.objects.delete([str(reference["key"])])
+
+    def _through(
+        self,
+        queue: Queue | None,
+        is_wanted: Callable[[Letter], bool],
+        before: Callable[[Letter], None] = lambda _letter: None,
+        *,
+        keep: bool,
+    ) -> "_Found":
+        """Look through a queue, and delete what is wanted unless it is to be kept."""
+        found: list[Letter] = []
+        if queue is None:
+            return _Found(found, finished=True)
+        with Look.at(queue, self._time_left) as letters:
+            for letter in letters:
+                if not is_wanted(letter):
+                    continue
+                if not keep:
+                    before(letter)
+                    letters.delete(letter)
+                found.append(letter)
+        return _Found(found, finished=letters.finished)
+
+
+class _Found(NamedTuple):
+    found: list[Letter]
+    finished: bool
+    """The queue had no further letters."""
+
+    @property
+    def messages(self) -> int:
+        """Return the number of messages in the letters; a letter that refers to an object does not say."""
+        payloads = [parse_letter(letter).get("payloads") for letter in self.found]
+        return sum(len(each) for each in payloads if isinstance(each, list))
+
+
+def _counts(letters: _Found, starts: _Found, keys: Sequence[str]) -> dict[str, int]:
+    return {
+        "deadLetters": len(letters.found),
+        "messagesInDeadLetters": letters.messages,
+        "undeliveredStarts": len(starts.found),
+        "objects": len(keys),
+    }
+
+
+def _is_start_of(name: str, letter: Letter) -> bool:
+    """Return whether this is the record of an invocation for the conversation that Lambda could not carry out."""
+    try:
+        return bool(json.loads(letter.body)["requestPayload"]["conversation"] == name)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -1,0 +1,84 @@
+"""Forgets a conversation: its record, turns and outboxes, and the batches that were given up.
+
+Deliveries that still wait in the queue find the tombstone when they come.
+"""
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from message_buffer.clock import Clock, system_clock
+from responder.conversations_table import ConversationsTable, Erased
+from responder.deliveries import Letters
+from responder.limits import MIN_TIME_TO_ERASE_MS
+
+TimeLeft = Callable[[], int]
+
+
+class DeadLetters(Protocol):
+    def erase_dead_letters(
+        self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
+    ) -> Letters: ...
+
+
+class ForgetResult(NamedTuple):
+    turns: int
+    outboxes: int
+    dead_letters: int
+    finished: bool
+
+
+class Forgetting:
+    def __init__(
+        self,
+        *,
+        table: ConversationsTable,
+        dead_letters: DeadLetters,
+        lock_ms: int,
+        clock: Clock = system_clock,
+        new_owner: Callable[[], str] = lambda: uuid4().hex,
+    ) -> None:
+        self._table = table
+        self._dead_letters = dead_letters
+        self._lock_ms = lock_ms
+        self._clock = clock
+        self._new_owner = new_owner
+
+    def count(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
+        """Count what would be erased."""
+        return self._result(conversation, self._table.count(conversation), at_ms=at_ms, time_left=time_left, keep=True)
+
+    def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
+        """Erase whatever arrived until `at_ms`. If the result is not finished, call again."""
+        owner, now_ms = self._new_owner(), self._clock()
+        counted = self._table.count(conversation)
+        until_ms = now_ms + self._lock_ms
+        if not self._table.begin_to_forget(conversation, owner, at_ms=at_ms, now_ms=now_ms, until_ms=until_ms):
+            counted = Erased(0, 0)
+        elif self._table.erase(conversation, has_time=lambda: _has_time(time_left)):
+            self._table.end_forget(conversation, owner)
+        else:
+            counted = counted._replace(finished=False)
+        return self._result(conversation, counted, at_ms=at_ms, time_left=time_left, keep=False)
+
+    def _result(
+        self, conversation: str, erased: Erased, *, at_ms: int, time_left: TimeLeft, keep: bool
+    ) -> ForgetResult:
+        letters = self._dead_letters.erase_dead_letters(
+            lambda body: _is_of(conversation, body, at_ms), has_time=lambda: _has_time(time_left), keep=keep
+        )
+        return ForgetResult(erased.turns, erased.outboxes, letters.found, erased.finished and letters.finished)
+
+
+def _has_time(time_left: TimeLeft) -> bool:
+    return time_left() > MIN_TIME_TO_ERASE_MS
+
+
+def _is_of(conversation: str, body: str, at_ms: int) -> bool:
+    """Return whether the body is a batch of the conversation that arrived by then."""
+    try:
+        detail = json.loads(body)["detail"]
+        return bool(detail["conversationId"] == conversation and detail["metadata"]["lastMessageAt"] <= at_ms)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

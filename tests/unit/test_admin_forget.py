@@ -1,0 +1,209 @@
+"""The operators' request to forget a conversation, on the real engine; only AWS is replaced."""
+
+import json
+
+import pytest
+
+from lambdas.limits import MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
+from message_buffer.errors import SendFailed
+from message_buffer.events import batch_ready as batch
+from message_buffer.events.dead_letters import Letter
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.valkey.keys import batch_prefix
+from message_buffer.rules.layers import Rules
+from message_buffer.telemetry import Telemetry
+from tests.support.engine import Engine
+from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, letter
+
+OTHER = "default/generic/shop/c2"
+NOTHING = dict.fromkeys(
+    ("waiting", "frozen", "rules", "objects", "deadLetters", "messagesInDeadLetters", "undeliveredStarts"), 0
+)
+
+
+@pytest.fixture
+def desk(fake: Engine) -> Desk:
+    return Desk(fake)
+
+
+def start_of(conversation: str) -> str:
+    return json.dumps(
+        {"requestContext": {"condition": "x"}, "requestPayload": {"conversation": conversation, "shard": 0}}
+    )
+
+
+def keys_of(desk: Desk, conversation: str) -> list[str]:
+    return sorted(name for name in iter(desk.engine.keys()) if name.endswith(conversation))
+
+
+def key_of(conversation: str, last_at_ms: int, *, folder: str = "batches") -> str:
+    taken = Taken(f"b-{last_at_ms}", 1, 1, last_at_ms, last_at_ms, last_at_ms, "silence", [])
+    return {"batches": batch.object_key, "dead-letters": batch.letter_key}[folder](conversation, taken)
+
+
+def fill(desk: Desk) -> None:
+    """Put something of two conversations into every place."""
+    for name in (NAME, OTHER):
+        desk.engine.send(name, "m1", rules=Rules(priority="vip"))
+    desk.engine.claim()
+    for name in (NAME, OTHER):
+        desk.engine.store.take_batch(name, f"token of {name}")
+        desk.engine.store.retry_batch(name, f"token of {name}", retry_at_ms=desk.engine.clock.now_ms + 1)
+        desk.engine.send(name, "m2")
+        desk.table.put(f"conversation:{name}", {"silenceMs": 5}, by="x", at_ms=1, expected_version=None)
+        for folder in ("batches", "dead-letters"):
+            desk.objects.put(key_of(name, 5, folder=folder), b"words")
+    desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
+    desk.undelivered = FakeLetters(start_of(OTHER), start_of(NAME), "not a record", '{"requestPayload": {"shard": 1}}')
+
+
+HELD = {
+    "waiting": 1, "frozen": 1, "rules": 1, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
+    "undeliveredStarts": 1,
+}  # fmt: skip
+
+
+def everything(desk: Desk) -> Json:
+    return {
+        "valkey": desk.engine.settle(),
+        "rules": dict(desk.table.items),
+        "objects": dict(desk.objects.kept),
+        "letters": list(desk.queue.letters),
+        "starts": list(desk.undelivered.letters),
+    }
+
+
+def test_a_dry_run_counts_and_changes_nothing(desk: Desk) -> None:
+    fill(desk)
+    before = everything(desk)
+    answer = desk.result("conversation.forget", conversation=NAME, dryRun=True)
+    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT}
+    assert everything(desk) == before
+    assert desk.bus.published == []
+    assert desk.queue.hidden == desk.undelivered.hidden == set()
+
+
+def test_a_forget_erases_every_place_and_no_other_conversation(desk: Desk) -> None:
+    fill(desk)
+    others = keys_of(desk, OTHER)
+    answer = desk.result("conversation.forget", conversation=NAME)
+    assert answer["counts"] == HELD
+    assert (answer["againInMs"], answer["agesOut"]) == (None, AGES_OUT)
+    assert desk.result("conversation.forget", conversation=NAME, dryRun=True)["counts"] == NOTHING
+    assert desk.result("conversation.forget", conversation=OTHER, dryRun=True)["counts"] == HELD | {
+        "messagesInDeadLetters": 1
+    }
+    assert keys_of(desk, OTHER) == others
+    assert [each.body for each in desk.queue.letters][1:] == ["not a letter"]
+    assert len(desk.undelivered.letters) == 3
+
+
+def test_consumers_are_told_and_the_erased_messages_counted(desk: Desk) -> None:
+    fill(desk)
+    answer = desk.result("conversation.forget", conversation=NAME)
+    ((detail_type, detail),) = desk.bus.published
+    assert detail_type == "messages.conversation.forgotten"
+    assert json.loads(detail) == {
+        "version": 1, "conversationId": NAME, "tenant": "default", "at": answer["at"],
+        "metadata": {"platform": "generic"},
+    }  # fmt: skip
+    assert desk.telemetry.counts["ErasedMessages"] == 4
+
+
+def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1", rules=Rules(priority="vip"))
+    desk.engine.claim()
+    desk.engine.store.take_batch(NAME, "token")
+    first = desk.result("conversation.forget", conversation=NAME)
+    assert first["counts"]["frozen"] == 1
+    assert first["againInMs"] == desk.engine.store.settings.token_ms
+    # The run that had the batch writes an object and a dead letter; the person writes again, and that batch leaves.
+    last_at_ms = first["at"] - 1
+    desk.objects.put(key_of(NAME, last_at_ms), b"words")
+    desk.queue = FakeLetters(
+        letter("old", "a", lastAt=last_at_ms), letter("new", "a", lastAt=first["at"] + 1), letter("odd", lastAt=None)
+    )
+    newer = key_of(NAME, first["at"] + 1)
+    desk.objects.put(newer, b"words")
+    desk.engine.clock.advance(first["againInMs"])
+    desk.engine.send(NAME, "m2")
+    again = desk.result("conversation.forget", conversation=NAME, forgetId=first["forgetId"])
+    assert again["counts"] == NOTHING | {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1}
+    assert (again["at"], again["againInMs"]) == (first["at"], None)
+    assert list(desk.objects.kept) == [newer]
+    assert ["new" in each.body for each in desk.queue.letters] == [True]
+    assert desk.engine.store.peek_conversation(NAME).count == 1
+    assert len(desk.bus.published) == 1
+
+
+def test_objects_of_the_version_before_are_found(desk: Desk) -> None:
+    old = f"batches/{batch_prefix(NAME)}-1794999550438-2.json"
+    desk.objects.put(old, b"words")
+    assert batch.is_newer(old, 1794999550437)
+    assert not batch.is_newer(old, 1794999550438)
+    desk.result("conversation.forget", conversation=NAME)
+    assert desk.objects.kept == {}
+
+
+def test_a_dead_letter_goes_after_the_object_that_it_names(desk: Desk) -> None:
+    key = "dead-letters/w-of-an-earlier-version.json"
+    desk.objects.put(key, b"words")
+    desk.queue = FakeLetters(letter("mine", payloads=None, payloadsRef={"key": key}))
+    desk.objects.failures = [SendFailed("delete objects: SlowDown")]
+    assert desk.error("conversation.forget", conversation=NAME)[0] == "unavailable"
+    assert len(desk.queue.letters) == 1
+    assert desk.result("conversation.forget", conversation=NAME)["counts"]["deadLetters"] == 1
+    assert desk.objects.kept == {}
+
+
+def test_a_letter_cannot_name_an_object_elsewhere(desk: Desk) -> None:
+    desk.objects.put("batches/of-another.json", b"words")
+    desk.queue = FakeLetters(letter("mine", payloads=None, payloadsRef={"key": "batches/of-another.json"}))
+    desk.result("conversation.forget", conversation=NAME)
+    assert list(desk.objects.kept) == ["batches/of-another.json"]
+
+
+def test_a_queue_that_takes_too_long_is_looked_through_by_the_next_call(desk: Desk) -> None:
+    desk.queue = FakeLetters(*(letter(f"b{n}", "a") for n in range(4)))
+    looks = iter([60_000, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, *[60_000] * 9])
+    receive = desk.queue.receive
+
+    def slow(*, hidden_seconds: int) -> list[Letter]:
+        found = receive(hidden_seconds=hidden_seconds)
+        desk.time_left_ms = next(looks)
+        return found
+
+    desk.queue.receive = slow  # type: ignore[method-assign]
+    desk.time_left_ms = next(looks)
+    first = desk.result("conversation.forget", conversation=NAME)
+    assert (first["counts"]["deadLetters"], first["againInMs"]) == (2, 1_000)
+    desk.time_left_ms = 60_000
+    again = desk.result("conversation.forget", conversation=NAME, forgetId=first["forgetId"])
+    assert (again["counts"]["deadLetters"], again["againInMs"]) == (2, None)
+
+
+def test_if_the_event_is_not_published_the_answer_says_so_and_a_repeat_finishes(desk: Desk) -> None:
+    fill(desk)
+    desk.bus.failures = [SendFailed("put event: Throttling")]
+    code, message = desk.error("conversation.forget", conversation=NAME)
+    assert (code, "forget again" in message) == ("refused", True)
+    counts = desk.result("conversation.forget", conversation=NAME)["counts"]
+    assert counts == HELD | {"waiting": 0, "frozen": 0}
+
+
+def test_an_id_that_no_answer_gave_is_refused(desk: Desk) -> None:
+    assert desk.error("conversation.forget", conversation=NAME, forgetId="two words")[0] == "invalid"
+    assert desk.error("conversation.forget", conversation="c")[0] == "invalid"
+
+
+def test_no_word_is_logged(desk: Desk) -> None:
+    fill(desk)
+    desk.result("conversation.forget", conversation=NAME)
+    assert "text of" not in json.dumps(desk.telemetry.lines, default=str)
+
+
+def test_an_operator_looks_up_how_the_logs_name_a_conversation(desk: Desk) -> None:
+    assert desk.result("id.look_up", id=NAME) == {"logged": NAME}
+    desk.telemetry._id_key = "a key"
+    logged = desk.result("id.look_up", id=NAME)["logged"]
+    assert logged == Telemetry("a key").logged_id(NAME) != NAME

@@ -1,0 +1,111 @@
+"""A forget in the DynamoDB lane: what is in the table before, between and after its requests."""
+
+from uuid import uuid4
+
+import pytest
+
+from lambdas.conversation_processor.lane_agreement import LaneAgreement
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
+from tests.support.engine import payload
+from tests.support.fakes import RecordedTelemetry
+from tests.support.window import CONVERSATION, WindowScene, due, failing, settle
+
+STEPS = ["update_item", "query", "batch_write_item", "batch_write_item", "update_item", "update_item", "update_item"]
+
+
+def forget(window: WindowScene, forget_id: str = "") -> o.Forgotten:
+    return window.lane.forget_conversation(CONVERSATION, forget_id=forget_id or uuid4().hex, secret="secret")
+
+
+def items(window: WindowScene) -> list[str]:
+    answer = window.table._client.scan(TableName=window.table.name)
+    return sorted(item["item"]["S"] for item in answer["Items"])
+
+
+def test_nothing_is_left_but_hashes_and_the_window(window: WindowScene) -> None:
+    due(window, "m1")
+    window.run()
+    window.table.journal(CONVERSATION, "batch", ["of the Valkey lane"], expires_at_ms=window.clock() + 1)
+    window.send("m2")
+    forget(window)
+    left = items(window)
+    assert left[0] == "!"
+    assert [each[:2] for each in left[1:]] == ["h#", "h#", "h#"]
+
+
+@pytest.mark.parametrize("step", range(2, len(STEPS) + 1))
+def test_a_forget_that_fails_at_any_request_can_be_repeated(window: WindowScene, step: int) -> None:
+    due(window, "m1")
+    window.run()
+    window.send("m2")
+    with (
+        window.wire.at_step(step, failing("ProvisionedThroughputExceededException")),
+        pytest.raises(SendFailed),
+    ):
+        forget(window)
+    window.clock.advance(60_000)
+    forget(window)
+    assert not [each for each in items(window) if each.startswith(("m#", "b#"))]
+    for message_id in ("m1", "m2"):
+        assert isinstance(window.send(message_id), o.Duplicate)
+    settle(window)
+    assert window.batches() == [["m1"]]
+
+
+def test_these_are_the_steps(window: WindowScene) -> None:
+    window.send("m1")
+    window.wire.made.clear()
+    forget(window)
+    assert window.wire.made == STEPS
+
+
+@pytest.mark.parametrize("step", range(1, len(STEPS)))
+def test_a_message_that_comes_during_a_forget_is_erased_or_leaves_and_is_never_stuck(
+    window: WindowScene, step: int
+) -> None:
+    window.send("m1")
+    with window.wire.at_step(step, lambda: window.send("m2"), after=True):
+        forget(window)
+    settle(window)
+    # What came before the read was erased with the rest.
+    assert window.batches() == ([] if step == 1 else [["m2"]])
+
+
+def test_a_redelivery_that_the_processor_finds_first_is_erased_again(window: WindowScene) -> None:
+    window.send("m1")
+    forget(window)
+    window.table.put_message(CONVERSATION, "m1", body=payload("m1"), arrived_at_ms=window.clock())
+    window.send("m2")
+    settle(window)
+    assert window.batches() == [["m2"]]
+    assert "m#m1" not in items(window)
+
+
+def test_while_the_processor_empties_the_window_a_forget_says_so(window: WindowScene) -> None:
+    window.send("m1")
+    now_ms = window.clock()
+    window.table.acquire_to_cancel(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
+    with pytest.raises(StoreUnavailable, match="try again"):
+        forget(window)
+
+
+def test_the_valkey_lane_leaves_out_what_was_erased(window: WindowScene) -> None:
+    """Its platform delivers a message again that this lane emitted, and that the Valkey lane never knew."""
+    due(window, "m1")
+    window.run()
+    forget(window)
+    agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
+    taken = o.Taken("batch", 1, 1, 0, 0, 0, "silence", [payload("m1"), payload("m2")])
+    assert agreement.left_out(CONVERSATION, taken) == {0}
+
+
+def test_a_forget_that_goes_on_erases_what_the_valkey_lane_has_recorded_since(window: WindowScene) -> None:
+    window.send("m1")
+    forget(window, "f")
+    window.table.journal(CONVERSATION, "batch", ["m0"], expires_at_ms=window.clock() + 60_000)
+    window.send("m2")
+    forget(window, "f")
+    assert {each[:2] for each in items(window)} == {"!", "h#", "m#"}
+    settle(window)
+    assert window.batches() == [["m2"]]

@@ -1,0 +1,204 @@
+"""The responder forgets a conversation when the bus says so, or an operator."""
+
+import json
+from typing import Any
+
+import pytest
+
+from message_buffer.aws import clients as aws
+from responder.limits import DAY_SECONDS, MIN_TIME_TO_ERASE_MS
+from responder.operator_commands import OperatorCommands
+from tests.support.fakes import RecordedTelemetry
+from tests.support.responder import NAME, OPTIONS, Tables, World, event, tables
+
+
+@pytest.fixture(scope="module")
+def new_table() -> Any:
+    with tables() as made:
+        yield made
+
+
+@pytest.fixture
+def world(new_table: Tables) -> World:
+    return World(new_table())
+
+
+def items(world: World) -> dict[str, str]:
+    """Return the parts of all items with their contents."""
+    answer = aws.client("dynamodb").scan(TableName=world.table.name)
+    return {item["part"]["S"]: json.dumps(item) for item in answer["Items"]}
+
+
+def answered(world: World, batches: int = 1) -> None:
+    for number in range(batches):
+        world.emit(f"b-{number}", number + 1, text="a word")
+        world.run()
+        world.now_ms += 1_000
+
+
+def command(world: World, **fields: Any) -> Any:
+    commands = OperatorCommands(
+        table=world.table, buffer=world.buffer, forgetting=world.forgetting, telemetry=RecordedTelemetry(),
+        clock=lambda: world.now_ms,
+    )  # fmt: skip
+    event = {"operation": "forget", "conversation": NAME, "by": "me", **fields}
+    answer = commands.run(event, request_id="r-1", time_left_ms=lambda: world.time_left_ms)
+    return answer["result"] if answer["ok"] else answer["error"]
+
+
+def test_turns_outboxes_and_settings_are_gone_and_a_tombstone_remains_for_a_day(world: World) -> None:
+    world.put_settings(NAME, {"instructions": "call her Ada"})
+    answered(world, 40)
+    assert [part for part in items(world) if part.startswith("t#")]
+    at_ms = world.forget()
+    world.run()
+    assert items(world).keys() == {"!"}
+    record = world.item()
+    assert record == {
+        "id": NAME, "part": "!", "forgottenAt": str(at_ms), "expiresAt": str(world.now_ms // 1_000 + DAY_SECONDS),
+    }  # fmt: skip
+
+
+def test_a_batch_that_was_leaving_is_not_answered_and_leaves_no_trace(world: World) -> None:
+    world.emit("late", 1, text="a word")
+    late = world.queue.pop()
+    world.forget()
+    world.run()
+    world.now_ms += 60_000
+    world.queue.append(late)
+    world.run()
+    assert world.sender.sent == []
+    assert items(world).keys() == {"!"}
+    record = world.item()
+    assert record is not None
+    assert record.keys() == {"id", "part", "forgottenAt", "expiresAt"}
+    assert world.telemetry.said("batch was forgotten")
+
+
+def test_a_newer_batch_is_answered_and_an_older_one_is_not(world: World) -> None:
+    answered(world)
+    world.emit("late", 2, text="a word")
+    late = world.queue.pop()
+    world.forget()
+    world.run()
+    world.now_ms += 1
+    world.emit("new", 3, text="a new one")
+    world.run()
+    world.queue.append(late)
+    world.run()
+    assert world.turns() == [("user", "a new one"), ("assistant", world.assistant.says)]
+    assert world.assistant.last_prompt == [("user", "a new one")]
+    assert world.is_free()
+    assert "a word" not in str(items(world))
+
+
+def test_the_event_that_comes_again_erases_nothing_newer(world: World) -> None:
+    answered(world)
+    world.forget()
+    again = world.queue[-1]
+    world.run()
+    world.now_ms += 1
+    world.emit("new", 3, text="a new one")
+    world.run()
+    world.queue.append(again)
+    world.run()
+    assert world.turns()[0] == ("user", "a new one")
+    assert "o#new" in items(world)
+
+
+def test_a_run_at_work_has_lost_the_conversation(world: World) -> None:
+    """It may have sent a part, but it writes nothing any more, and is not tried again."""
+
+    def forget_meanwhile() -> None:
+        world.forgetting.forget(NAME, at_ms=world.now_ms, time_left=lambda: 60_000)
+
+    world.assistant.while_asked = forget_meanwhile
+    world.emit("b-1", 1, text="a word")
+    world.run()
+    assert world.sender.sent == []
+    assert items(world).keys() == {"!"}
+    assert "a word" not in str(items(world))
+    assert world.dead_lettered == []
+
+
+def test_a_forget_that_had_no_time_is_finished_by_the_next_delivery(world: World) -> None:
+    answered(world, 3)
+    world.forget()
+    world.time_left_ms = MIN_TIME_TO_ERASE_MS
+    world.deliver()
+    assert len(items(world)) > 1
+    assert not world.is_free(), "until it is finished, no batch is answered"
+    world.time_left_ms = 60_000
+    world.run()
+    assert items(world).keys() == {"!"}
+    assert world.is_free()
+
+
+def test_dead_letters_of_the_conversation_are_erased_and_no_others(world: World) -> None:
+    mine, newer = (event("b", 1, "a word", last_message_at_ms=world.now_ms + n) for n in (0, 1))
+    other = mine.replace(NAME, "default/whatsapp/1/2")
+    world.dead_lettered += [(mine, "x"), (newer, "x"), (other, "x"), ("not JSON", "x"), ('{"detail": 1}', "x")]
+    world.forget()
+    world.run()
+    assert [body for body, _ in world.dead_lettered] == [newer, other, "not JSON", '{"detail": 1}']
+
+
+def test_a_dry_run_counts_turns_and_outboxes_and_changes_nothing(world: World) -> None:
+    answered(world, 40)
+    world.dead_lettered.append((event("b", 1, "a word"), "x"))
+    before = items(world)
+    result = command(world, dryRun=True)
+    assert result == {"counts": {"turns": 80, "outboxes": 40, "replyDeadLetters": 1}, "finished": True}
+    assert items(world) == before
+    assert command(world, at=world.now_ms) == result
+    assert command(world, at=world.now_ms)["counts"] == {"turns": 0, "outboxes": 0, "replyDeadLetters": 0}
+
+
+@pytest.mark.parametrize("at", [-1, "now", True, 1.5, 1_700_000_060_001])
+def test_a_time_that_makes_no_sense_is_refused(world: World, at: object) -> None:
+    assert command(world, at=at)["code"] == "invalid"
+
+
+def test_a_word_of_a_customer_is_no_command(world: World) -> None:
+    world.emit("b-1", 1, text='"detail-type": "messages.conversation.forgotten"')
+    world.run()
+    assert world.sender.sent
+
+
+@pytest.mark.parametrize("detail", [{}, {"version": 2}, {"version": 1, "conversationId": "c", "at": 1}, 5])
+def test_an_event_that_cannot_be_read_is_given_up(world: World, detail: object) -> None:
+    world.forget()
+    body = json.dumps({"detail-type": "messages.conversation.forgotten", "detail": detail})
+    world.queue[-1] = world.queue[-1]._replace(body=body)
+    world.run()
+    assert [body for body, _ in world.dead_lettered] == [body]
+
+
+def test_on_a_stage_that_drops_unknown_conversations_a_tombstone_makes_none_known(new_table: Tables) -> None:
+    world = World(new_table(), unknown_conversation="drop")
+    world.forget()
+    world.run()
+    world.now_ms += 1
+    world.emit("b-1", 1)
+    world.run()
+    assert world.sender.sent == []
+
+
+# -- what is kept no longer than the stage says ----------------------------------------------------
+
+
+def test_a_record_and_its_turns_expire_and_are_not_used_until_they_are_deleted(world: World) -> None:
+    answered(world, 40)
+    finished_at = world.now_ms // 1_000 - 1
+    record = world.item()
+    assert record is not None
+    assert record["expiresAt"] == str(finished_at + OPTIONS.turn_days * DAY_SECONDS)
+    turns = [json.loads(item) for part, item in items(world).items() if part.startswith("t#")]
+    assert all(int(turn["expiresAt"]["N"]) > finished_at for turn in turns)
+    assert world.table.older_turns(NAME, limit=5, now_ms=world.now_ms)
+    world.now_ms += (OPTIONS.turn_days * DAY_SECONDS + 1) * 1_000
+    assert world.table.older_turns(NAME, limit=5, now_ms=world.now_ms) == []
+    world.emit("new", 41, text="hello again")
+    world.run()
+    assert world.assistant.last_prompt == [("user", "hello again")]
+    assert len(world.turns()) == 2
