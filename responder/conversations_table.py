@@ -11,8 +11,8 @@ A run that works on a conversation owns its record: it writes a token of its own
 lapses. Each later write has the token as its condition, so a run that has lost the conversation changes nothing.
 Lists are stored as JSON.
 
-A forget replaces the record with a tombstone, which says until when batches are forgotten. The next batch makes it a
-record again. All items expire: a record some time after its last batch, a turn as long after it has left the record.
+A forget replaces the record with a tombstone, which says until when batches are forgotten. It stays as long as the
+outboxes that it replaces, or a replay of the bus would bring the words back. The next batch makes it a record again. All items expire: a record some time after its last batch, a turn as long after it has left the record.
 """
 
 import json
@@ -26,7 +26,7 @@ from message_buffer.errors import SendFailed
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import DAY_SECONDS, HOUR_MS, TOMBSTONE_DAYS
+from responder.limits import DAY_SECONDS, HOUR_MS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
@@ -288,7 +288,7 @@ class ConversationsTable(Table):
         """
         tombstone: Values = {
             **_key(conversation, RECORD), "forgottenAt": at_ms, "erasing": 1, "owner": owner, "ownerUntil": until_ms,
-            "expiresAt": _expires_at(now_ms, TOMBSTONE_DAYS),
+            "expiresAt": _expires_at(now_ms, self._outbox_days),
         }  # fmt: skip
         to_do = "attribute_not_exists(#forgottenAt) OR #forgottenAt < :forgotten OR attribute_exists(#erasing)"
         request = self._new(tombstone, {"forgotten": at_ms}, only_if=to_do)["Put"]
@@ -321,7 +321,7 @@ class ConversationsTable(Table):
     def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
         """Release a conversation that only had a tombstone, which becomes one again."""
         do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
-        values: Values = {"me": owner, "at": _expires_at(now_ms, TOMBSTONE_DAYS)}
+        values: Values = {"me": owner, "at": _expires_at(now_ms, self._outbox_days)}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
 
     def _parts(self, conversation: str) -> list[str]:

@@ -46,7 +46,7 @@ def command(world: World, **fields: Any) -> Any:
     return answer["result"] if answer["ok"] else answer["error"]
 
 
-def test_turns_outboxes_and_settings_are_gone_and_a_tombstone_remains_for_a_day(world: World) -> None:
+def test_turns_outboxes_and_settings_are_gone_and_a_tombstone_remains(world: World) -> None:
     world.put_settings(NAME, {"instructions": "call her Ada"})
     answered(world, 40)
     assert [part for part in items(world) if part.startswith("t#")]
@@ -55,8 +55,24 @@ def test_turns_outboxes_and_settings_are_gone_and_a_tombstone_remains_for_a_day(
     assert items(world).keys() == {"!"}
     record = world.item()
     assert record == {
-        "id": NAME, "part": "!", "forgottenAt": str(at_ms), "expiresAt": str(world.now_ms // 1_000 + DAY_SECONDS),
+        "id": NAME, "part": "!", "forgottenAt": str(at_ms),
+        "expiresAt": str(world.now_ms // 1_000 + OPTIONS.outbox_days * DAY_SECONDS),
     }  # fmt: skip
+
+
+def test_a_replay_of_the_bus_brings_nothing_of_a_forgotten_person_back(world: World) -> None:
+    """The stage's settings allow no archive that is as old as `outbox_days`."""
+    world.emit("b", 1, text="a word")
+    archived = world.queue[-1]
+    world.run()
+    world.forget()
+    world.run()
+    world.sender.sent.clear()
+    world.now_ms += (OPTIONS.outbox_days - 1) * DAY_SECONDS * 1_000
+    world.queue.append(archived)
+    world.run()
+    assert world.sender.sent == []
+    assert items(world).keys() == {"!"}
 
 
 def test_a_batch_that_was_leaving_is_not_answered_and_leaves_no_trace(world: World) -> None:
