@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from message_buffer.aws import clients as aws
+from responder.assistants.base import Prompt, Reply
+from responder.errors import Busy
 from responder.limits import DAY_SECONDS, MIN_TIME_TO_ERASE_MS
 from responder.operator_commands import OperatorCommands
 from tests.support.fakes import RecordedTelemetry
@@ -218,3 +220,28 @@ def test_a_record_and_its_turns_expire_and_are_not_used_until_they_are_deleted(w
     world.run()
     assert world.assistant.last_prompt == [("user", "hello again")]
     assert len(world.turns()) == 2
+
+
+def test_an_attempt_that_fails_brings_nothing_of_an_expired_record_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put_settings(NAME, {"instructions": "call her Ada"})
+    answered(world, 3)
+    world.now_ms += (OPTIONS.turn_days * DAY_SECONDS + 1) * 1_000
+    prompts: list[Prompt] = []
+
+    def fail_once(prompt: Prompt) -> Reply:
+        prompts.append(prompt)
+        if len(prompts) == 1:
+            raise Busy("no answer")
+        return Reply("Hello.", 1, 1)
+
+    monkeypatch.setattr(world.assistant, "answer", fail_once)
+    world.emit("new", 41, text="hello again")
+    world.run()
+    for prompt in prompts:
+        assert [turn.text for turn in prompt.turns] == ["hello again"]
+        assert prompt.instructions == OPTIONS.instructions
+    assert (len(prompts), len(world.turns())) == (2, 2)
+    assert "a word" not in items(world)["!"]
+    assert "Ada" not in items(world)["!"]
