@@ -8,6 +8,7 @@ def ages_out(config: StageConfig) -> dict[str, int]:
     """Return the places of the copies, each with the days for which it keeps them."""
     found = {
         "the conversation's id and hashes of its message ids": REMEMBERED_DAYS,
+        "the conversation's id in the responder's table": config.responder.outbox_days if config.responder else 0,
         "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],
         "continuous backups of the tables": 0 if config.is_local else TABLE_BACKUP_DAYS,
         "archive of the bus": config.bus.archive_days,

@@ -11,8 +11,9 @@ A run that works on a conversation owns its record: it writes a token of its own
 lapses. Each later write has the token as its condition, so a run that has lost the conversation changes nothing.
 Lists are stored as JSON.
 
-A forget replaces the record with a tombstone, which says until when batches are forgotten. The next batch makes it a
-record again. All items expire: a record some time after its last batch, a turn as long after it has left the record.
+A forget replaces the record with a tombstone, which says until when batches are forgotten. It stays as long as the
+outboxes that it replaces, or a replay of the bus would bring the words back. The next batch makes it a record again.
+All items expire: a record some time after its last batch, a turn as long after it has left the record.
 """
 
 import json
@@ -26,7 +27,7 @@ from message_buffer.errors import SendFailed
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import DAY_SECONDS, HOUR_MS, TOMBSTONE_DAYS
+from responder.limits import DAY_SECONDS, HOUR_MS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
@@ -115,7 +116,10 @@ class ConversationsTable(Table):
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
         """Acquire the conversation until `until_ms`, and return its record. The owner may call this again."""
         known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
-        free = "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
+        free = (
+            "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
+            " AND (attribute_not_exists(#expiresAt) OR #expiresAt >= :seconds)"
+        )
         updated = self._update(
             "acquire conversation",
             _key(conversation, RECORD),
@@ -123,14 +127,30 @@ class ConversationsTable(Table):
             "#createdAt = if_not_exists(#createdAt, :now), #expiresAt = :at",
             {
                 "me": owner, "now": now_ms, "until": until_ms, "status": "processing_reply",
-                "at": _expires_at(now_ms, self._turn_days),
+                "at": _expires_at(now_ms, self._turn_days), "seconds": now_ms // 1_000,
             },
             only_if=free if create else f"{known} AND {free}",
             answer="ALL_OLD",
         )  # fmt: skip
         if updated.done:
-            return _to_record({} if _has_expired(updated.item, now_ms) else updated.item)
+            return _to_record(updated.item)
+        if _has_expired(updated.item, now_ms) and (create or not _to_record(updated.item).is_tombstone):
+            if self._replace_expired(conversation, owner, now_ms=now_ms, until_ms=until_ms):
+                return _to_record({})
+            return self.acquire(conversation, owner, now_ms=now_ms, until_ms=until_ms, create=create)
         return OwnedByAnother(number(updated.item, "ownerUntil")) if "owner" in updated.item else UnknownConversation()
+
+    def _replace_expired(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> bool:
+        """Replace a record that DynamoDB is going to delete with an empty one that this run owns.
+
+        Return False if another run has done so.
+        """
+        fresh: Values = {
+            **_key(conversation, RECORD), "owner": owner, "ownerUntil": until_ms, "createdAt": now_ms,
+            "conversationStatus": "processing_reply", "expiresAt": _expires_at(now_ms, self._turn_days),
+        }  # fmt: skip
+        request = self._new(fresh, {"seconds": now_ms // 1_000}, only_if="#expiresAt < :seconds")["Put"]
+        return self._asked("replace conversation", "put_item", request).done
 
     def read(self, conversation: str) -> ConversationRecord | None:
         """Return the conversation's record, or None if it has none."""
@@ -288,7 +308,7 @@ class ConversationsTable(Table):
         """
         tombstone: Values = {
             **_key(conversation, RECORD), "forgottenAt": at_ms, "erasing": 1, "owner": owner, "ownerUntil": until_ms,
-            "expiresAt": _expires_at(now_ms, TOMBSTONE_DAYS),
+            "expiresAt": _expires_at(now_ms, self._outbox_days),
         }  # fmt: skip
         to_do = "attribute_not_exists(#forgottenAt) OR #forgottenAt < :forgotten OR attribute_exists(#erasing)"
         request = self._new(tombstone, {"forgotten": at_ms}, only_if=to_do)["Put"]
@@ -321,7 +341,7 @@ class ConversationsTable(Table):
     def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
         """Release a conversation that only had a tombstone, which becomes one again."""
         do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
-        values: Values = {"me": owner, "at": _expires_at(now_ms, TOMBSTONE_DAYS)}
+        values: Values = {"me": owner, "at": _expires_at(now_ms, self._outbox_days)}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
 
     def _parts(self, conversation: str) -> list[str]:

@@ -64,8 +64,6 @@ MIN_BYTES_IN_A_TOKEN = 3
 
 # -- forgetting ------------------------------------------------------------------------------------
 
-# A batch that was leaving while its conversation was forgotten comes within minutes; a replay may come later.
-TOMBSTONE_DAYS = 1
 # The buffer's hosts have clocks of their own.
 MAX_CLOCK_AHEAD_MS = 60_000
 # A run that forgets stops with this much time left, and leaves the rest to the next one.

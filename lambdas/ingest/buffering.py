@@ -26,6 +26,7 @@ class Buffering:
             look = refusals.in_conversation if message.control_word else refusals.around
             if reason := look(message.conversation):
                 done.refused[reason] += 1
+                refusals.add_unasked(message.conversation, reason)
                 continue
             match message.control_word:
                 case "stop":

@@ -33,6 +33,10 @@ class Refusals:
         if refused.reason == "tenant_messages":
             self._tenants.add(conversation.tenant)
 
+    def add_unasked(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
+        """Note a message about which the lane was not asked, so that what follows it in its conversation waits."""
+        self._conversations.setdefault(conversation, reason)
+
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:
         """Return why a message of this conversation was refused, or None if none was."""
         return self._conversations.get(conversation)

@@ -154,6 +154,22 @@ def test_what_follows_a_refused_message_waits_for_it(scene: Scene) -> None:
     assert scene.cancelled()[0]["dropped"] == 1
 
 
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("word", ["stop", "now"])
+def test_a_control_word_waits_for_a_message_that_its_accounts_quota_refused(scene: Scene, word: str) -> None:
+    """The lane was not asked about that message, because another conversation had spent the quota."""
+    scene.rules.write("stage", {"stopWords": ["stop"], "flushWords": ["now"]})
+    scene.rules.write(SHOP, {"quota": FEW})
+    body = [*fragments(1, 6, conversation="c0"), message("old", "never mind"), message("word", word)]
+    scene.post("generic", message("before", "first"))
+    assert scene.post("generic", body)[0] == 429
+    assert (texts(scene), scene.cancelled(), scene.telemetry.counts.get("Flushed")) == (["first"], [], None)
+    assert scene.telemetry.counts["OverQuota"] == 4
+    scene.engine.clock.advance(60_000)
+    assert scene.post("generic", body)[0] == 200
+    assert texts(scene) == ([] if word == "stop" else ["first", "never mind"])
+
+
 def test_a_stop_word_is_never_over_a_quota(scene: Scene) -> None:
     scene.rules.write("stage", {"stopWords": ["stop"]})
     scene.rules.write(SHOP, {"quota": FEW})

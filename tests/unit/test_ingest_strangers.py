@@ -144,6 +144,13 @@ def test_beside_200_secrets_the_platforms_own_is_good_for_all_other_accounts(sce
 
 
 @pytest.mark.promise("P9")
+def test_accounts_that_a_customers_words_name_do_not_displace_the_platforms_own_secrets(scene: Scene) -> None:
+    scene.keep_secrets("generic", 200, platform_wide="everybodys")
+    card = {"type": "card", "rows": [{"account": account(number)} for number in range(20)]}
+    body = message(account="without a secret of its own", attachments=[card])
+    assert post(scene, "generic", body, secret="everybodys")[0] == 200
+
+
 @pytest.mark.parametrize("platform", WITH_A_HASH)
 def test_of_200_secrets_none_opens_the_account_of_another(scene: Scene, platform: str) -> None:
     scene.keep_secrets(platform, 200, platform_wide="everybodys")

@@ -85,8 +85,12 @@ class Credentials:
 
         A body's claim decides nothing else: it is not proven before one of these secrets matches.
         """
-        own = [secret for account in claimed for secret in self.accounts.get(account, ())]
-        return list(dict.fromkeys([*own, *self.every_secret[:MAX_SECRETS_TRIED]]))[:MAX_SECRETS_TRIED]
+        own = list(dict.fromkeys(secret for account in claimed for secret in self.accounts.get(account, ())))
+        # A customer's words may claim accounts, too, and must not displace the secrets of the whole platform.
+        of_platform = self.secrets[: MAX_SECRETS_TRIED // 2]
+        first = MAX_SECRETS_TRIED - len(of_platform)
+        ordered = (*own[:first], *of_platform, *own[first:], *self.every_secret[:MAX_SECRETS_TRIED])
+        return list(dict.fromkeys(ordered))[:MAX_SECRETS_TRIED]
 
     def signer(self, signed_with: Callable[[str], bool], *, among: Iterable[str]) -> Signer | None:
         """Return the accounts of those of these secrets that match, or None if none does."""
