@@ -39,7 +39,7 @@ if not batch_id then
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
-  local fit, bytes = 0, 0
+  local fit, bytes, large_bytes = 0, 0, 0
   payloads = {}
   -- Read a few at a time until the batch is full, because all waiting messages may be much larger than a batch.
   for from = 0, math.min(count, limit) - 1, 8 do
@@ -47,7 +47,7 @@ if not batch_id then
     for _, payload in ipairs(redis.call('LRANGE', msgs_key, from, math.min(from + 8, limit) - 1)) do
       bytes = bytes + #payload
       if fit > 0 and bytes > max_bytes then break end
-      fit = fit + 1
+      fit, large_bytes = fit + 1, large_bytes + (#payload > 4096 and #payload or 0)
       payloads[fit] = payload
     end
   end
@@ -59,6 +59,11 @@ if not batch_id then
     -- The remaining messages form a buffer with a generation of its own, due as soon as this batch is completed.
     local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
+    -- The count in `large` goes on, too, but without this batch. An edit may have made one of its messages larger.
+    local large = redis.call('HGET', conv_key, 'large') or ''
+    if string.sub(large, 1, 13) == first_at then
+      redis.call('HSET', conv_key, 'large', first_at .. math.max(string.sub(large, 14) - large_bytes, 0))
+    end
   end
   redis.call('HSET', conv_key, 'frozen', batch_id, 'generation', string.format('%010d', generation), 'last_at', last_at)
   redis.call('PERSIST', conv_key)

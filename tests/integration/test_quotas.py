@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate, Refused
+from message_buffer.lanes.outcomes import Buffered, Duplicate, Refused, Taken
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES
 from message_buffer.rules.layers import Rules
@@ -260,6 +260,23 @@ def test_a_conversation_remembers_so_many_ids_and_forgets_the_oldest(engine: Eng
     assert isinstance(again, Duplicate)
     forgotten = store.buffer_message("c", "m0-0", payload=payload("m0-0"), timing=TIMING)
     assert isinstance(forgotten, Buffered)
+
+
+def test_the_bytes_of_a_batch_that_was_taken_no_longer_count_as_waiting(engine: Engine) -> None:
+    """The rest of a divided buffer continues it, but only what waits is bounded."""
+    timing = Rules(silence_ms=1_000).timing
+    store = engine.another_store(SETTINGS._replace(max_batch_bytes=4 * LARGE, max_waiting_bytes=6 * LARGE))
+
+    def send(n: int) -> Buffered | Duplicate | Refused:
+        return store.buffer_message("c", f"m{n}", payload=payload(f"m{n}", "x" * (LARGE - 200)), timing=timing)
+
+    found = [send(n) for n in range(7)]
+    assert [type(each) for each in found] == [Buffered] * 6 + [Refused]
+    engine.claim()
+    assert isinstance(taken := store.take_batch("c", "t"), Taken)
+    assert len(taken.payloads) == 4
+    found = [send(n) for n in range(6, 11)]
+    assert [type(each) for each in found] == [Buffered] * 4 + [Refused]
 
 
 def test_the_ids_of_waiting_messages_are_never_forgotten(engine: Engine) -> None:
