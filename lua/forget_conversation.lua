@@ -17,24 +17,27 @@
 -- ARGV[4]  secret                  str   a secret for the hashes, unless the conversation has one already
 -- ARGV[5]  skip                    int   so many of the newest ids have been looked at by earlier calls
 -- ARGV[6]  limit                   int   look at this many ids at most, 1..1000
--- ARGV[7]  seen_ms                 int   how long an idle conversation is remembered
+-- ARGV[7]  goes_on                 int   1 = erase no message: this call goes on with an earlier forget
+-- ARGV[8]  seen_ms                 int   how long an idle conversation is remembered
 -- Returns  {"FORGOTTEN", at_ms, generation, waiting, frozen, leaving_until_ms | -1, skip | -1}
--- Repeat   the same answer until the next forget; newer messages are kept
+-- Repeat   the same answer until the next forget; newer messages are kept. If goes_on, the answer of the last forget, or at_ms 0
 -- Keeps    whatever was erased arrived by at_ms, and every newer message arrives later; the ids remain known
 
 local pending_key, open_key, inflight_key, holds_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local now_ms, conversation, forget_id, secret = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local skip, limit, seen_ms = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 1000), tonumber(ARGV[7])
+local skip, limit, goes_on, seen_ms = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 1000), ARGV[7] == '1', tonumber(ARGV[8])
 
 -- include open_buffer: last_at_of, base_of
 -- include hashed_id: hash_of
 
 local conv = redis.call('HMGET', conv_key, 'generation', 'last_at', 'id_secret', 'forgotten')
 local buffer = redis.call('HGET', open_key, conversation)
+local done_by, at, generation, waiting, frozen, leaving_until =
+  string.match(conv[4] or '- 0 0 0 0 -1', '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
+local erases = not goes_on and done_by ~= forget_id
 secret = conv[3] or secret
-local done_by, at, generation, waiting, frozen, leaving_until = string.match(conv[4] or '', '(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
-if done_by ~= forget_id then
+if erases then
   waiting, frozen = redis.call('LLEN', msgs_key), redis.call('LLEN', batch_key)
   local taken = redis.call('HMGET', taken_key, 'token_until', 'last_at')
   leaving_until = (tonumber(taken[1]) or 0) > now_ms and taken[1] or -1
@@ -60,15 +63,13 @@ if done_by ~= forget_id then
   redis.call('HSET', conv_key, 'generation', string.format('%010d', generation), 'last_at', at + 1,
     'id_secret', secret, 'forgotten', answer)
   redis.call('HSET', open_key, 'forgotten', at + seen_ms)
-  buffer = nil
 end
-
 -- From the newest: complete_batch removes the oldest meanwhile. Hashes come last among ids of one millisecond, so
--- replacing a page does not move the ids of the next one.
+-- replacing a page does not move the ids of the next one. Ids that are newer than `at` remain, because edits need them.
 local page = redis.call('ZRANGE', seen_key, -(skip + limit), -(skip + 1), 'WITHSCORES')
 local ids, hashes = {}, {}
 for i = 1, #page, 2 do
-  if string.sub(page[i], 1, 1) ~= '\255' then
+  if string.sub(page[i], 1, 1) ~= '\255' and (erases or tonumber(page[i + 1]) <= tonumber(at)) then
     ids[#ids + 1], hashes[#hashes + 1], hashes[#hashes + 2] = page[i], page[i + 1], hash_of(secret, page[i])
   end
 end
@@ -76,7 +77,7 @@ if #ids > 0 then
   redis.call('ZREM', seen_key, unpack(ids))
   redis.call('ZADD', seen_key, unpack(hashes))
 end
-if not buffer and redis.call('HEXISTS', conv_key, 'frozen') == 0 then
+if (erases or not buffer) and redis.call('HEXISTS', conv_key, 'frozen') == 0 then
   redis.call('PEXPIRE', conv_key, seen_ms)
   redis.call('PEXPIRE', seen_key, seen_ms)
 end

@@ -6,6 +6,7 @@ new is written, and a dead letter goes after the object that it names.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Any, NamedTuple, Protocol
 
@@ -86,7 +87,13 @@ class Forgetting:
         if request.dry_run:
             return self._listed(name)
         first, forget_id, secret = request.forget_id is None, request.forget_id or token_hex(8), self._new_secret()
-        forgotten = [lane.forget_conversation(name, forget_id=forget_id, secret=secret) for lane in self._lanes]
+        forgotten: list[o.Forgotten] = []
+        for lane in self._lanes:
+            forget: Callable[..., o.Forgotten] = lane.forget_conversation
+            if isinstance(lane, DynamoDbLane) and forgotten:
+                # Both lanes forget until the same time, because consumers drop what arrived by the later one.
+                forget = partial(lane.forget_conversation, at_ms=forgotten[0].at_ms)
+            forgotten.append(forget(name, forget_id=forget_id, secret=secret, goes_on=not first))
         at_ms = max(each.at_ms for each in forgotten)
         counts = dict.fromkeys(("waiting", "frozen", "rules"), 0)
         if first:

@@ -252,7 +252,8 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> F
         names=names,
         generation=max(window.generation, 1),
         first_at_ms=stored[0].arrived_at_ms,
-        last_at_ms=stored[-1].arrived_at_ms,
+        # Later than what was forgotten, even if the host's clock lags, because consumers drop earlier batches.
+        last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
         due_at_ms=window.due_at_ms,
         reason=window.reason,
     )

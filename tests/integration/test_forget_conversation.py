@@ -2,18 +2,18 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate, Forgotten, Stale
+from message_buffer.lanes.outcomes import Buffered, Deleted, Duplicate, Edited, Forgotten, Stale
 from message_buffer.limits import MAX_IDS_HASHED_IN_A_CALL
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, run_until_idle, take
-from tests.support.engine import Engine
+from tests.support.engine import Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 
 MANY = 2 * MAX_IDS_HASHED_IN_A_CALL + 7
 
 
-def forget(engine: Engine, forget_id: str = "f", page: int = 0) -> Forgotten:
-    return engine.store.forget_conversation("c", forget_id=forget_id, secret="secret", page=page)
+def forget(engine: Engine, forget_id: str = "f", page: int = 0, *, goes_on: bool = False) -> Forgotten:
+    return engine.store.forget_conversation("c", forget_id=forget_id, secret="secret", page=page, goes_on=goes_on)
 
 
 def forget_all(engine: Engine) -> list[Forgotten]:
@@ -136,3 +136,35 @@ def test_a_hold_is_forgotten(engine: Engine, held_ms: int) -> None:
     engine.store.hold_buffer("c", hold_ms=held_ms)
     forget(engine)
     assert engine.store.peek_conversation("c").held_until_ms is None
+
+
+def test_a_forget_that_goes_on_leaves_newer_ids_as_they_are(engine: Engine) -> None:
+    """Otherwise a person could not delete or edit what they wrote since."""
+    engine.send("c", "m1")
+    forget(engine)
+    engine.clock.advance(5_000)
+    engine.send("c", "m2")
+    forget(engine, goes_on=True)
+    assert raw_ids(engine) == {b"m2"}
+    assert isinstance(engine.store.edit_message("c", "m2", payload=payload("m2", "edited")), Edited)
+    assert engine.store.delete_message("c", "m2") == Deleted(0)
+
+
+def test_a_forget_that_goes_on_after_another_forget_erases_no_message(engine: Engine) -> None:
+    engine.send("c", "m1")
+    forget(engine, "first")
+    engine.clock.advance(5_000)
+    other = forget(engine, "other")
+    engine.clock.advance(5_000)
+    engine.send("c", "m2")
+    assert forget(engine, "first", goes_on=True).at_ms == other.at_ms
+    assert forget(engine, "first", page=200, goes_on=True).at_ms == other.at_ms
+    assert engine.store.peek_conversation("c").count == 1
+    assert_invariants(engine)
+
+
+def test_a_forget_that_nobody_remembers_erases_nothing_when_it_goes_on(engine: Engine) -> None:
+    engine.send("c", "m1")
+    assert forget(engine, goes_on=True).at_ms == 0
+    assert raw_ids(engine) == {b"m1"}
+    assert engine.store.peek_conversation("c").count == 1

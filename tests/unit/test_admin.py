@@ -21,6 +21,7 @@ from lambdas.limits import (
 )
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.limits import MAX_MESSAGE_BYTES
 from message_buffer.messages.message import Message, encode
@@ -123,6 +124,7 @@ class Desk:
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.undelivered, self.objects = FakeLetters(), FakeObjects()
         self.time_left_ms = 60_000
+        self.fallback: list[DynamoDbLane] = []
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
@@ -138,7 +140,7 @@ class Desk:
             ),
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
-                [lane],
+                [lane, *self.fallback],
                 Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
                 bus=self.bus,
                 telemetry=self.telemetry,

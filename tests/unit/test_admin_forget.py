@@ -13,6 +13,7 @@ from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.rules.layers import Rules
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
+from tests.support.window import WindowScene
 from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, letter
 
 OTHER = "default/generic/shop/c2"
@@ -207,3 +208,10 @@ def test_an_operator_looks_up_how_the_logs_name_a_conversation(desk: Desk) -> No
     desk.telemetry._id_key = "a key"
     logged = desk.result("id.look_up", id=NAME)["logged"]
     assert logged == Telemetry("a key").logged_id(NAME) != NAME
+
+
+def test_both_lanes_are_forgotten_until_the_same_time(desk: Desk, window: WindowScene) -> None:
+    """What comes through Valkey while the other lane is erased is newer, so consumers must not drop its batch."""
+    desk.fallback.append(window.lane)
+    window.clock.now_ms = desk.engine.clock.now_ms + 50
+    assert desk.result("conversation.forget", conversation=NAME)["at"] == desk.engine.clock.now_ms

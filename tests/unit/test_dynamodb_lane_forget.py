@@ -1,5 +1,6 @@
 """A forget in the DynamoDB lane: what is in the table before, between and after its requests."""
 
+import json
 from uuid import uuid4
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.valkey.keys import batch_prefix
 from tests.support.engine import payload
 from tests.support.fakes import RecordedTelemetry
-from tests.support.window import CONVERSATION, WindowScene, due, failing, settle
+from tests.support.window import CONVERSATION, RULES, WindowScene, due, failing, settle
 
 STEPS = ["update_item", "query", "batch_write_item", "batch_write_item", "update_item", "update_item", "update_item"]
 
@@ -109,3 +111,65 @@ def test_a_forget_that_goes_on_erases_what_the_valkey_lane_has_recorded_since(wi
     assert {each[:2] for each in items(window)} == {"!", "h#", "m#"}
     settle(window)
     assert window.batches() == [["m2"]]
+
+
+def test_a_message_that_comes_while_a_forget_works_leaves_as_a_newer_one(window: WindowScene) -> None:
+    """Consumers drop a batch whose last message arrived by the time of the forget."""
+
+    def message_arrives() -> None:
+        window.send("m2")
+        window.clock.advance(5)
+
+    window.send("m1")
+    with window.wire.at_step(2, message_arrives, after=True):
+        forgotten = forget(window)
+    settle(window)
+    ((_, batch),) = window.bus.published
+    assert json.loads(batch)["metadata"]["lastMessageAt"] > forgotten.at_ms
+
+
+def test_a_message_of_a_host_whose_clock_lags_leaves_as_a_newer_one(window: WindowScene) -> None:
+    window.send("m1")
+    forgotten = forget(window)
+    window.clock.advance(-20_000)
+    window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
+    window.clock.advance(20_000)
+    settle(window)
+    ((_, batch),) = window.bus.published
+    assert json.loads(batch)["metadata"]["lastMessageAt"] > forgotten.at_ms
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_newer_batch_of_the_valkey_lane_is_not_left_out(window: WindowScene, goes_on: bool) -> None:
+    window.send("m1")
+    at_ms = forget(window, "f").at_ms if goes_on else window.clock()
+    window.clock.advance(5_000)
+    batch_id = f"{batch_prefix(CONVERSATION)}-{window.clock()}-3"
+    window.table.journal(CONVERSATION, batch_id, ["m2"], expires_at_ms=window.clock() + 60_000)
+    window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret", goes_on=goes_on, at_ms=at_ms)
+    agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
+    taken = o.Taken(batch_id, 9, 3, 0, 0, 0, "silence", [payload("m2")])
+    assert agreement.left_out(CONVERSATION, taken) == set()
+
+
+def test_a_forget_that_goes_on_after_another_forget_erases_no_message(window: WindowScene) -> None:
+    window.send("m1")
+    forget(window, "first")
+    forget(window, "other")
+    window.send("m2")
+    window.lane.forget_conversation(CONVERSATION, forget_id="first", secret="secret", goes_on=True)
+    settle(window)
+    assert window.batches() == [["m2"]]
+
+
+def test_a_forget_that_has_lost_the_lock_says_so(window: WindowScene) -> None:
+    def processor_takes_the_lock() -> None:
+        now_ms = window.clock.advance(20_000)
+        window.table.acquire(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
+
+    window.send("m1")
+    with (
+        window.wire.at_step(3, processor_takes_the_lock, after=True),
+        pytest.raises(StoreUnavailable, match="try again"),
+    ):
+        forget(window)

@@ -220,28 +220,37 @@ class DynamoDbLane:
         finally:
             self._table.release(conversation, owner)
 
-    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str) -> o.Forgotten:
+    def forget_conversation(
+        self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False, at_ms: int | None = None
+    ) -> o.Forgotten:
         """Erase all items under the window's lock, and leave hashes of the messages' names.
 
-        A further call with the same id erases only what a slow processor of the Valkey lane has recorded meanwhile.
-        Raise StoreUnavailable if a processor keeps the window locked.
+        `at_ms` is the time of the same forget in the Valkey lane; what that lane has taken of later messages is kept. A
+        call that `goes_on` with an earlier one, or has its id, erases only what a slow processor of the Valkey lane has
+        recorded meanwhile. Raise StoreUnavailable if a processor has, or gets, the window's lock.
         """
-        owner = uuid4().hex
+        # Before the items are read, so that what comes later is newer.
+        owner, now_ms = uuid4().hex, self._clock()
         window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
         try:
-            contents, now_ms = self._table.read(conversation), self._clock()
-            goes_on, expires_at_ms = window.forget_id == forget_id, now_ms + REMEMBERED_MS
+            contents = self._table.read(conversation)
+            goes_on, expires_at_ms = goes_on or window.forget_id == forget_id, now_ms + REMEMBERED_MS
             stored = [] if goes_on else contents.stored
-            left = {*contents.tombstones, *(each.name for each in stored)}
-            # The hashes come first: if this run ends early, the next one finds the rest.
-            hashes = [hash_of(window.id_secret, name) for name in left | contents.journaled]
-            self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
-            self._table.erase(conversation, names=left, journals=contents.journals)
-            if goes_on:
-                return o.Forgotten(window.forgotten_at_ms, window.generation, 0, 0, leaving_until_ms=None)
             arrivals = [each.arrived_at_ms for each in stored if each.arrived_at_ms < now_ms + MINUTE_MS]
-            at_ms = max([now_ms, *arrivals])
-            self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms)
+            at_ms = window.forgotten_at_ms if goes_on else max([now_ms if at_ms is None else at_ms, *arrivals])
+            taken = {batch_id: names for batch_id, names in contents.journals.items() if not _is_newer(batch_id, at_ms)}
+            of_taken: frozenset[str] = frozenset().union(*taken.values())
+            newer, mine = contents.journaled - of_taken, {each.name for each in stored}
+            # What this lane has emitted since the forget is newer, too.
+            left = {name for name in contents.tombstones if name in of_taken or not (goes_on or name in newer)}
+            # The hashes come first: if this run ends early, the next one finds the rest.
+            hashes = [hash_of(window.id_secret, name) for name in (left | mine | of_taken) - newer]
+            self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
+            self._table.erase(conversation, names=left | mine, journals=taken)
+            if goes_on:
+                return o.Forgotten(at_ms, window.generation, 0, 0, leaving_until_ms=None)
+            if not self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms):
+                raise StoreUnavailable("the DynamoDB processor has taken the window's lock; try again")
             # A message that came since the lock keeps the window open.
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = set(window.frozen.names) if window.frozen else set()
@@ -249,7 +258,7 @@ class DynamoDbLane:
                 at_ms,
                 window.generation,
                 len([each for each in contents.waiting if not contents.was_erased(each.name)]),
-                len(frozen & {each.name for each in stored}),
+                len(frozen & mine),
                 leaving_until_ms=None,
             )
         finally:
@@ -338,6 +347,12 @@ class DynamoDbLane:
     def was_used(self, conversation: str) -> bool:
         """Return whether this lane received messages of the conversation within about the last day."""
         return self._table.window(conversation).generation > 0
+
+
+def _is_newer(batch_id: str, at_ms: int) -> bool:
+    """Return whether the last message of a batch of the Valkey lane arrived after that time. Its id says when."""
+    _, _, rest = batch_id.rpartition("-")[0].rpartition("-")
+    return rest.isdecimal() and int(rest) > at_ms
 
 
 def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:

@@ -13,9 +13,10 @@ with a message has one. The index `open` contains the open windows, sorted by du
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2s
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -96,8 +97,8 @@ class Contents(NamedTuple):
     """A message's name -> the id of its batch, or VALKEY_LANE or DROPPED."""
     journaled: frozenset[str]
     """Names of messages that the Valkey lane has taken."""
-    journals: tuple[str, ...] = ()
-    """Ids of the batches that the Valkey lane has taken."""
+    journals: Mapping[str, frozenset[str]] = MappingProxyType({})
+    """The id of a batch that the Valkey lane has taken -> the names of its messages."""
     hashes: frozenset[str] = frozenset()
 
     def was_erased(self, name: str) -> bool:
@@ -246,7 +247,7 @@ class MessageTable(Table):
     # -- windows -----------------------------------------------------------------------------------------------
 
     def read(self, conversation: str) -> Contents:
-        window, stored, tombstones, journaled, journals, hashes = Window(), [], {}, set(), [], set()
+        window, stored, tombstones, journals, hashes = Window(), [], {}, {}, set()
         query = expressions({"id": conversation}, KeyConditionExpression="#conversation = :id")
         for item in self._pages("read conversation", "query", {"ConsistentRead": True, **query}):
             kind = text(item, "item")
@@ -254,8 +255,7 @@ class MessageTable(Table):
             if kind == WINDOW:
                 window = _window(item)
             elif kind.startswith(JOURNAL):
-                journaled |= set(texts(item, "names"))
-                journals.append(kind.removeprefix(JOURNAL))
+                journals[kind.removeprefix(JOURNAL)] = frozenset(texts(item, "names"))
             elif kind.startswith(HASHED):
                 hashes.add(kind.removeprefix(HASHED))
             elif "body" in item:
@@ -263,7 +263,8 @@ class MessageTable(Table):
             else:
                 tombstones[name] = text(item, "batch_id")
         stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-        return Contents(window, stored, tombstones, frozenset(journaled), tuple(journals), frozenset(hashes))
+        journaled: frozenset[str] = frozenset().union(*journals.values())
+        return Contents(window, stored, tombstones, journaled, journals, frozenset(hashes))
 
     def window(self, conversation: str) -> Window:
         return _window(self._get("read window", _key(conversation, WINDOW)))

@@ -39,15 +39,19 @@ class ValkeyLane:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
-    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str) -> o.Forgotten:
+    def forget_conversation(
+        self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False
+    ) -> o.Forgotten:
         """Erase the conversation, one page of its message ids after the other.
 
-        A further call with the same id erases nothing newer.
+        A call that `goes_on` with an earlier one erases no message.
         """
-        forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret)
+        forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret, goes_on=goes_on)
         page = forgotten.next_page
         while page is not None:
-            page = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret, page=page).next_page
+            page = self.store.forget_conversation(
+                conversation, forget_id=forget_id, secret=secret, page=page, goes_on=True
+            ).next_page
         return replace(forgotten, next_page=None)
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:

@@ -161,15 +161,18 @@ class Store:
             return o.AlreadyCancelled(reply.generation)
         return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
 
-    def forget_conversation(self, conversation: str, *, forget_id: str, secret: str, page: int = 0) -> o.Forgotten:
+    def forget_conversation(
+        self, conversation: str, *, forget_id: str, secret: str, page: int = 0, goes_on: bool = False
+    ) -> o.Forgotten:
         """Erase what the conversation holds, and replace one page of its message ids with hashes.
 
         `secret` is a secret for the hashes, which is used unless the conversation was forgotten before. The calls
-        for further pages have the same `forget_id`.
+        for further pages have the same `forget_id`. A call that `goes_on` erases no message, whatever came meanwhile.
         """
         reply = self._run(
             "forget_conversation", conversation=conversation, now_ms=self._clock(), forget_id=forget_id,
-            secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, seen_ms=self.settings.seen_ms,
+            secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, goes_on=int(goes_on),
+            seen_ms=self.settings.seen_ms,
         )  # fmt: skip
         return o.Forgotten(
             reply.at_ms, reply.generation, reply.waiting, reply.frozen,
