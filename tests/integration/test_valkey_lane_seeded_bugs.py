@@ -759,8 +759,8 @@ BUGS = (
     Bug(
         "a repeated forget erases newer messages",
         "forget_conversation",
-        "if done_by ~= forget_id then",
-        "if true then",
+        "local erases = not goes_on and done_by ~= forget_id",
+        "local erases = not goes_on",
         (writes, lambda m: m.forget("ann", 0, True, True)),
     ),
     Bug(
