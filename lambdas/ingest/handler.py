@@ -113,8 +113,11 @@ def _body(event: Mapping[str, Any]) -> bytes:
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     context = event["requestContext"]
     scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
-    # The gateway knows where it was called; the header is the caller's word.
-    host = context.get("domainName") or headers.get("host", "")
+    # The gateway knows its own name, in small letters, and the header is only what the caller says. But Twilio signs the
+    # letters that an operator has typed.
+    host, called = context.get("domainName", ""), headers.get("host", "")
+    if not host or host == called.lower():
+        host = called
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
+from tests.support import platforms
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway, rest_gateway
 from tests.support.platforms import FORM, HOST, body_of, content_type, fixtures, name_of, signed
@@ -109,6 +110,18 @@ def test_what_twilio_signed_for_another_host_is_not_made_ours_by_the_header_host
     assert scene.call(event)[0] == 401
     event["requestContext"]["domainName"] = HOST
     event["headers"]["Host"] = "other.example.com"
+    assert scene.call(event)[0] == 200
+
+
+def test_twilio_signs_the_url_in_the_letters_that_an_operator_typed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"MessageSid": "SM1", "From": "+1401", "To": "+1555", "Body": "hi"}
+    raw, typed = body_of("twilio", fields), HOST.title()
+    monkeypatch.setattr(platforms, "HOST", typed)
+    headers = {"content-type": FORM, **signed("twilio", raw, SECRET, fields=list(fields.items()))}
+    event = gateway("twilio", raw, headers=headers | {"Host": typed})
+    event["requestContext"]["domainName"] = HOST
     assert scene.call(event)[0] == 200
 
 
