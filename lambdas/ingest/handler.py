@@ -113,8 +113,8 @@ def _body(event: Mapping[str, Any]) -> bytes:
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     context = event["requestContext"]
     scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
-    # The gateway knows its own name, in small letters, and the header is only what the caller says. But Twilio signs the
-    # letters that an operator has typed.
+    # The gateway's own name for itself can be trusted, the header cannot. But the gateway uses small letters, and
+    # Twilio signs the letters that an operator typed.
     host, called = context.get("domainName", ""), headers.get("host", "")
     if not host or host == called.lower():
         host = called
