@@ -28,7 +28,7 @@ GAP_MS = 700
 WAVE_MS = 6 * 3_600_000
 WARM_UP_WAVES = 4
 TIMING = Rules().timing
-# A stage's default, so that the measurements include it.
+# A stage's default quota, so that the measurements include its cost.
 CHARGE = Charge("whatsapp/109876543210987", Quota(messages_per_minute=30_000_000, conversations_per_minute=3_000_000))
 
 

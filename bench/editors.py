@@ -1,7 +1,7 @@
-"""How long one customer can hold the server up for all others: `python -m bench.editors [--quick]`.
+"""Measure how long one customer can delay all others: `python -m bench.editors [--quick]`.
 
-Measured are another tenant's messages beside ten hostile editors, and beside ten honest writers of as many requests;
-and the longest call of each script, by the server's own slow log, at the largest content that is legal.
+The benchmark times another tenant's messages while ten hostile clients edit, and while ten honest clients send as many
+messages. It also reads the longest call of each script from the server's slow log, with the largest legal content.
 """
 
 import json
@@ -31,16 +31,16 @@ from tests.support.engine import SETTINGS, ManualClock
 from tests.support.valkey_server import ValkeyServer
 
 CLIENTS = 10
-# Of all clients together; the server can take this many of either kind.
+# This is the rate of all clients together, and the server can handle it for edits and for messages.
 REQUESTS_A_SECOND = 1_000
 TENANTS_REQUESTS_A_SECOND = 500
 WAITING, LARGE_BYTES, SMALL_BYTES = 1_000, 60_000, 200
 HOSTILE = "hostile/generic/shop/c1"
-# Only long waits keep the messages waiting while the benchmark runs.
+# The waits are so long that no message becomes due while the benchmark runs.
 PATIENT = Rules(silence_ms=900_000, max_wait_ms=86_400_000, max_messages=1_000).timing
-HONEST, UNKNOWN, LEFT = "honest writers", "editors of unknown messages", "editors of a message that has left"
+HONEST, UNKNOWN, LEFT = "honest writers", "editors of unknown messages", "editors of an emitted message"
 SEARCHES = {"edit_message", "delete_message", "find_message"}
-# Shorter calls are not logged: the log itself would slow them down.
+# Shorter calls are not logged, because the log itself would slow them down.
 LOGGED_ABOVE_US = 50
 
 
@@ -55,7 +55,7 @@ def fill(store: Store, conversation: str, count: int, size: int) -> None:
 
 
 def forget(store: Store, conversation: str) -> None:
-    """Leave the id of a message that waits no more, the costliest to look for."""
+    """Leave the id of a message that no longer waits, because a search for such an id reads the most."""
     store.buffer_message(conversation, "left", payload=payload("left", SMALL_BYTES), timing=PATIENT)
     store.delete_message(conversation, "left")
 
@@ -64,11 +64,11 @@ def forget(store: Store, conversation: str) -> None:
 
 
 class Over(Exception):
-    """The time of a client is over."""
+    """Raised when a client's time is over."""
 
 
 class Paced(Sender):
-    """Sends requests at an even pace, also those of one search."""
+    """Sends all requests at an even pace, including the several requests of one search."""
 
     def __init__(self, wire: Wire, *, per_second: float, seconds: float) -> None:
         super().__init__(wire)
@@ -114,7 +114,7 @@ def client(connection: Connection, kind: str, number: int) -> None:
 
 
 def latencies_ms(store: Store, seconds: float) -> list[float]:
-    """Send messages at an even pace; return how long each took from the moment at which it should have been sent."""
+    """Send messages at an even pace. Return the time of each from the moment at which it should have been sent."""
     found, begin = [], time.monotonic()
     for nth in range(int(seconds * TENANTS_REQUESTS_A_SECOND)):
         at = begin + nth / TENANTS_REQUESTS_A_SECOND
@@ -159,7 +159,7 @@ def measure_neighbours(*, rounds: int, seconds: float, seed: int) -> dict[str, d
 
 
 def play_all_scripts(store: Store, clock: ManualClock) -> None:
-    """Call the scripts whose work depends on what waits, at the largest content that is legal."""
+    """Call the scripts whose work depends on the waiting messages, with the largest legal content."""
     for conversation, count, size in (
         ("large", WAITING, MAX_MESSAGE_BYTES),
         ("fits", 1_000, 4 * 1_024),
@@ -198,7 +198,7 @@ def take_complete(store: Store, clock: ManualClock, conversation: str) -> None:
 
 
 def play_a_full_shard(store: Store, clock: ManualClock) -> None:
-    """Look at as many conversations as a call may, with the longest ids."""
+    """Claim, list and recover as many conversations as a call may, with the longest ids."""
     for n in range(3_000):
         conversation = f"{n:0{MAX_CONVERSATION_ID_BYTES}}"
         store.buffer_message(conversation, "m", payload=payload("m", SMALL_BYTES), timing=Rules(priority="vip").timing)
@@ -261,11 +261,15 @@ def targets(neighbours: dict[str, dict[str, list[float]]], scripts: dict[str, li
     honest = neighbours[HONEST]["p99"]
     return [
         *(
-            Target(f"another tenant's p99 beside {kind}, of that beside writers", 1.5, ratio(found["p99"], honest))
+            Target(
+                f"p99 of another tenant's calls beside {kind}, divided by that beside writers",
+                1.5,
+                ratio(found["p99"], honest),
+            )
             for kind, found in neighbours.items()
             if kind != HONEST
         ),
-        Target("longest call that looks for a message, ms", 1.0, longest(SEARCHES)),
+        Target("longest call of a script that searches for a message, ms", 1.0, longest(SEARCHES)),
         Target("longest call of another script, ms", 10.0, longest(set(scripts) - SEARCHES)),
     ]
 
@@ -275,7 +279,7 @@ def show(neighbours: dict[str, dict[str, list[float]]], scripts: dict[str, list[
     for kind, found in neighbours.items():
         told = ", ".join(f"{name} {figure(values)}" for name, values in found.items())
         print(f"  beside {kind:36}{told}")
-    print("\nlongest call, ms: the middle of the rounds, and of all")
+    print("\nlongest call, ms: the median of the rounds, and the longest of all")
     for name, values in sorted(scripts.items(), key=lambda item: -median(item[1])):
         print(f"  {name:22}{median(values):8.2f}{max(values):8.2f}")
 

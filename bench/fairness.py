@@ -1,8 +1,8 @@
-"""One tenant beside another that hammers over its quota: `python -m bench.fairness [--quick]`.
+"""Measure one tenant's lateness while another exceeds its quota: `python -m bench.fairness [--quick]`.
 
-Both have one message a conversation on one shard. In turns the neighbour sends what its quota admits, or ten times as
-much, of which its quota, spent when the measurement begins, lets through the same. Measured is how late the batches of
-the tenant are that keeps to its rate.
+Both tenants send one message per conversation, on one shard. In alternate rounds the second tenant sends at the rate of
+its quota, or at ten times that rate. Its quota is used up when the measurement begins, so equally many messages are
+buffered in both. The benchmark measures how late the first tenant's batches are.
 """
 
 import random
@@ -17,7 +17,7 @@ from bench.systems import OurSystem, Planned, send_beside
 from bench.wire import Wire
 
 RATE, DELAY_MS, WARM_UP_SECONDS = 100, 500, 1.0
-# The default of a stage.
+# A stage's default quota.
 ADMITTED_PER_SECOND = 50
 HAMMERED = 10
 NEIGHBOUR, ACCOUNT = 1_000_000, "bench/neighbour"
@@ -64,7 +64,7 @@ def main() -> None:
             print(f"{number}  {'hammering' if hammering else 'honest':<10}  {told}", flush=True)
     p99 = {name: [each["p99"] for each in all_] for name, all_ in found.items()}
     target = Target(
-        "p99 of another tenant's lateness beside one hammering over its quota, to beside honest traffic of its rate",
+        "p99 of a tenant's lateness while another sends ten times its quota, divided by that at its quota",
         MOST,
         ratio(p99["hammering"], p99["honest"]),
     )

@@ -4,8 +4,8 @@ The handler as deployed, with its own Powertools and redis-py, on a Valkey of th
 as it is when secrets and rules are fresh. What redis-py itself takes, from the call of a command to its reply, is
 taken out. A request carries one message.
 
-Beside them, a forged request as large as the platform may send, in a stage with many secrets, as a share of a true one
-of the same size: with as many secrets, and with one.
+It also measures a forged request of the platform's largest size, in a stage with many secrets, as a share of a true
+request of that size: in the same stage, and in a stage with one secret.
 """
 
 import argparse
@@ -44,10 +44,10 @@ ENVIRONMENT = {
 PLATFORMS = ("generic", "whatsapp", "telegram")
 TEXTS = {"whatsapp": "text_in_reply.json", "telegram": "text.json"}
 CONVERSATIONS = 200
-# Whose signature covers the body.
+# Platforms whose signature covers the body.
 FORGED = ("generic", "whatsapp", "messenger", "twilio")
 MANY_SECRETS = 200
-# What the form of Twilio leaves of its 64 KB for a text.
+# Twilio's limit of 64 KB, less the other fields of its form.
 TWILIO_TEXT = 60_000
 # Most of what a request costs is within these; each without what it calls of the others.
 PARTS = {
@@ -203,7 +203,7 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
         found: dict[str, list[float]] = {"forged": [], "true": [], "true, one secret": []}
         with silent():
             for _ in range(rounds + 1):
-                # A repeat is a duplicate, which costs less than a message: that makes the share larger, not smaller.
+                # A repeated true request is a duplicate, which costs less than a message, so the share errs on the high side.
                 found["forged"].append(cpu_us(many, [forged] * count, commands, status=401)[0])
                 found["true"].append(cpu_us(many, [true] * count, commands)[0])
                 found["true, one secret"].append(cpu_us(few, [true_of_one] * count, commands)[0])
@@ -220,7 +220,7 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
 
 
 def _largest(platform: str, to: str) -> bytes:
-    """Return a message in the largest body of the platform that is quickly read: only its signature takes time."""
+    """Return a message in the platform's largest body. Only its signature takes time, because it is quick to parse."""
     if platform == "twilio":
         return body_of(platform, one_message(platform, to, "x" * TWILIO_TEXT))
     body = body_of(platform, one_message(platform, to))

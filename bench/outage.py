@@ -1,8 +1,7 @@
-"""How long a webhook waits for its answer while Valkey is silent: `python -m bench.outage [--quick]`.
+"""Measure how long webhooks wait for a response while Valkey is silent: `python -m bench.outage [--quick]`.
 
-Clients on a local stage send one signed webhook after the other: with Valkey healthy, and then, in the same round, with
-a Valkey that accepts connections and answers nothing. Each round begins after every instance of ingest has gone back to
-Valkey.
+Clients on a local stage send one signed webhook after the other, in each round first with Valkey healthy, then with a
+Valkey that accepts connections but does not reply. A round begins when every instance of ingest uses Valkey again.
 """
 
 import argparse
@@ -24,10 +23,10 @@ from local.outputs import Outputs
 from message_buffer.limits import MAX_BREAKER_PAUSE_MS
 
 CLIENTS = 4
-# The second is that of the outage in tests/chaos/test_fallback.py.
+# The second number is the length of the outage in tests/chaos/test_fallback.py.
 HEALTHY_SECONDS, SILENT_SECONDS = 5.0, 20.0
 MOST_MS = 3_000
-# Nothing falls due while it is measured, in either lane.
+# No batch is due during the measurement, in either lane.
 OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000, "windowMs": 600_000, "maxMessages": 1_000}}
 
 
@@ -60,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.outage", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: one round")
     quick = parser.parse_args().quick
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stage is stopped then, too
     with own_stage(OVERRIDES) as outputs:
         send = product(outputs)
         warm_up(send, CLIENTS)

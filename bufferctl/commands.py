@@ -104,7 +104,7 @@ def cancel(stage: Stage, given: Namespace) -> None:
 
 
 def forget(stage: Stage, given: Namespace) -> None:
-    """Erase what the stage and its responder hold, and wait for a batch that is just leaving."""
+    """Erase all that the stage and its responder hold of a conversation. Wait for a batch that is being emitted."""
     if given.dry_run:
         result = stage.ask("conversation.forget", conversation=given.conversation, dryRun=True)
         result["counts"] |= _forget_at_responder(stage, given, dryRun=True)
@@ -117,20 +117,20 @@ def forget(stage: Stage, given: Namespace) -> None:
     for _ in range(MAX_FORGET_CALLS):
         if result["againInMs"] is None:
             break
-        print(f"Not everything is gone yet; going on in {result['againInMs'] / 1_000:.0f} s.", file=sys.stderr)
+        print(f"Not everything is erased yet; trying again in {result['againInMs'] / 1_000:.0f} s.", file=sys.stderr)
         time.sleep(result["againInMs"] / 1_000)
         result = stage.ask("conversation.forget", conversation=given.conversation, forgetId=result["forgetId"])
         counts.update(result["counts"])
-    # The event may have reached the responder first, so some of what it held is gone already.
+    # The event may make the responder erase before it is asked here, so the earlier count may be the higher one.
     counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
-        raise Failed("There was too much for this command: run it again.")
+        raise Failed("This command could not erase everything: run it again.")
     result["counts"] = dict(counts)
     _print(given, result, f"Erased, and consumers were told:\n\n{_erased(result)}")
 
 
 def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Counter[str]:
-    """Return what the responder erased, or would erase. A stage without one has nothing to erase."""
+    """Return the counts of what the responder erased, or would erase. They are empty on a stage without a responder."""
     counts: Counter[str] = Counter()
     if stage.responder_function() is None:
         return counts
@@ -139,11 +139,11 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
         counts.update(answer["counts"])
         if answer["finished"] or "dryRun" in fields:
             return counts
-    raise Failed("The responder has too much for this command: run it again.")
+    raise Failed("This command could not erase everything that the responder keeps: run it again.")
 
 
 def _erased(result: Json) -> str:
-    return f"{pairs(result['counts'])}\n\nThe rest only ages out:\n\n{table(result['agesOut'], AGES_OUT)}"
+    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}"
 
 
 def hold(stage: Stage, given: Namespace) -> None:

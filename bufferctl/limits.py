@@ -14,17 +14,18 @@ MAX_WEBHOOK_ANSWER_SECONDS = 20
 # Tests and benchmarks share one client of the emulator between many threads.
 MAX_EMULATOR_CONNECTIONS = 50
 
-# Each call of a forget goes on where the last one stopped. A few are enough, unless a queue is full of dead letters.
+# `conversation forget` calls the function again until everything is erased, each time from where the last call stopped.
+# A few calls are enough, unless a queue is full of dead letters.
 MAX_FORGET_CALLS = 20
 
 # -- listening to the bus ------------------------------------------------------------------------------
 
 LONG_POLL_SECONDS = 1
 SHORT_POLL_SECONDS = 0.1
-# Events contain what people wrote. A listener that is killed leaves its queue behind, and the queue its events for this
-# long; one that listens reads them within a second.
+# If `tail` is killed, its queue remains, and keeps events, which contain what people wrote, for this long. A running
+# `tail` reads each event within a second.
 EVENT_RETENTION_SECONDS = 300
-# The most that one call to SQS returns.
+# One call to SQS returns at most this many messages.
 MAX_EVENTS_IN_A_POLL = 10
 
 # -- defaults of options -------------------------------------------------------------------------------

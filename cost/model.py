@@ -54,7 +54,10 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def floors(config: StageConfig) -> dict[str, float]:
-    """Return the dollars of a month without messages, by egress. Empty if the functions are in no network."""
+    """Return what a month without messages costs in dollars, for each kind of egress.
+
+    The result is empty on a stage without Valkey, whose functions are in no network.
+    """
     if not config.has_valkey_lane:
         return {}
     nobody = Traffic(messages_per_day=0)

@@ -257,7 +257,7 @@ def _causes_in_quotas(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Over quota",
-            says="Accounts or tenants send more than their quotas; their platforms are asked to come again.",
+            says="Accounts or tenants send more than their quotas; their platforms are asked to send again later.",
             metric=metrics.custom("OverQuota", "ingest", period=FIVE_MINUTES),
             above=MAX_MESSAGES_OVER_QUOTA,
             periods=3,

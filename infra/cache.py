@@ -16,7 +16,7 @@ SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
 # cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
-# `lmove` is for the version before, whose functions go on running while a deployment has already changed this.
+# `lmove` is for functions of the previous version, which still run while a deployment has already changed this user.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",

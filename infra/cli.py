@@ -94,7 +94,7 @@ def _package(name: str) -> Path:
 def main(arguments: Sequence[str]) -> NoReturn:
     """Replace this process with the CDK CLI, or exit with 1 if something is missing for the command."""
     if is_synthesized(arguments):
-        # The CLI is all that this takes: where there are credentials, no other package is installed.
+        # This needs only the CDK CLI, because the job that has credentials installs no other package.
         full = command(*arguments)
         os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
 

@@ -55,13 +55,13 @@ class Runtime:
     placement: Placement | None
     """`None` for functions outside of any network."""
     log_id_key: str | None = None
-    """`None` if ids are logged as they are."""
+    """The key under which ids are hashed in logs. `None` if ids are logged unchanged."""
 
 
 class Function(lambda_.Function):
-    """A function whose handler is `<room>.handler.handler`.
+    """A function whose code is in the package `room`, by default `lambdas.<role>`.
 
-    The package `room` is `lambdas.<role>` unless it is given.
+    Its handler is `<room>.handler.handler`.
     """
 
     def __init__(  # noqa: PLR0913 - the callers decide each of them

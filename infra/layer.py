@@ -110,7 +110,7 @@ def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
     if platform is Platform.LAMBDA:
         command += ["--implementation", "cp", "--python-version", LAMBDA_PYTHON]
         command += [argument for tag in LAMBDA_PLATFORMS for argument in ("--platform", tag)]
-        # Beside the layer, not in it. pip takes hashes only from a file.
+        # pip reads hashes only from a file. The file must not become a part of the layer.
         pins = into.parents[1] / "pins.txt"
         pins.write_text("\n".join(lambda_pins(requirements)), "utf-8")
     else:

@@ -14,7 +14,7 @@ from message_buffer.limits import DAY_MS, REMEMBERED_MS
 INGEST_TIMEOUT_SECONDS = 15
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
-# Longer than the responder waits for an answer.
+# Longer than the responder waits for a response.
 GATE_TIMEOUT_SECONDS = 10
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
@@ -61,9 +61,9 @@ MAX_DELIVERY_RECEIVES = 100
 
 # -- What remains of a forgotten conversation --
 
-# A message id is remembered for a day, as a hash.
+# The hashes of a forgotten conversation's message ids are kept for this long.
 REMEMBERED_DAYS = REMEMBERED_MS // DAY_MS
-# DynamoDB keeps a table's continuous backup for this long.
+# DynamoDB keeps a table's continuous backups for this long.
 TABLE_BACKUP_DAYS = 35
 
 # -- The responder --

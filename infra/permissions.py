@@ -22,7 +22,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     stack.emitter.grant_invoke_function(stack.admin)
     stack.bus.grant_publish(stack.admin)
     stack.dead_letters.grant_look_through(stack.admin)
-    # To forget a conversation.
+    # For `conversation.forget`, which erases objects.
     stack.oversize.grant_forget(stack.admin)
     if stack.undelivered:
         stack.undelivered.grant_look_through(stack.admin)

@@ -167,20 +167,20 @@ class Limits(Settings):
     """After this many failed attempts a batch becomes a dead letter. The pauses between attempts grow to a minute, so
     20 attempts take a quarter of an hour, in which a short outage of the bus can end."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
-    """With so many messages waiting in a conversation of the Valkey lane, on hold or behind a batch that cannot leave,
-    new ones are answered 503. The number is looked at with every eighth message."""
+    """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
+    emitted, new messages are answered 503. The number is checked with every eighth message."""
     max_waiting_bytes: Annotated[int, Field(ge=4_194_304, le=1_073_741_824)] = 33_554_432
     """The same, in bytes of messages of more than 4 KiB."""
 
 
 class Quota(Settings):
-    """`quota`: what an account may send in the Valkey lane, unless a rule sets its quota: docs/rules.md. An account
-    may send a minute's worth at once. Above that, webhooks are answered 429."""
+    """`quota`: what an account may send in the Valkey lane, unless a rule sets the account's quota (docs/rules.md). A
+    minute's quota may be used at once. Above the quota, webhooks are answered 429."""
 
     account_messages_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 30_000
-    """Beside the first eight messages of each opened buffer, which come with it."""
+    """The messages that an account may send, not counting the first eight messages of each buffer."""
     account_conversations_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 3_000
-    """The number of buffers that an account may open: each is an event, and the start of a function."""
+    """The buffers that an account may open. Each buffer costs an event, and the start of a function."""
 
 
 class Timings(Settings):
@@ -267,9 +267,9 @@ class Responder(Settings):
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the assistant is sent."""
     max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
-    """The longest batch that is answered; a batch is not cut. Twenty of WhatsApp's longest messages are 27,000."""
+    """A longer batch is not answered, and none is cut. Twenty of WhatsApp's longest messages have 27,000 tokens."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
-    """How many replies the assistant is asked for in a conversation, within an hour that begins with a reply. This
+    """The number of replies that the assistant writes in a conversation within an hour, which begins with a reply. This
     stops two bots that answer each other."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md."""
@@ -297,7 +297,7 @@ class Responder(Settings):
     outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
     """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
-    """How long the responder keeps what was said, and the conversation's own settings, after the last batch."""
+    """How long after its last batch the responder keeps a conversation's turns and its own settings."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> Responder:
@@ -332,8 +332,8 @@ class StageConfig(Settings):
     log_retention: LogRetention = "two_weeks"
     """How long CloudWatch keeps the logs."""
     log_ids: Literal["plain", "hashed"] = "plain"
-    """How log lines name conversations and batches. Ids of conversations contain phone numbers; `hashed` replaces them
-    with hashes under a secret of the stage, which `bufferctl logged` computes for an id."""
+    """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
+    hashes under a secret of the stage. `bufferctl logged` computes the hash of an id."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()

@@ -217,7 +217,7 @@ class MessageTable(Table):
         )
 
     def grant_store_messages(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` store and change messages and open windows, as ingest does."""
+        """Let `grantee` open windows, and store and change messages, as ingest does."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
@@ -321,7 +321,7 @@ class WebhookSecrets(_Secret):
 
 
 def key_of_logged_ids(scope: Construct, config: StageConfig) -> str | None:
-    """Return the key under which ids are logged as hashes, or None if they are logged as they are.
+    """Return the key under which ids are hashed in logs, or None if ids are logged unchanged.
 
     CloudFormation puts the secret's value into the functions' environment, so no function reads it at its start.
     """
@@ -330,10 +330,10 @@ def key_of_logged_ids(scope: Construct, config: StageConfig) -> str | None:
     secret = _Secret(
         scope,
         "LogIdKey",
-        description="The key of the hashes that stand for ids in the logs.",
+        description="The key under which ids are hashed in the logs.",
         generate_secret_string=secretsmanager.SecretStringGenerator(exclude_punctuation=True),
         removal_policy=removal_policy(config),
     )
     keep_identity(secret, "LogIdKey")
-    suppress_finding(secret, "AwsSolutions-SMG4", "With a new key, an operator would not find older lines.")
+    suppress_finding(secret, "AwsSolutions-SMG4", "With a new key, operators could not find an id's older log lines.")
     return secret.secret_value.unsafe_unwrap()

@@ -28,7 +28,8 @@ MAX_WEBHOOK_ANSWER_SECONDS = 30.0
 LOGS_POLL_SECONDS = 0.5
 # `make logs` begins this far in the past, so that it shows the run because of which the developer looks.
 MAX_PAST_LOGS_MS = 60_000
-# Of functions that run at the same time, one may write lines with an earlier time this much later than another.
+# Functions run at the same time, so a line may appear in the logs up to this long after another function's line that
+# has a later time.
 MAX_LATE_LINE_MS = 2_000
 # How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
 MAX_SHOWN_LOG_LINES = 25
@@ -41,7 +42,7 @@ DEMO_BAR_CHARACTERS = 30
 
 # -- demo ----------------------------------------------------------------------------------------------
 
-# As many as `maxMessages` of the rules: a full buffer is due at once, in both lanes.
+# The default of `maxMessages`, so that the warm-up's buffer is full and therefore due at once, in both lanes.
 DEMO_WARM_UP_MESSAGES = 20
 # Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
 MAX_EVENT_SECONDS = 40.0

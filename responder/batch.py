@@ -17,7 +17,7 @@ BATCHES = "batches/"
 
 
 class Forgotten(NamedTuple):
-    """Whatever arrived in the conversation until `at_ms` is to be forgotten."""
+    """Batches of the conversation whose last message arrived at or before `at_ms` must be erased."""
 
     conversation: str
     at_ms: int

@@ -11,9 +11,10 @@ A run that works on a conversation owns its record: it writes a token of its own
 lapses. Each later write has the token as its condition, so a run that has lost the conversation changes nothing.
 Lists are stored as JSON.
 
-A forget replaces the record with a tombstone, which says until when batches are forgotten. It stays as long as the
-outboxes that it replaces, or a replay of the bus would bring the words back. The next batch makes it a record again.
-All items expire: a record some time after its last batch, a turn as long after it has left the record.
+The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
+tombstone is kept as long as an outbox, so that a replay of the bus does not restore the person's words. The next newer
+batch turns the tombstone into a record again.
+All items expire: a record some time after its last batch, a turn the same time after it was moved out of the record.
 """
 
 import json
@@ -31,7 +32,7 @@ from responder.limits import DAY_SECONDS, HOUR_MS
 from responder.outbox import Outbox, Part
 
 RECORD = "!"
-# The service writes at most this many items in a call.
+# DynamoDB accepts at most this many writes in a call.
 DELETES = 25
 
 
@@ -42,7 +43,7 @@ class ReplyCount(NamedTuple):
     replies: int
 
     def at(self, now_ms: int) -> "ReplyCount":
-        """Return the count at this time: an hour after it began, it begins again at zero."""
+        """Return the count at this time. An hour after it began, the count begins again at zero."""
         return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
 
     def with_one_more(self) -> "ReplyCount":
@@ -63,7 +64,7 @@ class ConversationRecord(NamedTuple):
     """For each lane, the highest generation that has been answered."""
     reply_count: ReplyCount
     forgotten_at_ms: int = 0
-    """Whatever arrived until then is forgotten."""
+    """Batches whose last message arrived at or before this time are dropped."""
     is_tombstone: bool = False
 
 
@@ -302,9 +303,9 @@ class ConversationsTable(Table):
     # -- the end of a conversation -----------------------------------------------------------------
 
     def begin_to_forget(self, conversation: str, owner: str, *, at_ms: int, now_ms: int, until_ms: int) -> bool:
-        """Replace the record with a tombstone that this run owns. Any other run has lost the conversation.
+        """Replace the record with a tombstone that this run owns. Any other run loses the conversation.
 
-        Return False if this was done and finished before.
+        Return False if an earlier run has done this and erased everything.
         """
         tombstone: Values = {
             **_key(conversation, RECORD), "forgottenAt": at_ms, "erasing": 1, "owner": owner, "ownerUntil": until_ms,
@@ -315,13 +316,13 @@ class ConversationsTable(Table):
         return self._asked("forget conversation", "put_item", request).done
 
     def count(self, conversation: str) -> Erased:
-        """Count what `erase` would erase, and the record's turns."""
+        """Count the items that `erase` would delete, and the record's turns."""
         record, parts = self.read(conversation), self._parts(conversation)
         turns = len(record.turns) if record else 0
         return Erased(turns + _count(parts, "t#"), _count(parts, "o#"))
 
     def erase(self, conversation: str, *, has_time: Callable[[], bool]) -> bool:
-        """Delete all items but the record. Return False if the time was too short."""
+        """Delete all items except the record. Return False if time ran out before all were deleted."""
         parts = [part for part in self._parts(conversation) if part != RECORD]
         for start in range(0, len(parts), DELETES):
             if not has_time():
@@ -339,7 +340,7 @@ class ConversationsTable(Table):
         self._update("forget conversation", _key(conversation, RECORD), do, {"me": owner}, only_if="#owner = :me")
 
     def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
-        """Release a conversation that only had a tombstone, which becomes one again."""
+        """Release a conversation that had only a tombstone, and make its record a tombstone again."""
         do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
         values: Values = {"me": owner, "at": _expires_at(now_ms, self._outbox_days)}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")

@@ -36,7 +36,7 @@ class Later(NamedTuple):
 class Letters(NamedTuple):
     found: int
     finished: bool
-    """False if the time was too short for the whole queue."""
+    """False if time ran out before the whole queue was read."""
 
 
 class Deliveries:
@@ -56,7 +56,10 @@ class Deliveries:
     def erase_dead_letters(
         self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
     ) -> Letters:
-        """Delete the dead letters whose body is wanted, or only count them. Others are as they were."""
+        """Delete the dead letters for whose body `is_wanted` is true, or with `keep` only count them.
+
+        All other dead letters stay in the queue.
+        """
         sqs, url = aws.client("sqs"), self._dead_letter_queue_url
         found, others, finished = 0, [], False
         with aws.errors_as_ours("look through dead letters"):
@@ -65,7 +68,7 @@ class Deliveries:
                     QueueUrl=url,
                     MaxNumberOfMessages=MAX_LETTERS_IN_A_PAGE,
                     VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
-                    # SQS asks all of the queue's servers only if the call is ready to wait.
+                    # Only with a wait time does SQS ask all servers of the queue.
                     WaitTimeSeconds=1,
                 )
                 letters = answer.get("Messages", [])

@@ -51,7 +51,7 @@ class ResponderSettings(NamedTuple):
 
 
 def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the key under which ids are logged as hashes, or None if they are logged as they are."""
+    """Return the key under which ids are hashed in logs, or None if ids are logged unchanged."""
     return Variables(os.environ if environ is None else environ).optional("LOG_ID_KEY")
 
 

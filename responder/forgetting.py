@@ -1,6 +1,6 @@
-"""Forgets a conversation: its record, turns and outboxes, and the batches that were given up.
+"""Erases a conversation: its record, turns and outboxes, and its dead letters.
 
-Deliveries that still wait in the queue find the tombstone when they come.
+Its batches that still wait in the queue are dropped when they are delivered, because the tombstone is newer.
 """
 
 import json
@@ -46,11 +46,11 @@ class Forgetting:
         self._new_owner = new_owner
 
     def count(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
-        """Count what would be erased."""
+        """Count what `forget` would erase."""
         return self._result(conversation, self._table.count(conversation), at_ms=at_ms, time_left=time_left, keep=True)
 
     def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
-        """Erase whatever arrived until `at_ms`. If the result is not finished, call again."""
+        """Erase all that arrived at or before `at_ms`. If the result is not `finished`, the caller must call again."""
         owner, now_ms = self._new_owner(), self._clock()
         counted = self._table.count(conversation)
         until_ms = now_ms + self._lock_ms
@@ -76,7 +76,7 @@ def _has_time(time_left: TimeLeft) -> bool:
 
 
 def _is_of(conversation: str, body: str, at_ms: int) -> bool:
-    """Return whether the body is a batch of the conversation that arrived by then."""
+    """Return whether the body is a batch of the conversation whose last message arrived at or before `at_ms`."""
     try:
         detail = json.loads(body)["detail"]
         return bool(detail["conversationId"] == conversation and detail["metadata"]["lastMessageAt"] <= at_ms)

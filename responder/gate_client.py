@@ -33,7 +33,7 @@ class BufferClient:
         return int(self._ask("gate", **fields)["current"])
 
     def hold(self, conversation: str, hold_ms: int) -> None:
-        """Hold the conversation's buffer for `hold_ms`, or for the longest hold that is allowed."""
+        """Hold the conversation's buffer for `hold_ms`, but at most for the longest hold that the gate accepts."""
         self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), MAX_HOLD_MS))
 
     def _ask(self, operation: str, **fields: object) -> Json:

@@ -64,13 +64,13 @@ MIN_BYTES_IN_A_TOKEN = 3
 
 # -- forgetting ------------------------------------------------------------------------------------
 
-# The buffer's hosts have clocks of their own.
+# A host of the buffer whose clock is ahead may send a time that is this far in the future.
 MAX_CLOCK_AHEAD_MS = 60_000
-# A run that forgets stops with this much time left, and leaves the rest to the next one.
+# A run that erases a conversation stops when it has only this much time left. The next run erases the rest.
 MIN_TIME_TO_ERASE_MS = 10_000
-# Longer than the function may run: a dead letter that it was looking at becomes visible again after this time.
+# Longer than the function may run, so that a run does not receive the same dead letter twice.
 DEAD_LETTER_HIDDEN_SECONDS = 720
-# The most that one call to SQS returns.
+# One call to SQS returns at most this many messages.
 MAX_LETTERS_IN_A_PAGE = 10
 
 # -- operators -------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class OperatorCommands:
             "operator",
             operation=str(event["operation"]),
             conversation=conversation,
-            # Lambda does not say who invoked the function. CloudTrail knows it by the request's id.
+            # Lambda does not say who invoked the function. CloudTrail records the caller with the request's id.
             claimedBy=str(event.get("by"))[:MAX_OPERATOR_NAME_CHARACTERS],
             requestId=request_id,
         )
@@ -100,12 +100,12 @@ class OperatorCommands:
         }
 
     def forget(self, conversation: str, event: Json, time_left_ms: Callable[[], int]) -> Json:
-        """Erase whatever arrived until `at`, or only count it if `dryRun` is true.
+        """Erase all that arrived at or before `at`, or only count it if `dryRun` is true.
 
-        If the result is not `finished`, call again.
+        If the result is not `finished`, the caller must call again.
         """
         dry_run, at_ms = event.get("dryRun") is True, event.get("at", self._clock())
-        # A later time would keep batches that are still to come from being answered.
+        # With a time in the future, batches that arrive before it would be dropped unanswered.
         if type(at_ms) is not int or not 0 <= at_ms <= self._clock() + MAX_CLOCK_AHEAD_MS:
             raise InvalidInput("at must be a time in milliseconds that has passed.")
         act = self._forgetting.count if dry_run else self._forgetting.forget

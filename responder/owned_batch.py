@@ -51,7 +51,7 @@ class OwnedBatch:
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
 
     def _newest_that_fit(self) -> list[ParkedBatch]:
-        """Return the newest earlier batches that this batch's question has room for. The others are answered alone."""
+        """Return the newest parked batches that fit into this batch's question. Older ones are answered separately."""
         earlier, left = self.earlier, self.max_question_tokens - history.estimate_tokens(self.batch.text)
         first = len(earlier)
         while first and (left := left - _tokens(earlier[first - 1])) >= 0:

@@ -49,9 +49,9 @@ class Withholding:
         return self._reason_to_be_silent(owned) or self._reason_to_save(owned)
 
     def _reason_to_save(self, owned: OwnedBatch) -> str | None:
-        """Return which bound on what the assistant may cost the batch's reply would exceed."""
+        """Return the limit on the assistant's cost that a reply to this batch would exceed, or None."""
         if owned.outbox:
-            # The assistant has replied to an earlier run.
+            # The assistant's reply was stored by an earlier run, so it costs nothing now.
             return None
         if estimate_tokens(owned.batch.text) > self._options.max_question_tokens:
             return QUESTION_TOO_LONG

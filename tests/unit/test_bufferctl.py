@@ -384,7 +384,7 @@ def test_a_forget_says_what_it_erased_and_what_only_ages_out(aws: FakeAws, capsy
     assert aws.asked == [{"operation": "conversation.forget", "conversation": NAME}]
     assert capsys.readouterr().out == (
         "Erased, and consumers were told:\n\nwaiting  2\nobjects  1\n\n"
-        "The rest only ages out:\n\nplace  days\nlogs   14\n"
+        "These copies only expire:\n\nplace  days\nlogs   14\n"
     )
 
 
@@ -424,7 +424,7 @@ def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as
     assert [event["at"] for event in aws.asked[4:]] == [NOON_MS, NOON_MS]
     captured = capsys.readouterr()
     assert json.loads(captured.out)["counts"] == {"waiting": 2, "objects": 2, "turns": 5, "outboxes": 2}
-    assert "going on in 22 s" in captured.err
+    assert "trying again in 22 s" in captured.err
 
 
 def test_a_forget_that_never_ends_says_so(
