@@ -1,6 +1,6 @@
 """Measure one tenant's lateness while another exceeds its quota: `python -m bench.fairness [--quick]`.
 
-Both tenants send one message per conversation, on one shard. In alternate rounds the second tenant sends at the rate of
+Both tenants send one message per conversation, on one shard. In turn, the second tenant sends at the rate of
 its quota, or at ten times that rate. Its quota is used up when the measurement begins, so equally many messages are
 buffered in both. The benchmark measures how late the first tenant's batches are.
 """

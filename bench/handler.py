@@ -203,7 +203,7 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
         found: dict[str, list[float]] = {"forged": [], "true": [], "true, one secret": []}
         with silent():
             for _ in range(rounds + 1):
-                # A repeated true request is a duplicate, which costs less than a message, so the share is an upper bound.
+                # Repeated true requests are duplicates, which cost less than messages, so the share is an upper bound.
                 found["forged"].append(cpu_us(many, [forged] * count, commands, status=401)[0])
                 found["true"].append(cpu_us(many, [true] * count, commands)[0])
                 found["true, one secret"].append(cpu_us(few, [true_of_one] * count, commands)[0])
