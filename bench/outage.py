@@ -47,7 +47,7 @@ def measure(outputs: Outputs, send: Send) -> dict[str, Any]:
     with silent_valkey(outputs):
         silent = step(send, clients=CLIENTS, seconds=SILENT_SECONDS)
     time.sleep(MAX_BREAKER_PAUSE_MS / 1_000)
-    # An instance learns that Valkey is back with its next request.
+    # Each instance calls Valkey again only when it handles a request.
     warm_up(send, CLIENTS)
     for name, found in (("healthy", healthy), ("silent", silent)):
         told = "{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, slowest {most_ms} ms, errors {errors:.2%}"

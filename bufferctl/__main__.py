@@ -91,7 +91,7 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
     flush = _command(verbs, "flush", commands.flush, "send waiting messages now")
     cancel = _command(verbs, "cancel", commands.cancel, "drop waiting messages, and publish a cancel event")
     cancel.add_argument("--yes", action="store_true", help="do not ask")
-    forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and tell consumers")
+    forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and publish an event")
     forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
     forget.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")

@@ -264,7 +264,7 @@ def _causes_in_quotas(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Conversations full",
-            says="So much waits in a conversation that new messages of it are refused.",
+            says="So many messages wait in a conversation that new ones are refused.",
             metric=metrics.custom("ConversationsFull", "ingest", period=FIVE_MINUTES),
             periods=3,
         ),

@@ -63,7 +63,7 @@ def stage(arguments: Sequence[str]) -> str:
 
 
 def is_synthesized(arguments: Sequence[str]) -> bool:
-    """Return whether these arguments of `cdk` name a folder that was synthesized, in place of our app."""
+    """Return whether these arguments of `cdk` name a synthesized folder instead of our app."""
     return bool(_given(arguments).app)
 
 

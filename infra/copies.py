@@ -1,4 +1,4 @@
-"""The copies of a conversation that a forget cannot erase, and when each of them ends."""
+"""The copies of a conversation that `conversation forget` cannot erase, and when each of them expires."""
 
 from infra.limits import REMEMBERED_DAYS, TABLE_BACKUP_DAYS
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig

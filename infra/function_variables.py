@@ -37,7 +37,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
 | UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
-| AGES_OUT | admin | | JSON: the copies that a forget cannot erase, and for how many days they remain |
+| AGES_OUT | admin | | JSON: the copies that `conversation.forget` cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
 | MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |

@@ -124,7 +124,7 @@ def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
 def lambda_pins(requirements: Path) -> Iterator[str]:
     """Yield the pins that apply on Lambda, with their hashes.
 
-    pip itself would evaluate their markers for the interpreter it runs on.
+    pip would evaluate their markers for its own interpreter, not for Lambda's.
     """
     for line in requirements.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.strip() and not line.lstrip().startswith("#"):

@@ -159,7 +159,7 @@ class Alarms(Settings):
 
 
 class Limits(Settings):
-    """`limits`: bounds on the emission of a batch, and on what waits."""
+    """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
@@ -170,7 +170,7 @@ class Limits(Settings):
     """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message."""
     max_waiting_bytes: Annotated[int, Field(ge=4_194_304, le=1_073_741_824)] = 33_554_432
-    """The same, in bytes of messages of more than 4 KiB."""
+    """The same limit in bytes. Only messages of more than 4 KiB are counted."""
 
 
 class Quota(Settings):
@@ -349,7 +349,7 @@ class StageConfig(Settings):
     alarms: Alarms = Alarms()
     """The recipients of alarms."""
     limits: Limits = Limits()
-    """Bounds on batches and on what waits."""
+    """Bounds on batches and on waiting messages."""
     quota: Quota = Quota()
     """What an account may send."""
     timings: Timings = Timings()

@@ -61,7 +61,7 @@ class Queue(sqs.Queue):
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
     def grant_look_through(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` look through the queue and delete what it finds."""
+        """Let `grantee` receive the messages of the queue, and delete some."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
 

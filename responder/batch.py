@@ -70,7 +70,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
 
 
 def read_forgotten(body: str) -> Forgotten | None:
-    """Return the event of a delivery's body if it says that a conversation is forgotten.
+    """Return the content of `messages.conversation.forgotten`, or None if the delivery's body is another event.
 
     Raises MalformedEvent if such an event cannot be read.
     """
