@@ -20,8 +20,8 @@ EVENT_VERSION = 1
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
-# Finds the arrival of the last message in an object's key. It follows the conversation's prefix and a slash, or, in keys
-# of earlier versions, a hyphen.
+# Finds the arrival of the last message in an object's key. It follows the conversation's prefix and a slash. Keys of
+# earlier versions have a hyphen instead of the slash.
 _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}[-/](\d+)-")
 
 

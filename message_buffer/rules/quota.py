@@ -24,4 +24,4 @@ class Charge(NamedTuple):
     """The tenant's escaped name, or empty if no rule sets the tenant's quota."""
     tenant_quota: Quota | None = None
     is_exact: bool = False
-    """True if a rule sets one of the quotas. Each message is then charged alone; otherwise several are charged at once."""
+    """True if a rule sets one of the quotas. Each message is then charged alone; otherwise several at once."""
