@@ -108,7 +108,7 @@ def object_key(conversation: str, taken: Taken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: Taken) -> str:
-    # When a conversation is forgotten, the second part finds its objects, and the time tells which are newer.
+    # When a conversation is forgotten, the second part finds its objects, and the time shows which are newer.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 
