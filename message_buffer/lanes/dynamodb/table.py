@@ -458,7 +458,7 @@ class MessageTable(Table):
         )
 
     def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
-        """Remove the frozen batch and the hold, and record the forget's id and time. The window stays open."""
+        """Remove the frozen batch and the hold, and record `forget_id` and `at_ms`. The window stays open."""
         return self._owned(
             "forget batch",
             conversation,
