@@ -25,7 +25,7 @@ class IngestSettings(NamedTuple):
     """None if the Valkey lane has no fallback."""
     webhook_secret_id: str
     time_is_required: bool
-    """A webhook of the generic platform must be signed with its time."""
+    """True if webhooks of the generic platform must be signed together with their time."""
     event_bus: str
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
@@ -72,7 +72,7 @@ class AdminSettings(NamedTuple):
     undelivered_queue_url: str | None
     """None on a stage without the Valkey lane."""
     ages_out: Sequence[Mapping[str, Any]]
-    """The copies that a forget cannot erase, as parsed JSON."""
+    """The copies that remain when a conversation is forgotten, as parsed JSON."""
 
 
 class GateSettings(NamedTuple):
@@ -102,7 +102,7 @@ class _Environment(Variables):
     def lanes(self, **bounds: str) -> tuple[ValkeySettings | None, DynamoDbLaneSettings | None]:
         """Return the settings of the stage's lanes; at least one of the two is not None.
 
-        `bounds` are numbers of the Valkey lane, and the variables that contain them.
+        `bounds` names numeric settings of the Valkey lane, and for each the variable that contains it.
         """
         if self.is_dynamodb_lane():
             return None, self.dynamodb_lane()

@@ -10,22 +10,23 @@ from message_buffer.limits import DAY_MS, MAX_CALL_MS, MINUTE_MS
 
 # Lambda accepts an event of at most 6 MB. The gateway may encode the body as base64, which makes it a third longer.
 MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
-# The largest bodies of the platforms: anybody may send one, and its signature has to be computed. Meta sends at most
-# 3 MB. Telegram does not say, but its longest text has 4,096 characters, and an update quotes few others.
+# The largest body of each platform. Strangers may send larger ones, whose signatures would take long to check. Meta
+# sends at most 3 MB. Telegram names no maximum, but its longest text has 4,096 characters, and an update quotes few.
 MAX_META_WEBHOOK_BYTES = 3 * 1024 * 1024
 MAX_TELEGRAM_WEBHOOK_BYTES = 1024 * 1024
-# A form spends at most 12 bytes on a character, so this holds 5,000 of any script; an SMS has at most 1,600.
+# A form encodes a character in at most 12 bytes, so this is enough for 5,000 characters. An SMS has at most 1,600.
 MAX_TWILIO_WEBHOOK_BYTES = 64 * 1024
-# A secret costs a hash of the whole body, so this many are tried, however many a stage has.
+# Each secret that ingest tries costs a hash of the entire body, so it tries only this many.
 MAX_SECRETS_TRIED = 4
-# The search for the accounts that a body claims ends after this many bytes, and after this many names.
+# Ingest searches at most this many bytes of a body for the accounts that it claims, and uses at most this many of them.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
-# A signature of the generic platform may be this far from the clock of ingest, which covers both hosts' skew.
+# The signed time of the generic platform may differ this much from ingest's clock, because both clocks may be wrong.
 MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5
-# A 429 asks it to wait until something fits again, but no longer than this: a quota is whole after a minute.
+# A 429 asks the platform to wait until the quota allows messages again, but no longer than this, because a quota is
+# full again after a minute.
 MAX_RETRY_AFTER_SECONDS = 60
 # After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.
 MIN_MS_BETWEEN_SECRET_READS = 10_000
@@ -35,7 +36,7 @@ MIN_MS_BETWEEN_SECRET_READS = 10_000
 # As many messages as WhatsApp, which sends the largest webhooks of all platforms, puts into one webhook.
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
-# Edits, deletions and reactions.
+# Changes are edits, deletions and reactions.
 MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
@@ -86,7 +87,7 @@ MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_
 
 # -- admin: forgetting ---------------------------------------------------------------------------------------
 
-# If there was too much for one call, the next one finds the dead letters that this one has just given back.
+# If there was too much for one call, the next one waits until the queue shows the dead letters that this one gave back.
 MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 
 # -- processor: starting conversation processors -------------------------------------------------------------

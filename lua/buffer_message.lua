@@ -8,7 +8,7 @@
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> until when its quota is spent, in microseconds
+-- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> the time in microseconds until which its quota is used up
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
@@ -24,8 +24,8 @@
 -- ARGV[13] start_ms               int   lifetime of a start reservation
 -- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- ARGV[15] known_as               str   '' or the name under which older code remembers the message
--- ARGV[16] every                  int   look at the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
--- ARGV[17] limits                 str   bounds, and the quotas that are charged: README.md says how it reads
+-- ARGV[16] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
+-- ARGV[17] limits                 str   bounds, and the quotas that are charged, in the form that README.md describes
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
@@ -45,7 +45,7 @@ local known_as, every, limits = ARGV[15], ARGV[16], ARGV[17]
 local now_ms = now + 0
 local state = call('HMGET', open_key, conversation, '', 'forgotten')
 local buffer, alive = state[1], state[2]
--- For a day after a forget on this shard: the message may have been erased, and be known by its hash (include/hashed_id).
+-- For a day after a conversation of this shard was forgotten, a message may be known only by its hash (include/hashed_id).
 local secret = state[3] and state[3] > now and call('HGET', conv_key, 'id_secret')
 local word, start, count, due_at = 'BUFFERED', 0, nil, buffer and sub(buffer, 27, 39) + 0
 
@@ -66,12 +66,12 @@ else
     local max_waiting, account_us, opening_us, account, of_tenant =
       string.match(limits, '^(%d+) %d+ %d+ (%d+) (%d+) ([^/]*/[^/]*)/(.*)')
     if count - max_waiting > 0 then refused = 'waiting' end
-    -- What is spent: name, microseconds, the reason of a refusal, and so on.
+    -- Each charge is three values: a name in `quota`, its cost in microseconds, and the reason if it is refused.
     local spent
     if buffer then
       spent = {account, account_us, 'account_messages'}
     elseif every ~= '1' then
-      spent = {'/' .. account, opening_us, 'account_conversations'} -- and `every` messages with it
+      spent = {'/' .. account, opening_us, 'account_conversations'} -- includes the first `every` messages
     else
       spent = {account, account_us, 'account_messages', '/' .. account, opening_us, 'account_conversations'}
     end
@@ -86,8 +86,8 @@ else
       local name, cost_us = spent[i], spent[i + 1]
       local ahead_us = call('HINCRBY', quota_key, name, cost_us) - now_ms * 1000
       if ahead_us < (1 - every) * 1000000 or ahead_us > 120000000 + 2 * cost_us then
-        -- Nothing was spent for a while, or a host whose clock is wrong spent it: the quota is whole again. What is
-        -- charged in eights may lag by seven seconds, which saves most of these writes.
+        -- The quota was not used for a while, or a host with a wrong clock used it, so make it full again. If eight
+        -- messages are charged at once, its time may lag by seven seconds, which saves most of these writes.
         if ahead_us + now_ms * 1000 - cost_us == 0 then call('PEXPIRE', quota_key, 3600000, 'NX') end
         call('HSET', quota_key, name, string.format('%.0f', now_ms * 1000 + cost_us))
       elseif ahead_us > 60000000 and ahead_us - cost_us > 0 then

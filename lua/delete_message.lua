@@ -1,4 +1,4 @@
--- delete_message: remove a buffered message, and with the last message the buffer.
+-- delete_message: remove a buffered message, and also the buffer if that was its last message.
 --
 -- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -13,7 +13,7 @@
 -- ARGV[3]  id_line                 bytes the first line of this message's payload
 -- ARGV[4]  cursor                  str   'near:0' in the first call; then the previous reply's next_cursor
 -- ARGV[5]  limit                   int   search at most this many messages, newest first, after those nearby
--- ARGV[6]  page_bytes              int   after this many bytes of payloads, let another call go on
+-- ARGV[6]  page_bytes              int   after this many bytes of payloads, leave the rest to another call
 -- ARGV[7]  seen_ms                 int   how long an idle conversation is remembered
 -- ARGV[8]  max_emitted             int   number of batches that the conversation remembers
 -- ARGV[9]  max_seen                int   number of message ids that it remembers
@@ -35,7 +35,7 @@ local max_seen = tonumber(ARGV[9])
 local position, found = find()
 if not position then return found end
 
--- Remove it from the nearer end, because LREM compares every message on its way.
+-- Remove the message from the nearer end, because LREM compares every message on its way.
 redis.call('LREM', msgs_key, 2 * position < redis.call('LLEN', msgs_key) and 1 or -1, found)
 local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
 local base = string.format('%010d', base_of(buffer) + 1) -- so that the generation, base + count, does not go back

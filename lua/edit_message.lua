@@ -10,7 +10,7 @@
 -- ARGV[3]  payload                 bytes opaque
 -- ARGV[4]  cursor                  str   'near:0' in the first call; then the previous reply's next_cursor
 -- ARGV[5]  limit                   int   search at most this many messages, newest first, after those nearby
--- ARGV[6]  page_bytes              int   after this many bytes of payloads, let another call go on
+-- ARGV[6]  page_bytes              int   after this many bytes of payloads, leave the rest to another call
 -- ARGV[7]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"EDITED", position, behind} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 --          | {"SEARCHING", next_cursor}

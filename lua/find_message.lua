@@ -9,7 +9,7 @@
 -- ARGV[2]  id_line                 bytes the first line of this message's payload
 -- ARGV[3]  cursor                  str   'near:0' in the first call; then the previous reply's next_cursor
 -- ARGV[4]  limit                   int   search at most this many messages, newest first, after those nearby
--- ARGV[5]  page_bytes              int   after this many bytes of payloads, let another call go on
+-- ARGV[5]  page_bytes              int   after this many bytes of payloads, leave the rest to another call
 -- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
 -- Returns  {"WAITING", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   reads again

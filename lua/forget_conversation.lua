@@ -1,4 +1,4 @@
--- forget_conversation: erase what a conversation holds; of its message ids keep hashes, page by page.
+-- forget_conversation: erase a conversation, and replace its message ids with hashes, page by page.
 --
 -- KEYS[1]  {b<shard>}:pending      zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open         hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -13,15 +13,16 @@
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
--- ARGV[3]  forget_id               str   names this forget; its further calls send the same
--- ARGV[4]  secret                  str   a secret for the hashes, unless the conversation has one already
--- ARGV[5]  skip                    int   so many of the newest ids have been looked at by earlier calls
--- ARGV[6]  limit                   int   look at this many ids at most, 1..1000
--- ARGV[7]  goes_on                 int   1 = erase no message: this call goes on with an earlier forget
+-- ARGV[3]  forget_id               str   names this request to forget; the calls that continue it send the same
+-- ARGV[4]  secret                  str   the key of the hashes, unless the conversation has one already
+-- ARGV[5]  skip                    int   number of the newest ids that earlier calls have processed
+-- ARGV[6]  limit                   int   process at most this many ids, 1..1000
+-- ARGV[7]  goes_on                 int   1 = erase no message, because this call continues an earlier one
 -- ARGV[8]  seen_ms                 int   how long an idle conversation is remembered
 -- Returns  {"FORGOTTEN", at_ms, generation, waiting, frozen, leaving_until_ms | -1, skip | -1}
--- Repeat   the same answer until the next forget; newer messages are kept. If goes_on, the answer of the last forget, or at_ms 0
--- Keeps    whatever was erased arrived by at_ms, and every newer message arrives later; the ids remain known
+-- Repeat   returns the same reply until a call with another forget_id erases the conversation; keeps newer messages.
+--          If goes_on, returns the reply of the last call that erased, or an at_ms of 0 if there was none
+-- Keeps    all that was erased arrived until at_ms, and every newer message arrives later; the ids remain known
 
 local pending_key, open_key, inflight_key, holds_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
@@ -44,7 +45,7 @@ if erases then
   generation = 1 + (buffer and base_of(buffer) + waiting or conv[1] or 0)
   at = now_ms
   for _, arrived_at in ipairs({conv[2] or 0, taken[2] or 0, buffer and last_at_of(buffer) or 0}) do
-    -- Hosts' clocks differ by up to a minute. One that is further ahead is wrong.
+    -- Hosts' clocks differ by up to a minute. A time that is further ahead is wrong, so ignore it.
     if tonumber(arrived_at) < now_ms + 60000 then at = math.max(at, arrived_at) end
   end
   redis.call('UNLINK', msgs_key, batch_key, taken_key, emitted_key, conv_key)
@@ -64,8 +65,8 @@ if erases then
     'id_secret', secret, 'forgotten', answer)
   redis.call('HSET', open_key, 'forgotten', at + seen_ms)
 end
--- From the newest: complete_batch removes the oldest meanwhile. Hashes come last among ids of one millisecond, so
--- replacing a page does not move the ids of the next one. Ids that are newer than `at` remain, because edits need them.
+-- Begin with the newest, because complete_batch may remove the oldest between two calls. Among ids of one millisecond
+-- hashes are last, so replacing a page does not move the ids of the next page. Ids newer than `at` stay for edits.
 local page = redis.call('ZRANGE', seen_key, -(skip + limit), -(skip + 1), 'WITHSCORES')
 local ids, hashes = {}, {}
 for i = 1, #page, 2 do

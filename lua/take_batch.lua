@@ -59,7 +59,7 @@ if not batch_id then
     -- The remaining messages form a buffer with a generation of its own, due as soon as this batch is completed.
     local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
-    -- The count in `large` goes on, too, but without this batch. An edit may have made one of its messages larger.
+    -- Subtract this batch from `large`, but not below 0, because an edit may have enlarged a message after it was counted.
     local large = redis.call('HGET', conv_key, 'large') or ''
     if string.sub(large, 1, 13) == first_at then
       redis.call('HSET', conv_key, 'large', first_at .. math.max(string.sub(large, 14) - large_bytes, 0))

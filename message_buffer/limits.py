@@ -49,7 +49,7 @@ MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
-# No quota is higher: a script counts in whole microseconds.
+# No quota may be higher, because a script counts a message's cost in whole microseconds.
 MAX_QUOTA = 10_000_000
 # The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
@@ -106,21 +106,21 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# A script looks for a message where it should be, then among this many messages, the newest first: a full batch has
-# half as many.
+# A script searches for a message where it should be, then among this many of the newest messages. A full batch has half
+# as many.
 MAX_MESSAGES_SEARCHED = 2_000
-# After this many bytes of payloads the search goes on in another call, so that other clients' calls do not wait for it.
+# After this many bytes of payloads, another call continues the search, so that other clients' calls run in between.
 MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
 # A longer message id is remembered by its digest. The ids of WhatsApp, Telegram and Twilio are shorter.
 MAX_REMEMBERED_ID_BYTES = 96
-# A conversation remembers this many ids, and those of its waiting messages. Above that it forgets the oldest.
+# A conversation with more message ids than this forgets the oldest, but never those of waiting messages.
 MAX_IDS_REMEMBERED = 5_000
 # A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
 MAX_IDS_HASHED_IN_A_CALL = 200
-# A quota that no rule sets, and the number of waiting messages, are looked at with messages 1, 9, 17, … of a buffer,
-# for eight at once: a look takes several commands.
+# The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
+# messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
 LOOK_EVERY = 8
-# An instance keeps what it sends to the scripts about this many accounts.
+# An instance caches the quotas of this many accounts in the form that it sends to the script.
 MAX_CHARGES_KEPT = 1_024
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
 # emitted, the event about the edit names that batch.

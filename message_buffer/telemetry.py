@@ -1,8 +1,8 @@
 """The functions' logs and metrics: one structured line for each decision, and counts.
 
-Lines contain the ids of conversations, because an operator needs them to follow a message. A stage may replace them
-with keyed hashes, since they contain phone numbers. Lines never contain texts, people's names or the platforms'
-secrets. Keep to this when you add a field.
+Lines contain the ids of conversations, because an operator needs them to follow a message. A stage may log keyed hashes
+instead, since these ids contain phone numbers. Lines never contain texts, people's names or the platforms' secrets.
+Keep to this when you add a field.
 
 Every metric has the dimension `service`, which is the function's name. Metrics counted with `count_by` also have
 `reason`.
@@ -21,7 +21,7 @@ Value = str | int | float | bool | None | list[str]
 
 # The fields whose values are, contain or are derived from the id of a conversation.
 IDS = {"conversation", "conversations", "batch", "batchId", "scope", "layer"}
-# A scope or a layer of rules contains an id only if it begins so.
+# The name of a scope or a layer of rules contains an id only if it begins with this.
 OF_CONVERSATION = "conversation:"
 MAX_KEY_BYTES = 32
 
@@ -39,7 +39,7 @@ class Telemetry:
         self._id_key = id_key
 
     def logged_id(self, value: str) -> str:
-        """Return an id as the log lines have it."""
+        """Return an id in the form in which it is logged."""
         if self._id_key is None:
             return value
         return "#" + blake2s(value.encode(), key=self._id_key.encode()[:MAX_KEY_BYTES], digest_size=10).hexdigest()

@@ -24,7 +24,7 @@ from message_buffer.messages.wire_form import Json, decode_fields
 
 
 class Conversations(Gate):
-    """All operations on conversations: those of consumers, and those for operators alone."""
+    """Carries out all operations on conversations, those of consumers and those of operators."""
 
     def __init__(
         self,

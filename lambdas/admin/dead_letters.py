@@ -86,7 +86,7 @@ class Look:
         self._time_left = time_left
         self.hidden: list[Letter] = []
         self.finished = False
-        """The queue had no further letters; otherwise there was no more time."""
+        """True after the queue was read to its end; False if the time ran out first."""
 
     @classmethod
     @contextmanager

@@ -1,7 +1,7 @@
-"""Forgets a conversation, place by place, or counts what a forget would erase.
+"""Forgets a conversation, place by place, or counts what would be erased.
 
-Each step may be repeated, and leaves what a later call needs to find the rest: the lanes come first, so that nothing
-new is written, and a dead letter goes after the object that it names.
+Each step may be repeated. The lanes are erased first, so that they write nothing new to the other places. A dead letter
+is deleted after the object that it names, so that a later call can still find the object.
 """
 
 import json
@@ -45,7 +45,7 @@ class RulesOfScopes(Protocol):
 
 
 class Places(NamedTuple):
-    """The places besides the lanes in which a stage keeps something of a conversation."""
+    """The places, besides the lanes, where a stage stores parts of a conversation."""
 
     rules: RulesOfScopes
     objects: Objects
@@ -53,7 +53,7 @@ class Places(NamedTuple):
     undelivered: Queue | None
     """None in a stage without the Valkey lane."""
     ages_out: Sequence[Mapping[str, Any]]
-    """The copies that a forget cannot erase, each with the days for which it is kept."""
+    """The copies that this function cannot erase, each with the number of days for which it is kept."""
 
 
 class Forgetting:
@@ -79,9 +79,9 @@ class Forgetting:
     def forget(self, request: ForgetConversation) -> Json:
         """Erase the conversation, or count what would be erased.
 
-        `againInMs` is not null if a batch is just leaving, or if there was too much for one call. Call again then, with
-        the answer's `forgetId`: that call keeps what has come since the first. Raise Refused if the event could not be
-        published.
+        `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
+        Call again after that time, with the `forgetId` of this answer. The later call keeps messages that arrived after
+        the first. Raise Refused if the event could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -91,7 +91,7 @@ class Forgetting:
         for lane in self._lanes:
             forget: Callable[..., o.Forgotten] = lane.forget_conversation
             if isinstance(lane, DynamoDbLane) and forgotten:
-                # Both lanes forget until the same time, because consumers drop what arrived by the later one.
+                # Both lanes erase up to the same time, because consumers drop what arrived until the later of the two.
                 forget = partial(lane.forget_conversation, at_ms=forgotten[0].at_ms)
             forgotten.append(forget(name, forget_id=forget_id, secret=secret, goes_on=not first))
         at_ms = max(each.at_ms for each in forgotten)
@@ -133,13 +133,13 @@ class Forgetting:
             self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:
             raise Refused(
-                f"The lanes are erased, but consumers were not told ({error}), and the rest remains; forget again."
+                f"The lanes are erased, but the event was not published ({error}), and the rest remains; forget again."
             ) from error
 
     def _again_in_ms(self, forgotten: Sequence[o.Forgotten], *, finished: bool) -> int | None:
-        """Return when to call again, or None if nothing can be left.
+        """Return the time after which to call again, or None if nothing can be left.
 
-        A conversation processor that had the batch may still write an object or a dead letter.
+        A conversation processor that read the batch before it was erased may still write an object or a dead letter.
         """
         leaving = [(each.leaving_until_ms or 0) - self._clock() for each in forgotten]
         if max(leaving) <= 0 and finished:
@@ -147,7 +147,7 @@ class Forgetting:
         return max([MIN_MS_BEFORE_A_FORGET_GOES_ON, *leaving])
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
-        """Return the keys of the objects. Those of earlier versions only begin with the same text."""
+        """Return the keys of the conversation's objects. Those of earlier versions have no slash after the prefix."""
         found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 
@@ -176,7 +176,7 @@ class Forgetting:
         *,
         keep: bool,
     ) -> "_Found":
-        """Look through a queue, and delete what is wanted unless it is to be kept."""
+        """Read the queue, and return the wanted letters. Unless `keep`, run `before` on each, then delete it."""
         found: list[Letter] = []
         if queue is None:
             return _Found(found, finished=True)
@@ -194,11 +194,11 @@ class Forgetting:
 class _Found(NamedTuple):
     found: list[Letter]
     finished: bool
-    """The queue had no further letters."""
+    """The queue was read to its end."""
 
     @property
     def messages(self) -> int:
-        """Return the number of messages in the letters; a letter that refers to an object does not say."""
+        """Return the number of messages in the letters, without letters whose messages are in an object."""
         payloads = [parse_letter(letter).get("payloads") for letter in self.found]
         return sum(len(each) for each in payloads if isinstance(each, list))
 
@@ -213,7 +213,7 @@ def _counts(letters: _Found, starts: _Found, keys: Sequence[str]) -> dict[str, i
 
 
 def _is_start_of(name: str, letter: Letter) -> bool:
-    """Return whether this is the record of an invocation for the conversation that Lambda could not carry out."""
+    """Return whether the letter records an invocation for this conversation that Lambda could not carry out."""
     try:
         return bool(json.loads(letter.body)["requestPayload"]["conversation"] == name)
     except (ValueError, KeyError, TypeError, RecursionError):

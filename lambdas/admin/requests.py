@@ -23,7 +23,7 @@ class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
     by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
-    """The caller's name for itself, stored with what it changes. Only CloudTrail knows who it was."""
+    """The name that the caller gives itself, stored with its changes. Only CloudTrail records who the caller was."""
 
 
 class OfConversation(Request):
@@ -53,7 +53,7 @@ class ForgetConversation(OfConversation):
     dry_run: Annotated[bool, Field(alias="dryRun")] = False
     """Only count what would be erased."""
     forget_id: Annotated[Name | None, Field(alias="forgetId", pattern="^[0-9a-f]+$")] = None
-    """The forget that this call goes on with."""
+    """The `forgetId` that the first call returned. This call continues that one."""
 
 
 class AskGate(OfConversation):

@@ -41,8 +41,8 @@ from message_buffer.telemetry import Telemetry
 
 Operation = Callable[[Json], Json]
 
-# The names in the log of the fields that name the caller and the subject. Lambda does not tell a function who invoked
-# it, so the caller's name is only a claim. CloudTrail records the true caller under the request's id.
+# The request's fields that name the caller and the subject, with their names in the log. A function cannot know who
+# invoked it, so the caller's name is only a claim. CloudTrail records the true caller under the request's id.
 NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": "scope", "batchId": "batchId"}
 
 
@@ -76,7 +76,7 @@ def operations_of(
 
 
 def gate_operations_of(gate: Gate) -> Mapping[str, Operation]:
-    """Return the operations that a consumer needs: they read no message and change no rule."""
+    """Return the operations that consumers may invoke. They read no message and change no rule."""
     return {
         "conversation.hold": _on(HoldConversation, gate.hold),
         "gate": _on(AskGate, gate.gate),

@@ -79,7 +79,7 @@ class LaneAgreement:
         window, each_name = self._table.fence(conversation), list(dict.fromkeys(names))
         leaving = set(window.frozen.names) if window.frozen else set()
         found = self._table.find(conversation, each_name)
-        # Neither lane emits a message that a forget has erased.
+        # Neither lane may emit a message that was erased when its conversation was forgotten.
         erased = self._table.erased(conversation, window.id_secret, each_name) if window.id_secret else set()
         return erased | {
             name

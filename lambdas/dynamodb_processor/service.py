@@ -174,7 +174,7 @@ class DynamoDbProcessor:
     def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
         """Return the stored messages that the Valkey lane has not taken. Replace the others with tombstones.
 
-        Messages that a forget has erased, and that their platform has delivered again, are erased again.
+        Messages that were erased when their conversation was forgotten, and then delivered again, are erased again.
         """
         self._table.erase(conversation, names=[each.name for each in contents.stored if contents.was_erased(each.name)])
         theirs = [each.name for each in contents.stored if each.name in contents.journaled]
@@ -252,7 +252,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> F
         names=names,
         generation=max(window.generation, 1),
         first_at_ms=stored[0].arrived_at_ms,
-        # Later than what was forgotten, even if the host's clock lags, because consumers drop earlier batches.
+        # Must be after the forgotten time, even if the host's clock lags, because consumers drop earlier batches.
         last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
         due_at_ms=window.due_at_ms,
         reason=window.reason,

@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class Unauthentic(MessageBufferError):
-    """No secret that we know signed this webhook just now, or only secrets of other accounts did."""
+    """None of our secrets signed this webhook recently, or only secrets of other accounts did."""
 
     def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
         super().__init__(problem)

@@ -18,8 +18,8 @@ class Buffering:
     def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
         """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure.
 
-        Returns what a quota or a full conversation refuses. If the platform does not send messages again, no quota
-        refuses them.
+        Returns the messages that a quota or a full conversation refused. If the platform would not send a message again
+        (not `comes_again`), quotas do not refuse it.
         """
         refusals = Refusals()
         for message in messages:

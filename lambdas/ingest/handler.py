@@ -75,7 +75,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
 
 
 class _Undecodable(InvalidInput):
-    """The gateway calls a body base64 that is not."""
+    """The gateway marked the body as base64, but it is not."""
 
 
 def _request(event: dict[str, Any]) -> Request:
@@ -100,7 +100,7 @@ def _platform(event: Mapping[str, Any]) -> str:
 
 
 def _body(event: Mapping[str, Any]) -> bytes:
-    """Return the bytes that came in, which signatures are over. Raises _Undecodable."""
+    """Return the bytes that the platform sent and signed. Raises _Undecodable."""
     body = event.get("body") or ""
     if not event.get("isBase64Encoded"):
         return str(body).encode("utf-8", "surrogatepass")
@@ -113,8 +113,8 @@ def _body(event: Mapping[str, Any]) -> bytes:
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     context = event["requestContext"]
     scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
-    # The gateway's own name for itself can be trusted, the header cannot. But the gateway uses small letters, and
-    # Twilio signs the letters that an operator typed.
+    # Use the gateway's own name, because a caller can send any Host header. But Twilio signs the name as an operator
+    # typed it, and the gateway's is in lower case, so use the header if only upper and lower case differ.
     host, called = context.get("domainName", ""), headers.get("host", "")
     if not host or host == called.lower():
         host = called

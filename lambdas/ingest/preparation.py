@@ -25,7 +25,7 @@ PRESSED = {"button", "interactive"}
 
 
 class TooManyUpdates(InvalidInput):
-    """A webhook that holds more than any platform sends; the message is a sentence for the sender."""
+    """The webhook contains more than any platform sends. The exception's text is for the sender."""
 
 
 class PreparedMessage(NamedTuple):
@@ -58,8 +58,8 @@ class Prepared(NamedTuple):
 def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
-    With `leave_out`, count an update that cannot be stored as `unreadable` in the intake; otherwise raise InvalidInput
-    for it. Raise SendFailed if the rules were never read, and TooManyUpdates.
+    If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
+    intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
     """
     prepared = Prepared([], [])
     for update in intake.updates:

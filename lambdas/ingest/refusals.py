@@ -1,14 +1,14 @@
-"""Which messages of a webhook are refused for now, so that the rest of the webhook is still taken."""
+"""Records which messages of a webhook are refused for now, while its other messages are buffered."""
 
 from message_buffer.lanes import outcomes as o
 from message_buffer.messages.conversation_id import ConversationId
 
 
 class Refusals:
-    """What was refused in one webhook, and what has to wait with it.
+    """The messages of one webhook that were refused, and those that must be refused because of them.
 
-    Whatever follows a refused message in its conversation waits too, or the redelivery would change their order. If a
-    quota of messages is spent, the lane is not asked about further messages of its account or tenant.
+    Later messages of the same conversation are refused too, because the redelivery would otherwise change their order.
+    Once a quota of messages is used up, further messages of its account or tenant are refused without asking the lane.
     """
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Refusals:
         self._accounts: set[tuple[str, str]] = set()
         self._tenants: set[str] = set()
         self.wait_ms = 0
-        """The longest time until something more fits a quota."""
+        """The longest `wait_ms` of the refused messages."""
 
     def __bool__(self) -> bool:
         return bool(self._conversations)
@@ -34,7 +34,7 @@ class Refusals:
             self._tenants.add(conversation.tenant)
 
     def add_unasked(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Note a message about which the lane was not asked, so that what follows it in its conversation waits."""
+        """Record a message that was refused without asking the lane, so that its conversation's later ones are, too."""
         self._conversations.setdefault(conversation, reason)
 
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:

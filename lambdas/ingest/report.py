@@ -59,7 +59,7 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
 
 
 def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem: str) -> None:
-    """Count and log a body that was refused: some platforms do not send it again, so its messages may be lost."""
+    """Count and log a refused body, because some platforms do not send it again, and its messages are then lost."""
     telemetry.count("BodiesRefused")
     telemetry.warn("body refused", platform=platform, status=status, reason=problem)
 

@@ -50,6 +50,6 @@ def refuse_for_now() -> Response:
 
 
 def refuse_over_quota(wait_ms: int) -> Response:
-    """Return the 429 for messages over a quota. Those that fitted are kept, and their redelivery costs nothing."""
+    """Return the 429 for messages over a quota. The other messages are kept, and their redelivery is not charged."""
     seconds = min(max(-(-wait_ms // 1_000), 1), MAX_RETRY_AFTER_SECONDS)
     return refuse(429, "Over the quota; send it again later.", {"Retry-After": str(seconds)})

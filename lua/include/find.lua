@@ -8,10 +8,10 @@ local function find()
   local arrived_at = redis.call('ZSCORE', seen_key, message_id)
   if not arrived_at then return nil, {'ABSENT', 0, ''} end
 
-  -- Positions count from the head of the frozen batch, and on through the messages that wait behind it.
+  -- Positions are counted from the oldest message of the frozen batch, and continue through the waiting messages.
   local frozen = redis.call('LLEN', batch_key)
   local count = frozen + redis.call('LLEN', msgs_key)
-  -- This is only a hint: `seen` also has the ids of cancels and of messages that have left, by each sender's clock.
+  -- This is a guess, because `seen` also has ids of cancels and deleted messages, and times of several hosts' clocks.
   local guess = math.max(0, count - 1 - redis.call('ZCOUNT', seen_key, '(' .. arrived_at, '+inf'))
   local phase, step = string.match(cursor, '^(%l+):(%d+)$')
   local bytes, cost = 0, 0
@@ -41,7 +41,7 @@ local function find()
     end
   end
 
-  -- The message was in the earliest batch whose last message arrived at the same time as this one, or later.
+  -- The message was in the earliest batch whose last message did not arrive before the message itself.
   local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
   -- If older batches may have been forgotten, the message may have been in one of those instead.
   if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return nil, {'ABSENT', 1, ''} end

@@ -1,7 +1,7 @@
--- forget_ids: forget a conversation's oldest message ids, where it has more than it may.
+-- forget_ids: forget a conversation's oldest message ids if it has more than `max_seen`.
 --
 -- Reads    seen_key, max_seen
--- Defines  forget_ids(until_ms): forgets none that is newer than this, and 1000 at most; the number that were forgotten
+-- Defines  forget_ids(until_ms): forgets at most 1000 ids, none newer than until_ms, and returns their number
 
 local function forget_ids(until_ms)
   local excess = redis.call('ZCARD', seen_key) - max_seen

@@ -20,7 +20,8 @@ EVENT_VERSION = 1
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
-# In a key: of this version after the conversation's prefix and a slash, of earlier ones after the prefix and a hyphen.
+# Finds the arrival of the last message in an object's key. It follows the conversation's prefix and a slash. Keys of
+# earlier versions have a hyphen instead of the slash.
 _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}[-/](\d+)-")
 
 
@@ -107,12 +108,12 @@ def object_key(conversation: str, taken: Taken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: Taken) -> str:
-    # A forget finds the objects of a conversation by the second part, and recognises newer ones by the time.
+    # When a conversation is forgotten, the second part finds its objects, and the time shows which are newer.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 
 def is_newer(key: str, at_ms: int) -> bool:
-    """Return whether the object's last message arrived after that time; False if the key does not say."""
+    """Return whether the object's last message arrived after `at_ms`, or False if the key has no arrival."""
     found = _LAST_ARRIVAL.search(key)
     return found is not None and int(found[1]) > at_ms
 

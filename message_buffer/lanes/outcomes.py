@@ -11,7 +11,7 @@ LaneName = Literal["debounce", "window"]
 RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
-"""The quota that is spent; or too much waits in the conversation."""
+"""The quota that is used up, or `waiting` if too much waits in the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The message was not buffered. Ask its platform to send it again, after `wait_ms` if that is known."""
+    """The message was not buffered. Ask its platform to send it again, after `wait_ms` if that is not 0."""
 
     reason: RefusalReason
     wait_ms: int
@@ -148,7 +148,7 @@ class Completed:
     count: int
     start_processor: bool
     ids_forgotten: int = 0
-    """Message ids that were forgotten before their day was over, because the conversation has too many."""
+    """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,7 @@ _PerMinute = Annotated[int | None, Field(ge=1, le=MAX_QUOTA, description=f"a who
 
 
 class PartialQuota(_Checked):
-    """The quota that the rules set for an account or for a tenant, or a part of it."""
+    """The quota that the rules set for an account or a tenant. A number that they do not set is None."""
 
     messages_per_minute: _PerMinute = None
     conversations_per_minute: _PerMinute = None
@@ -345,7 +345,7 @@ class Owner(_Checked):
     per_author: Annotated[bool, Field(description="true or false")] = False
     """Give each author of a group a buffer of their own."""
     quota: _PartialQuota = None
-    """In place of the stage's quota of an account."""
+    """Replaces the stage's quota for accounts."""
 
 
 class PartialRules(_RuleFields):
@@ -394,7 +394,7 @@ class RuleLayer(PartialRules):
         dict[str, PartialRules], Field(description="an object with the rules of each platform")
     ] = Field(default_factory=dict)
     quota: _PartialQuota = None
-    """All accounts of the tenant together; only the layer of a tenant has it."""
+    """The quota of all accounts of the tenant together. Only the layer of a tenant may have one."""
 
     def steps_on(self, platform: str) -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
         yield from self.steps()

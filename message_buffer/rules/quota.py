@@ -1,14 +1,17 @@
-"""Quotas as the lanes take them, in a module without pydantic, which the rules need."""
+"""Quotas in the form that the lanes use.
+
+The module is separate from the rules, so that the lanes need not import pydantic.
+"""
 
 from typing import NamedTuple
 
 
 class Quota(NamedTuple):
-    """How much an account or a tenant may send in a minute, and at once after a minute of silence."""
+    """How much an account or a tenant may send in a minute. After a minute of silence, it may send that at once."""
 
     messages_per_minute: int
     conversations_per_minute: int
-    """The number of buffers that may be opened."""
+    """The number of buffers that its messages may open."""
 
 
 class Charge(NamedTuple):
@@ -18,7 +21,7 @@ class Charge(NamedTuple):
     """`platform/account`, with each part escaped."""
     account_quota: Quota
     tenant: str = ""
-    """The tenant with its name escaped, or nothing if no rule sets the tenant's quota."""
+    """The tenant's escaped name, or empty if no rule sets the tenant's quota."""
     tenant_quota: Quota | None = None
     is_exact: bool = False
-    """A rule sets one of the quotas, so each message is charged. Otherwise a few are charged at once."""
+    """True if a rule sets one of the quotas. Each message is then charged alone; otherwise several at once."""

@@ -153,7 +153,7 @@ class RuleBook:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # That of an account for which the rules set none.
+        # The quota of an account for which the rules set none.
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
@@ -181,7 +181,7 @@ class RuleBook:
         return snapshot.owner(account_scope(platform, account))
 
     def charge_for(self, conversation: ConversationId) -> Charge | None:
-        """Return the quotas of the conversation's account and tenant, or None if the book was made without a quota."""
+        """Return the quotas of the conversation's account and tenant, or None if this book has no default quota."""
         if self._quota is None:
             return None
         snapshot = self._current()

@@ -143,7 +143,7 @@ class InterruptedSearch(Connection):
     """A connection on which other things happen between the calls of one search for a message."""
 
     def __init__(self, client: Client, happens: Mapping[int, Callable[[], object]], *, is_misled: bool = False) -> None:
-        """Let `happens[n]` happen after the n-th call. If `is_misled`, the search never looks where its hint says."""
+        """Let `happens[n]` happen after the n-th call. If `is_misled`, the search skips its guess of the position."""
         super().__init__(lambda: client)
         self._happens, self._is_misled = happens, is_misled
         self.calls = 0

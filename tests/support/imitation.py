@@ -1,4 +1,4 @@
-"""fakeredis, with the one function of Valkey's that our scripts use and it lacks."""
+"""fakeredis, with the one function that our scripts use and fakeredis lacks."""
 
 from hashlib import sha1
 from typing import Any
@@ -9,7 +9,7 @@ from fakeredis import FakeServer, FakeStrictRedis
 def open_imitation() -> FakeStrictRedis:
     server: Any = FakeServer()
     client = FakeStrictRedis(server=server)
-    client.eval("return 1", 0)  # makes the server's Lua
+    client.eval("return 1", 0)  # creates the server's Lua runtime
     server._lua_runtime.globals()[b"redis"][b"sha1hex"] = _sha1hex
     return client
 

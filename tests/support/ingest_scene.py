@@ -34,7 +34,7 @@ SECRETS = {
 }
 HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
 Json = dict[str, Any]
-# A stage's without settings of its own.
+# The quota on a stage that does not set one.
 ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
 
@@ -138,7 +138,7 @@ class Scene:
         return self.call(gateway(platform, raw, headers=headers, route=route))
 
     def keep_secrets(self, platform: str, count: int, *, platform_wide: str | None = None) -> None:
-        """Give each of so many accounts a secret of its own: account n has `secret n`."""
+        """Give each of `count` accounts a secret of its own. The secret of account n is `secret n`."""
         own = {account(number): {"secret": f"secret {number}"} for number in range(count)}
         self.secrets.text = json.dumps({platform: {"secret": platform_wide, "accounts": own}})
         self.secrets_now_ms += SECRET_LIFE_MS + 1

@@ -101,8 +101,8 @@ class LocalStage:
     def warm_up(self) -> None:
         """Start some processes of each function, so that tests do not measure the emulator's cold starts.
 
-        On a busy machine, cold conversation processors may use up a batch's few attempts before they can emit: then its
-        conversation gets another message.
+        On a busy machine, cold conversation processors may use up a batch's few attempts before they can emit. The
+        batch's conversation then gets another message.
         """
         known, deadline = len(self.inbox.arrivals), time.monotonic() + WARM_UP_SECONDS
         names = {f"warm-up-{number}" for number in range(WARM_PROCESSES)}
@@ -204,7 +204,7 @@ class LocalStage:
 
         def patrol() -> None:
             while not done.wait(every_seconds):
-                # One pass at a time: on a busy machine, each pass beside others would start a process of its own.
+                # Wait for each pass, because passes at the same time would each start a process on a busy machine.
                 with suppress(BotoCoreError):
                     self.invoke("watchdog", wait=True)
 

@@ -13,13 +13,13 @@ MINUTE_US = 60_000_000
 
 
 class QuotaModel:
-    """Until when each account and each tenant has spent its quota; a quota is a minute."""
+    """Keeps the time until which each account and tenant has used up its quota. A quota is one minute of time."""
 
     def __init__(self) -> None:
         self.spent_until_us: dict[str, int] = {}
 
     def refuses(self, wanted: list[tuple[str, int]], now_ms: int) -> str | None:
-        """Spend all that a message costs and return None, or return the name whose quota has no room for it."""
+        """Charge all that a message costs and return None, or return the name of the quota that refuses it."""
         now_us, spent = now_ms * 1_000, self.spent_until_us
         for nth, (name, cost_us) in enumerate(wanted):
             until_us = spent.get(name, 0) + cost_us
@@ -182,7 +182,7 @@ class ConversationModel:
         self.waiting, self.frozen, self.state = [], None, "IDLE"
 
     def forget(self, now: int) -> int:
-        """Erase everything but the ids. Return the time until which everything has arrived."""
+        """Erase everything but the ids. Return the time until which all that was erased arrived."""
         latest = [at for at in (self.last_at, self.frozen.last_at if self.frozen else None) if at is not None]
         at = max(now, *(each for each in latest if each < now + 60_000), now)
         self.cancel()

@@ -76,7 +76,7 @@ OBJECTS = {"whatsapp": "whatsapp_business_account", "messenger": "page", "instag
 
 
 def one_message(platform: str, account: str, text: str = "Hey") -> Any:
-    """Return what a platform sends for one message to this account, in the order of fields that it sends."""
+    """Return what a platform sends for one message to this account, with the fields in the platform's order."""
     entry: Json = {"id": account}
     match platform:
         case "generic":

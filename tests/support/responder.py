@@ -228,7 +228,7 @@ class World:
         self.queue.append(Waiting(self.now_ms, body, 1))
 
     def forget(self) -> int:
-        """Put the event that forgets the conversation into the responder's queue. Return until when."""
+        """Put the event that forgets the conversation into the responder's queue. Return the event's time."""
         body = json.dumps(
             {"detail-type": FORGOTTEN, "detail": {"version": 1, "conversationId": NAME, "at": self.now_ms}}
         )

@@ -80,7 +80,7 @@ def open_buffer(engine: Engine) -> None:
 
 
 def newest_deleted(engine: Engine) -> None:
-    """Let the remembered ids mislead the search for m2 by one."""
+    """Delete m3, so that its remembered id misleads the search for m2 by one position."""
     open_buffer(engine)
     engine.send("c", "m3", rules=ADAPTIVE)
     engine.store.delete_message("c", "m3")
@@ -206,7 +206,7 @@ def claim(store: Store, engine: Engine) -> Answer:
 
 
 def in_steps(store: Store) -> Store:
-    """Let the store look at one message in each call."""
+    """Let the store read one message in each call of a search."""
     store.settings = store.settings._replace(search_bytes=1)
     return store
 

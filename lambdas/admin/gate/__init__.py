@@ -1,1 +1,1 @@
-"""The function that consumers may invoke: two of admin's operations, with the permissions for these two."""
+"""The function that consumers may invoke. It has two of admin's operations, and permissions only for these."""

@@ -1,6 +1,6 @@
-"""Lambda entry for consumers: they ask whether an author has written again, and put a conversation on hold.
+"""Lambda entry for consumers, who ask whether an author has written again, or put a conversation on hold.
 
-The event is that of the admin function, of which this function has the operations `gate` and `conversation.hold`.
+Events have the same form as the admin function's, with the operation `gate` or `conversation.hold`.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Carries out the two operations of consumers, in all lanes of the stage."""
+"""Carries out the two operations that consumers may invoke."""
 
 from lambdas.admin.requests import AskGate, HoldConversation
 from message_buffer.clock import Clock, system_clock
@@ -9,7 +9,7 @@ from message_buffer.messages.wire_form import Json
 
 
 class Gate:
-    """The conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
+    """Works on the conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
 
     def __init__(
         self,

@@ -83,19 +83,20 @@ class Credentials:
     def candidates(self, claimed: Iterable[str]) -> list[str]:
         """Return the few secrets to try for a body, first those of the accounts that the body claims.
 
-        A body's claim decides nothing else: it is not proven before one of these secrets matches.
+        The claim is used for nothing else, because it is not proven until one of these secrets matches.
         """
         own = list(dict.fromkeys(secret for account in claimed for secret in self.accounts.get(account, ())))
-        # A customer's words may claim accounts, too, and must not displace the secrets of the whole platform.
+        # A customer's text may look like a claim of accounts, too. The secrets of those accounts must not displace the
+        # secrets of the whole platform.
         of_platform = self.secrets[: MAX_SECRETS_TRIED // 2]
         first = MAX_SECRETS_TRIED - len(of_platform)
         ordered = (*own[:first], *of_platform, *own[first:], *self.every_secret[:MAX_SECRETS_TRIED])
         return list(dict.fromkeys(ordered))[:MAX_SECRETS_TRIED]
 
     def signer(self, signed_with: Callable[[str], bool], *, among: Iterable[str]) -> Signer | None:
-        """Return the accounts of those of these secrets that match, or None if none does."""
-        # A match does not end the search: a forged request costs no more than a true one, and the time it takes says
-        # nothing about the secrets.
+        """Return the accounts for which the matching secrets are valid, or None if no secret matches."""
+        # Try all secrets, even after a match, so that a forged request takes as long as a genuine one, and the time
+        # says nothing about the secrets.
         matching = {secret for secret in among if signed_with(secret)}
         if not matching:
             return None
@@ -113,7 +114,7 @@ def hmac_signer(
 ) -> Signer | None:
     """Return the signer of the `sha256=<hex HMAC-SHA256>` in this header, or None if no secret matches.
 
-    Signed is the body, after the prefix. `claims` finds the accounts that the body names.
+    The signature covers the prefix and the body. `claims` finds the accounts that the body names.
     """
     given = webhook.headers.get(header)
     if given is None:
@@ -126,14 +127,14 @@ def hmac_signer(
 
 
 def claims_of(*keys: str) -> re.Pattern[bytes]:
-    """Return the pattern of a JSON string behind one of these keys."""
+    """Return a pattern that finds the JSON string that is the value of one of these keys."""
     names = "|".join(keys).encode()
-    # Possessive, so that no text makes it look twice at the same bytes.
+    # The quantifiers are possessive, so that no text makes the pattern read the same bytes twice.
     return re.compile(rb'"(?:' + names + rb')"\s*+:\s*+("(?:[^"\\]|\\.)*+")', re.DOTALL)
 
 
 def _claimed(body: bytes, claims: re.Pattern[bytes]) -> Iterator[str]:
-    """Yield the first accounts that a JSON body names. The body is not parsed before its signature is checked."""
+    """Yield the first accounts that a JSON body names, without parsing a body whose signature is not yet checked."""
     for found in islice(claims.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
         try:
             yield str(json.loads(found[1].decode()))
@@ -193,13 +194,13 @@ class Platform(Protocol):
     tells_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     comes_again: bool = True
-    """A webhook that is answered 429 is sent again."""
+    """The platform sends a webhook again that was answered 429."""
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
 
     def is_fresh(self, _webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - a default
-        """Return False if the platform signs the time with the body, and it is not about now."""
+        """Return False if the platform signs a time, and that time is too far from now, or is required but missing."""
         return True
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:

@@ -52,7 +52,7 @@ class Generic(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         time = webhook.headers.get(TIMESTAMP)
-        # A body that begins with a time and a dot is not JSON, so the time cannot be moved into the body.
+        # An attacker cannot drop the header and send the time in front of the body, because that is not JSON.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
         return hmac_signer(webhook, credentials, header="x-signature-256", claims=_CLAIMS, prefix=prefix)
 

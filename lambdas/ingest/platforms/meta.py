@@ -18,13 +18,13 @@ from lambdas.ingest.platforms.base import (
 )
 from lambdas.limits import MAX_META_WEBHOOK_BYTES
 
-# Besides the accounts of messages, the ids of entries: a WhatsApp Business Account sends news without a phone number.
+# Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.
 _CLAIMS = claims_of("phone_number_id", "id")
 
 
 class MetaPlatform(Platform):
     object_name: str
-    """The body's `object`. An app signs for all of Meta's platforms with one secret, so only this tells them apart."""
+    """The body's `object`. Only this names the platform, because an app signs for all of Meta's with one secret."""
     max_body_bytes = MAX_META_WEBHOOK_BYTES
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:

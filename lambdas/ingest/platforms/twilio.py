@@ -127,7 +127,7 @@ def _signature(secret: str, text: bytes) -> str:
 
 
 def _claimed(form: Mapping[str, str]) -> Iterator[str]:
-    """Yield our number: a message is sent to it, and a status is about a message from it."""
+    """Yield both numbers. Ours is the receiver of a message, or, in a status, the sender of the reported message."""
     for name in ("To", "From"):
         try:
             yield _account(form.get(name, ""))

@@ -64,21 +64,22 @@ class DynamoDbLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.Buffered | o.Duplicate:
-        del charge  # a counter in the table would cost half as much again as the message
+        del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "left before":
             return o.Duplicate(None, 0)
         # Open the window for a duplicate too, because the request that stored the message may have failed to open one.
         due_at_ms, count, secret = self._wait(conversation, timing, new=name if put == "new" else None)
-        # The conversation was forgotten. If the processor is faster, it finds the hash as well.
+        # The conversation was forgotten once. If this message was erased then, it is a redelivery, so erase it again. A
+        # processor that reads the message first finds the hash, too.
         if secret and self._table.was_erased(conversation, secret, name):
             self._table.erase(conversation, names=[name])
             return o.Duplicate(None, 0)
         if put == "new":
             return o.Buffered(due_at_ms, count)
-        # If that request was refused, it may have taken the message back before this request opened the window. It
-        # cannot do that any more, so store the message if it is missing.
+        # The request that stored the message may have failed, and removed the message before this request joined the
+        # window. It can no longer remove the message now, so store the message if it is missing.
         if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             due_at_ms, count, _ = self._wait(conversation, timing, new=name)
         return o.Duplicate(due_at_ms, count)
@@ -112,8 +113,8 @@ class DynamoDbLane:
             self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
             return due_at_ms, count, before.id_secret
         if new is None:
-            # The request that stored the message may have ended after it had opened the window, and before it sent the
-            # trigger. A second trigger does no harm.
+            # The request that stored the message may have ended after it opened the window and before it sent the
+            # trigger, so send one. A second trigger does no harm.
             self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
         elif before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
@@ -225,11 +226,12 @@ class DynamoDbLane:
     ) -> o.Forgotten:
         """Erase all items under the window's lock, and leave hashes of the messages' names.
 
-        `at_ms` is the time of the same forget in the Valkey lane; what that lane has taken of later messages is kept. A
-        call that `goes_on` with an earlier one, or has its id, erases only what a slow processor of the Valkey lane has
-        recorded meanwhile. Raise StoreUnavailable if a processor has, or gets, the window's lock.
+        `at_ms` is the time until which the Valkey lane has forgotten the conversation. Records of that lane's batches
+        whose last message arrived later are kept. A call that continues an earlier one (`goes_on`, or the same
+        `forget_id`) erases only what a slow processor of the Valkey lane has recorded since then about older batches.
+        Raise StoreUnavailable if a processor has, or gets, the window's lock.
         """
-        # Before the items are read, so that what comes later is newer.
+        # Read the clock before the items, so that a message that arrives in between counts as newer.
         owner, now_ms = uuid4().hex, self._clock()
         window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
         try:
@@ -241,16 +243,16 @@ class DynamoDbLane:
             taken = {batch_id: names for batch_id, names in contents.journals.items() if not _is_newer(batch_id, at_ms)}
             of_taken: frozenset[str] = frozenset().union(*taken.values())
             newer, mine = contents.journaled - of_taken, {each.name for each in stored}
-            # What this lane has emitted since the forget is newer, too.
+            # A call that continues keeps other tombstones, because their messages may be newer than the forgotten ones.
             left = {name for name in contents.tombstones if name in of_taken or not (goes_on or name in newer)}
-            # The hashes come first: if this run ends early, the next one finds the rest.
+            # Write the hashes before erasing, so that a run that ends early leaves no erased message without a hash.
             hashes = [hash_of(window.id_secret, name) for name in (left | mine | of_taken) - newer]
             self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
             self._table.erase(conversation, names=left | mine, journals=taken)
             if goes_on:
                 return o.Forgotten(at_ms, window.generation, 0, 0, leaving_until_ms=None)
             if not self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms):
-                raise StoreUnavailable("the DynamoDB processor has taken the window's lock; try again")
+                raise StoreUnavailable("the DynamoDB processor has acquired the window's lock; try again")
             # A message that came since the lock keeps the window open.
             self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = set(window.frozen.names) if window.frozen else set()
@@ -336,7 +338,7 @@ class DynamoDbLane:
         )
 
     def generation(self, conversation: str) -> int:
-        """Return the number of the newest window, or 0 if the conversation is unknown. Reads no message."""
+        """Return the number of the newest window, or 0 if the conversation is unknown, without reading messages."""
         return self._table.window(conversation).generation
 
     def open_windows(self, *, limit: int) -> list[Opened]:
@@ -350,7 +352,7 @@ class DynamoDbLane:
 
 
 def _is_newer(batch_id: str, at_ms: int) -> bool:
-    """Return whether the last message of a batch of the Valkey lane arrived after that time. Its id says when."""
+    """Return whether the last message of the Valkey lane's batch arrived after `at_ms`, according to the batch's id."""
     _, _, rest = batch_id.rpartition("-")[0].rpartition("-")
     return rest.isdecimal() and int(rest) > at_ms
 

@@ -75,9 +75,9 @@ class Window(NamedTuple):
     attempt: int = 0
     frozen: Frozen | None = None
     id_secret: str = ""
-    """The key of the hashes, if the conversation was forgotten."""
+    """The key with which names are hashed; empty if the conversation was never forgotten."""
     forget_id: str = ""
-    """The last forget, and the time until which it erased what had arrived."""
+    """The id of the last `forget_conversation`, which erased what had arrived until `forgotten_at_ms`."""
     forgotten_at_ms: int = 0
 
 
@@ -102,12 +102,12 @@ class Contents(NamedTuple):
     hashes: frozenset[str] = frozenset()
 
     def was_erased(self, name: str) -> bool:
-        """Return whether a forget has erased the message, so that a stored one is a redelivery."""
+        """Return whether the message was erased with its conversation. If it is stored, it was delivered again."""
         secret = self.window.id_secret
         return bool(secret) and hash_of(secret, name) in self.hashes
 
     def knows(self, name: str) -> bool:
-        """Return whether the message has left this lane."""
+        """Return whether the message has left this lane, or was erased."""
         return name in self.tombstones or self.was_erased(name)
 
     @property
@@ -210,7 +210,7 @@ class MessageTable(Table):
         return {item.removeprefix(MESSAGE): text(found[item], "batch_id") or None for item in found}
 
     def erased(self, conversation: str, secret: str, names: Sequence[str]) -> set[str]:
-        """Return which of these messages a forget has erased."""
+        """Return the names of those messages that were erased when the conversation was forgotten."""
         items = {HASHED + hash_of(secret, name): name for name in names}
         return {items[item] for item in self._get_all(conversation, list(items))}
 
@@ -230,7 +230,7 @@ class MessageTable(Table):
         return found
 
     def was_erased(self, conversation: str, secret: str, name: str) -> bool:
-        """Return whether a forget has erased the message."""
+        """Return whether the message was erased when the conversation was forgotten."""
         return bool(self._get("find hash", _key(conversation, HASHED + hash_of(secret, name))))
 
     @staticmethod
@@ -458,7 +458,7 @@ class MessageTable(Table):
         )
 
     def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
-        """Remove the frozen batch and the hold, and record the forget. The window stays open."""
+        """Remove the frozen batch and the hold, and record `forget_id` and `at_ms`. The window stays open."""
         return self._owned(
             "forget batch",
             conversation,

@@ -29,7 +29,7 @@ class StoreSettings(NamedTuple):
     claim_ms: int = NOT_SET  # the time from the claim to the take
     token_ms: int = NOT_SET  # the time from the take to the completion; longer than the conversation processor may run
     max_waiting: int = NOT_SET  # messages in one conversation
-    max_waiting_bytes: int = NOT_SET  # in messages of more than 4 KiB, in one conversation
+    max_waiting_bytes: int = NOT_SET  # bytes of messages of more than 4 KiB, in one conversation
     horizon_ms: int = limits.START_HORIZON_MS
     look_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS

@@ -42,9 +42,9 @@ class ValkeyLane:
     def forget_conversation(
         self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False
     ) -> o.Forgotten:
-        """Erase the conversation, one page of its message ids after the other.
+        """Erase the conversation, and replace its message ids with hashes, page by page.
 
-        A call that `goes_on` with an earlier one erases no message.
+        With `goes_on`, continue an earlier call, and erase no message.
         """
         forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret, goes_on=goes_on)
         page = forgotten.next_page

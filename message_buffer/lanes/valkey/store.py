@@ -166,8 +166,8 @@ class Store:
     ) -> o.Forgotten:
         """Erase what the conversation holds, and replace one page of its message ids with hashes.
 
-        `secret` is a secret for the hashes, which is used unless the conversation was forgotten before. The calls
-        for further pages have the same `forget_id`. A call that `goes_on` erases no message, whatever came meanwhile.
+        `secret` becomes the key of the hashes, unless the conversation already has one. Calls for further pages send
+        the same `forget_id`. With `goes_on`, the call continues an earlier one and erases no message.
         """
         reply = self._run(
             "forget_conversation", conversation=conversation, now_ms=self._clock(), forget_id=forget_id,
@@ -343,9 +343,9 @@ class Store:
         }
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
-        """Run a script that looks for a message, and return its answer."""
+        """Run a script that searches for a message, and return its reply."""
         encoded_id = encode_message_id(message_id)
-        # Older code remembers a long id itself. Such a message is looked for under both names.
+        # Older code remembers a long id itself, not its digest, so search for the message under both names.
         kept_id = remembered_id(encoded_id)
         reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
         if kept_id != encoded_id and reply.word == b"ABSENT" and not reply.known:
@@ -353,9 +353,10 @@ class Store:
         return reply
 
     def _search_on(self, name: str, conversation: str, kept_id: bytes, **arguments: Argument) -> Any:
-        """Run a script that looks for a message, on from where it stopped, until it has found it or seen all.
+        """Call a script that searches for a message until it has found the message or the search is over.
 
-        Between two calls others use the server, and may change the conversation. Each call looks at a message at least.
+        Each call continues where the last one stopped, and reads at least one message. Between two calls, other clients
+        use the server, and may change the conversation.
         """
         cursor: Argument = FIRST_LOOK
         while True:
@@ -428,7 +429,7 @@ def encode_message_id(message_id: str) -> bytes:
 
 
 def remembered_id(message_id: bytes) -> bytes:
-    """Return the name of a message among the remembered ids: its id, or a digest of a long id."""
+    """Return the name under which a message is remembered: its id, or the digest of a long id."""
     if len(message_id) <= MAX_REMEMBERED_ID_BYTES:
         return message_id
     return b"blake2s:" + blake2s(message_id, digest_size=16).hexdigest().encode()
@@ -436,7 +437,7 @@ def remembered_id(message_id: bytes) -> bytes:
 
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
 def _limits(settings: StoreSettings, charge: Charge | None) -> str:
-    """Return the bounds of a buffer and the quotas, as buffer_message reads them."""
+    """Return the bounds of a buffer and the quotas, in the form that buffer_message reads."""
     max_waiting = _require_setting("max_waiting", settings.max_waiting)
     max_bytes = _require_setting("max_waiting_bytes", settings.max_waiting_bytes)
     bounds = f"{max_waiting} {settings.max_batch_bytes} {max_bytes}"
@@ -451,7 +452,10 @@ def _limits(settings: StoreSettings, charge: Charge | None) -> str:
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return what so many messages, and an opened buffer, take of the minute that a quota is. A shard has its share."""
+    """Return the microseconds of a quota's minute that these messages cost, and those that an opened buffer costs.
+
+    Each shard counts alone and has an equal share of the quota, so the minute is multiplied by the number of shards.
+    """
     minute_us = MINUTE_MS * 1_000 * shards
     return f"{minute_us * messages // quota.messages_per_minute} {minute_us // quota.conversations_per_minute}"
 

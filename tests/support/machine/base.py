@@ -89,7 +89,7 @@ class Base(RuleBasedStateMachine):
         self.store._new_call_id = lambda: call_id
         try:
             answer = getattr(self.store, method)(*args, **kwargs)
-            # What is absent may be there when asked again, and what is refused may fit.
+            # Do not repeat these calls later, because an absent message may exist then, and a refused one may fit.
             if not isinstance(answer, Refused) and not (isinstance(answer, Absent) and not answer.known):
                 self.calls.append((clock.now_ms, call_id, method, args, kwargs))
             if twice:

@@ -74,7 +74,7 @@ class Courses(Processors, Watchdog, Operators):
     def a_conversation_moves_while_a_message_is_looked_for(
         self, name: str, which: int, among: str, deletes: bool, looks: int, then: str, processor: str
     ) -> None:
-        """Look for a message from the newest to the oldest, one in each call; something happens after some calls."""
+        """Search for a message from the newest to the oldest, one in each call, and do `then` after some calls."""
         message_id = self._chosen(name, which, among)
 
         def happens() -> None:

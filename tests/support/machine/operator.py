@@ -9,7 +9,7 @@ from message_buffer.rules.layers import Rules
 from tests.support.machine.base import RULES, conversations, seldom, skews
 from tests.support.machine.writer import Writers
 
-# The keys that a conversation may have.
+# The kinds of keys that a conversation may have.
 KINDS = ("conv", "msgs", "batch", "taken", "seen", "emitted")
 
 

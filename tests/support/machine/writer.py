@@ -24,7 +24,7 @@ from tests.support.engine import payload
 from tests.support.machine.base import RULES, SETTINGS, Base, conversations, pick, seldom, skews
 from tests.support.model import ConversationModel
 
-# So many that a burst is over it, or that two conversations are.
+# Small enough that a burst exceeds it, or that two conversations do.
 QUOTA = Quota(messages_per_minute=4, conversations_per_minute=2)
 CHARGE = Charge("p/a", QUOTA, "t", Quota(6, 6), is_exact=True)
 COSTS_US = {"account_messages": 15_000_000, "account_conversations": 30_000_000,
@@ -122,7 +122,7 @@ class Writers(Base):
         return f"m{which % self.sent + 1}"
 
     def _changed(self, name: str, message_id: str, deletes: bool, outcome: Any) -> None:
-        """Judge a change by the model as it is now, and make the change there, too."""
+        """Check that the change fits the model, and make the same change in the model."""
         model = self.model[name]
         if message_id in dict(model.waiting):
             if deletes:
