@@ -22,9 +22,9 @@ SOURCES := $(wildcard message_buffer lambdas responder infra cost local bufferct
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
-BASE_PYTHON := $(shell $(PYTHON) -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))' 2>/dev/null)
+BASE_PYTHON := $(shell "$(PYTHON)" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))' 2>/dev/null)
 # The stamp is named after what .venv depends on: the Python, the lock and the place (a venv cannot be moved).
-MADE_FROM := $(shell $(PYTHON) -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("$(LOCK)").read())).encode()).hexdigest()[:12])' 2>/dev/null)
+MADE_FROM := $(shell "$(PYTHON)" -c 'import hashlib, os, sys; print(hashlib.sha256(repr((sys.version, os.getcwd(), open("$(LOCK)").read())).encode()).hexdigest()[:12])' 2>/dev/null)
 READY := $(VENV)/set-up-from-$(MADE_FROM)
 # For targets that only look, or stop something: they take the .venv that is there, and never build one.
 NEEDS_VENV = @test -x $(BIN)/python || { echo "There is no $(VENV) that works here: run \`make setup\` first." >&2; exit 1; }
@@ -53,11 +53,11 @@ help: ## list the targets
 setup: $(READY) ## make .venv, if it is missing or out of date
 
 $(READY):
-	@command -v $(PYTHON) >/dev/null || \
+	@command -v "$(PYTHON)" >/dev/null || \
 	  { echo "Cannot find '$(PYTHON)'. Install Python 3.11 or newer, or name one: make PYTHON=python3.13"; exit 1; } >&2
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name one: make PYTHON=python3.13"; exit 1; } >&2
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed, '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1). Name one: make PYTHON=python3.13"; exit 1; } >&2
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "'$(PYTHON)' lacks the modules venv and ensurepip (on Debian and Ubuntu: apt install python3-venv)."; exit 1; } >&2
 	@echo "Setting up $(VENV): about a minute and 1.2 GB…"
 	@set -e; mkdir -p $(VENVS); new=$$(mktemp -d $(VENVS)/XXXXXXXX); \
