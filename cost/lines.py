@@ -4,18 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from cost.facts import DAYS, prices, used
-from infra.settings_and_defaults import LogRetention, StageConfig
-
-RETENTION_DAYS: dict[LogRetention, int] = {
-    "one_day": 1,
-    "one_week": 7,
-    "two_weeks": 14,
-    "one_month": 30,
-    "three_months": 90,
-    "six_months": 180,
-    "one_year": 365,
-    "ten_years": 3_653,
-}
+from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
 class Line(NamedTuple):
@@ -39,7 +28,7 @@ def total(lines: Iterable[Line]) -> float:
 
 def log_lines(config: StageConfig, gb: float, *, part: str, component: str, formula: str) -> list[Line]:
     """Return the lines for writing and keeping `gb` of logs a month."""
-    kept = gb * used("logs_compressed") * RETENTION_DAYS[config.log_retention] / DAYS
+    kept = gb * used("logs_compressed") * LOG_RETENTION_DAYS[config.log_retention] / DAYS
     return [
         Line(part, component, "logs_written", gb, formula),
         Line(part, f"{component}, kept", "logs_kept", kept, "compressed size x the stage's retention"),

@@ -18,10 +18,10 @@ from cost.__main__ import main
 from cost.alternatives import polling
 from cost.chart import HEIGHT, WIDTH
 from cost.facts import HERE, Price, prices, usages, used
-from cost.lines import RETENTION_DAYS, Line, total
+from cost.lines import Line, total
 from cost.model import bill, ecpus, floors, stored_gb
 from cost.traffic import Traffic, processors
-from infra.settings_and_defaults import LogRetention, StageConfig, Timings, load_stage
+from infra.settings_and_defaults import LOG_RETENTION_DAYS, LogRetention, StageConfig, Timings, load_stage
 from lambdas import limits as functions
 from message_buffer import limits as library
 
@@ -201,7 +201,7 @@ def test_with_one_nat_gateway_half_of_its_traffic_comes_from_the_other_zone() ->
 
 
 def test_every_retention_of_a_stage_is_known() -> None:
-    assert set(RETENTION_DAYS) == set(LogRetention.__args__)  # type: ignore[attr-defined] # Literal's values
+    assert set(LOG_RETENTION_DAYS) == set(LogRetention.__args__)  # type: ignore[attr-defined] # Literal's values
 
 
 def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
