@@ -70,8 +70,7 @@ class Store:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.Buffered | o.Duplicate | o.Refused:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
-        encoded_id = encode_message_id(message_id)
-        kept_id = remembered_id(encoded_id)
+        kept_id, known_as = remembered_names(message_id)
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -88,7 +87,7 @@ class Store:
             start_id=self._new_call_id(),
             start_ms=self.settings.start_ms,
             horizon_ms=self.settings.horizon_ms,
-            known_as=b"" if kept_id is encoded_id else encoded_id,
+            known_as=known_as,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
         )
@@ -150,12 +149,10 @@ class Store:
 
         If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
         """
-        encoded_id = encode_message_id(cancel_id or self._new_call_id())
-        kept_id = remembered_id(encoded_id)
+        kept_id, known_as = remembered_names(cancel_id or self._new_call_id())
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
-            known_as=b"" if kept_id is encoded_id else encoded_id,
-            seen_ms=self.settings.seen_ms, max_seen=self.settings.max_seen,
+            known_as=known_as, seen_ms=self.settings.seen_ms, max_seen=self.settings.max_seen,
         )  # fmt: skip
         if reply.word == b"REPEATED":
             return o.AlreadyCancelled(reply.generation)
@@ -344,12 +341,10 @@ class Store:
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
         """Run a script that searches for a message, and return its reply."""
-        encoded_id = encode_message_id(message_id)
-        # Older code remembers a long id itself, not its digest, so search for the message under both names.
-        kept_id = remembered_id(encoded_id)
+        kept_id, known_as = remembered_names(message_id)
         reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
-        if kept_id != encoded_id and reply.word == b"ABSENT" and not reply.known:
-            return self._search_on(name, conversation, encoded_id, id_line=id_line(message_id), **arguments)
+        if known_as and reply.word == b"ABSENT" and not reply.known:
+            return self._search_on(name, conversation, known_as, id_line=id_line(message_id), **arguments)
         return reply
 
     def _search_on(self, name: str, conversation: str, kept_id: bytes, **arguments: Argument) -> Any:
@@ -428,11 +423,15 @@ def encode_message_id(message_id: str) -> bytes:
         raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
 
 
-def remembered_id(message_id: bytes) -> bytes:
-    """Return the name under which a message is remembered: its id, or the digest of a long id."""
-    if len(message_id) <= MAX_REMEMBERED_ID_BYTES:
-        return message_id
-    return b"blake2s:" + blake2s(message_id, digest_size=16).hexdigest().encode()
+def remembered_names(message_id: str) -> tuple[bytes, bytes]:
+    """Return the name under which a message is remembered, its id or the digest of a long id, and its older name.
+
+    Older code remembers a long id itself, not its digest. For other ids the older name is empty.
+    """
+    encoded = encode_message_id(message_id)
+    if len(encoded) <= MAX_REMEMBERED_ID_BYTES:
+        return encoded, b""
+    return b"blake2s:" + blake2s(encoded, digest_size=16).hexdigest().encode(), encoded
 
 
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
