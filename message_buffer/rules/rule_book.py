@@ -45,9 +45,12 @@ class ReadsRules(Protocol):
 
 def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[str, ...]:
     """Return the scopes of the layers that may concern this conversation, the lowest first."""
-    tenant = escape_part(conversation.tenant)
-    agents = (f"agent:{tenant}/{escape_part(agent)}",) if agent else ()
-    return (STAGE, f"tenant:{tenant}", *agents, conversation_scope(str(conversation)))
+    agents = (f"agent:{escape_part(conversation.tenant)}/{escape_part(agent)}",) if agent else ()
+    return (STAGE, tenant_scope(conversation.tenant), *agents, conversation_scope(str(conversation)))
+
+
+def tenant_scope(tenant: str) -> str:
+    return f"tenant:{escape_part(tenant)}"
 
 
 def conversation_scope(conversation: str) -> str:
@@ -56,19 +59,6 @@ def conversation_scope(conversation: str) -> str:
 
 def account_scope(platform: str, account: str) -> str:
     return f"account:{escape_part(platform)}/{escape_part(account)}"
-
-
-def charge_to(conversation: ConversationId, owner: Owner | None, layer: RuleLayer | None, *, default: Quota) -> Charge:
-    """Return the quotas that a message of this conversation is charged to: its account's, and perhaps its tenant's."""
-    account = f"{escape_part(conversation.platform)}/{escape_part(conversation.account)}"
-    of_account, of_tenant = owner and owner.quota, layer and layer.quota
-    return Charge(
-        account,
-        of_account.on_top_of(default) if of_account else default,
-        escape_part(conversation.tenant) if of_tenant else "",
-        of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,
-        is_exact=bool(of_account or of_tenant),
-    )
 
 
 def read_scope(scope: str, rules: Any, *, version: int | None = None) -> RuleLayer | Owner:
@@ -185,9 +175,16 @@ class RuleBook:
         if self._quota is None:
             return None
         snapshot = self._current()
-        owner = snapshot.owner(account_scope(conversation.platform, conversation.account))
-        layer = snapshot.layer(f"tenant:{escape_part(conversation.tenant)}")
-        return charge_to(conversation, owner, layer, default=self._quota)
+        account, tenant = account_scope(conversation.platform, conversation.account), tenant_scope(conversation.tenant)
+        owner, layer = snapshot.owner(account), snapshot.layer(tenant)
+        of_account, of_tenant = owner and owner.quota, layer and layer.quota
+        return Charge(
+            account.removeprefix("account:"),
+            of_account.on_top_of(self._quota) if of_account else self._quota,
+            tenant.removeprefix("tenant:") if of_tenant else "",
+            of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,
+            is_exact=bool(of_account or of_tenant),
+        )
 
     def _current(self) -> _Snapshot:
         with self._checking:
