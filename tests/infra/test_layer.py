@@ -4,12 +4,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
 from infra import layer
 from infra.layer import LayerError, Platform, build_layer, lambda_interpreter, lambda_pins, link_to
+from tests.support.wheel import write_wheel
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "lambdas" / "requirements.txt"
@@ -134,13 +134,7 @@ def test_a_package_that_is_not_the_one_that_was_locked_does_not_get_into_a_layer
     platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, any file with the right name and version became a part of every function."""
-    wheel = tmp_path / "index" / "thing-1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    with ZipFile(wheel, "w") as files:
-        files.writestr("thing.py", "")
-        files.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
-        files.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        files.writestr("thing-1.0.dist-info/RECORD", "")
+    wheel = write_wheel(tmp_path / "index")
     for name, value in {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheel.parent),

@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
+
+from tests.support.wheel import write_wheel
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,13 +120,7 @@ def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone)
 @pytest.mark.timeout(180)
 def test_a_set_up_takes_nothing_but_what_was_locked(clone: Clone, tmp_path: Path) -> None:
     """Before, it took any file that had the right name and version."""
-    wheel = tmp_path / "index" / "thing-1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    with ZipFile(wheel, "w") as files:
-        files.writestr("thing.py", "")
-        files.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
-        files.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        files.writestr("thing-1.0.dist-info/RECORD", "")
+    wheel = write_wheel(tmp_path / "index")
     (clone.folder / "requirements.txt").write_text(f"--no-index\n--find-links {wheel.parent}\nthing==1.0\n")
     ended = clone.make("setup", f"PYTHON={sys.executable}")
     assert ended.returncode == 2

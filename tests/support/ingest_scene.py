@@ -15,6 +15,7 @@ from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.lane import Lane
+from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
 from message_buffer.rules.quota import Quota
@@ -183,7 +184,7 @@ CHAT = "default/generic/shop/c1"
 """The conversation that `message` writes in."""
 
 
-def message(message_id: str = "m1", text: str = "Hey", **fields: Any) -> Json:
+def message(message_id: str = "m1", text: Any = "Hey", **fields: Any) -> Json:
     return {"account": "shop", "conversation": "c1", "id": message_id, "text": text} | fields
 
 
@@ -197,3 +198,20 @@ def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
 
 def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
     return [each.get("text", "") for each in scene.buffered(conversation)]
+
+
+def telegram(text: str = "Hey", *, message_id: int = 1, edited: bool = False) -> Json:
+    ada = {"id": 1111111, "is_bot": False, "first_name": "Ada"}
+    message = {"message_id": message_id, "from": ada, "chat": {"id": 1111111, "type": "private"}, "date": 1700000000}
+    if edited:
+        return {"update_id": 2, "edited_message": message | {"text": text, "edit_date": 1700000100}}
+    return {"update_id": 1, "message": message | {"text": text}}
+
+
+def emit(scene: Scene) -> Taken:
+    """Take the batch that waits, and leave it in its conversation processor's hands."""
+    scene.engine.clock.advance(60_000)
+    assert scene.engine.claim() == [CHAT]
+    taken = scene.engine.store.take_batch(CHAT, "token")
+    assert isinstance(taken, Taken)
+    return taken

@@ -12,16 +12,12 @@ from lambdas.limits import MAX_WEBHOOK_BYTES
 from message_buffer.errors import StoreOutOfMemory, StoreUnavailable
 from message_buffer.limits import MAX_MESSAGE_BYTES
 from tests.support.engine import Engine
-from tests.support.ingest_scene import VERIFY_TOKEN, Json, Scene, gateway, rest_gateway, signature
+from tests.support.ingest_scene import VERIFY_TOKEN, Scene, gateway, message, rest_gateway, signature
 
 
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def message(message_id: str = "m1", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": "Hey"} | fields
 
 
 CONVERSATION = "default/generic/shop/c1"

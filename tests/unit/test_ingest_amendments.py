@@ -13,7 +13,7 @@ from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from tests.support.engine import Engine
 from tests.support.fakes import valkey_lane
-from tests.support.ingest_scene import Json, Scene
+from tests.support.ingest_scene import Json, Scene, telegram
 from tests.support.two_lanes import TwoLanes
 from tests.support.window import make_message_table
 
@@ -25,14 +25,6 @@ CHAT = "default/telegram/shopbot/1111111"
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def telegram(text: str = "Hey", *, message_id: int = 1, edited: bool = False) -> Json:
-    ada = {"id": 1111111, "is_bot": False, "first_name": "Ada"}
-    message = {"message_id": message_id, "from": ada, "chat": {"id": 1111111, "type": "private"}, "date": 1700000000}
-    if edited:
-        return {"update_id": 2, "edited_message": message | {"text": text, "edit_date": 1700000100}}
-    return {"update_id": 1, "message": message | {"text": text}}
 
 
 def instagram(**event: Any) -> Json:

@@ -7,9 +7,8 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import Engine
-from tests.support.ingest_scene import CHAT, Scene, message, photo, texts, waits_ms
+from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -143,12 +142,3 @@ def test_a_flush_starts_the_processor_that_it_was_told_to(worded: Scene) -> None
     assert worded.functions.processors() == []
     worded.post("generic", message("m2", "go"))
     assert worded.functions.processors() == [0]
-
-
-def emit(scene: Scene) -> Taken:
-    """Take the batch that waits, and leave it in its conversation processor's hands."""
-    scene.engine.clock.advance(60_000)
-    assert scene.engine.claim() == [CHAT]
-    taken = scene.engine.store.take_batch(CHAT, "token")
-    assert isinstance(taken, Taken)
-    return taken

@@ -2,23 +2,13 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import Taken
 from tests.support.engine import Engine
-from tests.support.ingest_scene import CHAT, Json, Scene, message, photo, texts, waits_ms
+from tests.support.ingest_scene import CHAT, Json, Scene, emit, message, photo, texts, waits_ms
 
 
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def emit(scene: Scene) -> Taken:
-    """Take the batch that waits, and leave it in its conversation processor's hands."""
-    scene.engine.clock.advance(60_000)
-    assert scene.engine.claim() == [CHAT]
-    taken = scene.engine.store.take_batch(CHAT, "token")
-    assert isinstance(taken, Taken)
-    return taken
 
 
 def test_a_picture_waits_for_its_caption_and_the_caption_ends_that(scene: Scene) -> None:

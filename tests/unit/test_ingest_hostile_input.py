@@ -13,32 +13,15 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.limits import MAX_SIGNATURE_AGE_MS
+from tests.support.any_json import ANYTHING, fields_of
 from tests.support.engine import Engine
-from tests.support.ingest_scene import HEADERS, Json, Scene, account, gateway, request
+from tests.support.ingest_scene import HEADERS, Json, Scene, account, gateway, message, request
 from tests.support.platforms import body_of, content_type, one_message
 
 
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def message(message_id: str = "m1", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": "Hey"} | fields
-
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-
-
-ANYTHING = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=15,
-)
-
-
-def fields_of(names: str) -> st.SearchStrategy[Json]:
-    return st.dictionaries(st.sampled_from(names.split()), ANYTHING, max_size=8)
 
 
 GENERIC = fields_of("account conversation id text author sentAt attachments tenant agent replyTo type")

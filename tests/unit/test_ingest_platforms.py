@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from tests.support import platforms
+from tests.support.any_json import any_json
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway, rest_gateway
 from tests.support.platforms import FORM, HOST, body_of, content_type, fixtures, name_of, signed
@@ -34,14 +35,7 @@ def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
 MANY = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-
-
-ANYTHING = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
-    max_leaves=10,
-)
+ANYTHING = any_json(max_size=3, max_leaves=10)
 
 
 def mutated(draw: st.DrawFn, value: Any, odds: int = 8) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.any_json import ANYTHING, fields_of
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway
 
@@ -32,20 +33,6 @@ def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
 
 
 CHAT = "default/whatsapp/555/491"
-
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-
-
-ANYTHING = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=15,
-)
-
-
-def fields_of(names: str) -> st.SearchStrategy[Json]:
-    return st.dictionaries(st.sampled_from(names.split()), ANYTHING, max_size=8)
 
 
 ITEM = fields_of("from id timestamp type text image contacts location interactive reaction context")

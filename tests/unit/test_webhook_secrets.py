@@ -1,7 +1,6 @@
 """Which secrets open which accounts, and when ingest reads them again."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -10,24 +9,12 @@ from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.errors import SendFailed
 from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import HEADERS, SECRET, Json, Scene, gateway, signature
+from tests.support.ingest_scene import HEADERS, SECRET, Json, Scene, gateway, message, signature, telegram
 
 
 @pytest.fixture
 def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch)
-
-
-def message(message_id: str = "m1", **fields: Any) -> Json:
-    return {"account": "shop", "conversation": "c1", "id": message_id, "text": "Hey"} | fields
-
-
-def telegram(text: str = "Hey", *, message_id: int = 1, edited: bool = False) -> Json:
-    ada = {"id": 1111111, "is_bot": False, "first_name": "Ada"}
-    message = {"message_id": message_id, "from": ada, "chat": {"id": 1111111, "type": "private"}, "date": 1700000000}
-    if edited:
-        return {"update_id": 2, "edited_message": message | {"text": text, "edit_date": 1700000100}}
-    return {"update_id": 1, "message": message | {"text": text}}
 
 
 TWO_ACCOUNTS = {"whatsapp": {"secret": "everybodys", "accounts": {"111": {"secret": ["as", "as old"]}, "222": "bs"}}}
