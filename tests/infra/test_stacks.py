@@ -1,5 +1,6 @@
 """The meaning of the synthesized templates, stage by stage; never how CDK names things."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.composition import compose
-from infra.settings_and_defaults import StageConfig
+from infra.settings_and_defaults import ConfigError, StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -552,3 +553,48 @@ def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> Non
     )
     assert run.returncode != 0
     assert run.stderr.strip() == "Unknown stage 'moon'. Valid stages: dev."
+
+
+def test_a_stage_that_names_its_account_and_zones_asks_nobody_for_zones(composed: Callable[..., cdk.App]) -> None:
+    zones = ["us-east-1c", "us-east-1a"]
+    app = composed("dev", account="111122223333", network={"availability_zones": zones})
+    folder = Path(app.synth().directory)
+    assert "missing" not in json.loads((folder / "manifest.json").read_text())
+    (network,) = folder.glob("*-Network.template.json")
+    resources = json.loads(network.read_text())["Resources"].values()
+    subnets = [each["Properties"]["AvailabilityZone"] for each in resources if each["Type"] == "AWS::EC2::Subnet"]
+    assert subnets == zones * 3
+
+
+@pytest.mark.parametrize("kind", ["http", "rest"])
+def test_the_access_log_needs_no_room_in_the_accounts_policy_for_logs(
+    kind: str, synthesize: Callable[..., Stacks]
+) -> None:
+    group = synthesize("dev", api={"kind": kind})["Buffer"].to_json()["Resources"]["ApiAccess"]["Properties"]
+    first, stack_id = group["LogGroupName"]["Fn::Join"][1]
+    assert first == "/aws/vendedlogs/message-buffer/dev/"
+    assert stack_id == {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"rules": {"stopWords": [f"{n}-{'x' * 37}" for n in range(10, 50)]}}, ""),
+        (
+            {"rules": {word: [f"{n}-{word:x<37}" for n in range(10, 60)] for word in ("stopWords", "flushWords")}},
+            r"function ingest would have .* Shorten in cdk.json: `rules` with 4,",
+        ),
+        (
+            {"responder": {"instructions": "Be kind. " * 400}},
+            r"function responder would have .* Shorten in cdk.json: `responder.instructions` with 4,",
+        ),
+    ],
+)
+def test_variables_that_lambda_would_refuse_are_refused_with_the_setting(
+    overrides: dict[str, Any], sentence: str, composed: Callable[..., cdk.App]
+) -> None:
+    if not sentence:
+        composed("dev", **overrides)
+        return
+    with pytest.raises(ConfigError, match=sentence):
+        composed("dev", **overrides)
