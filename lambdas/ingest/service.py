@@ -113,9 +113,7 @@ class Ingest:
         report(self._telemetry, platform.name, done)
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
-        body, content_type = platform.acknowledge(
-            {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
-        )
+        body, content_type = platform.acknowledge(done.summary())
         return Response(200, body, content_type)
 
     def _refuse_for_now(self) -> Response:
