@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import MAX_QUOTA
-from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
+from message_buffer.rules.layers import RULE_FIELDS, RuleLayer, check_platform_names
 
 LOCAL = "local"
 # The emulator serves an API at a fixed path only if the API requests an id of its own.
@@ -396,6 +396,7 @@ class StageConfig(Settings):
             valid = ", ".join(sorted(RULE_NAMES | {OVERRIDES}))
             raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {valid}")
         try:
+            check_platform_names(overrides if isinstance(overrides, dict) else ())
             RuleLayer.model_validate({**rules, "name": "stage"})
         except InvalidRules as error:
             raise ValueError(str(error).replace("\n", "; ")) from error

@@ -83,6 +83,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             "rules: platformOverrides.whatsapp: got 5; use an object",
         ),
         ({"rules": {"platformOverrides": []}}, "rules: platformOverrides: got []; use an object with"),
+        ({"rules": {"platformOverrides": {"whatsap": {}}}}, "rules: whatsap: unknown platform; did you mean whatsapp?"),
         ({"rules": {"silenceMs": "fast"}}, "rules: silenceMs: got 'fast'; use a whole number of milliseconds"),
         ({"rules": {"silenceMs": 5_000, "maxWaitMs": 4_000}}, "rules: silenceMs: 5000 is not below maxWaitMs (4000)"),
         (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Credentials, Signer, Webhook
+from message_buffer.messages.conversation_id import PLATFORM_NAMES
 from tests.support.platforms import (
     FORM,
     RECEIVED_AT_MS,
@@ -250,3 +251,7 @@ def test_no_bytes_and_no_header_get_past_the_signature(platform: str, body: byte
     for prefix in ("", "sha256="):
         sent = webhook(platform, body, **dict.fromkeys(names, prefix + given))
         assert not authentic(sent, "a secret longer than what is drawn" * 3, platform=platform)
+
+
+def test_the_names_that_rules_may_use_are_those_of_the_platforms() -> None:
+    assert set(PLATFORM_NAMES) == PLATFORMS.keys()
