@@ -538,7 +538,7 @@ def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_delete
         ("conversation:acme/twilio/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, twilio: silenceMs: 25000"),
         ("account:twilio/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
         ("account:whatsap/1", {"tenant": "acme"}, "whatsap: unknown platform; did you mean whatsapp?"),
-        ("conversation:acme/twilio/1/2", {}, "sms: unknown platform; use one of generic, instagram, "),
+        ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of generic, instagram, "),
         ("stage", {"platformOverrides": {"Telegram": {}}}, "Telegram: unknown platform; did you mean telegram?"),
     ],
 )
