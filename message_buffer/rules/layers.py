@@ -428,11 +428,9 @@ def _unknown_platform(given: str) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 - as in `_unknown`
 
     nearest = get_close_matches(given.lower(), PLATFORM_NAMES, n=1)
-    return (
-        f"unknown platform; did you mean {nearest[0]}?"
-        if nearest
-        else f"unknown platform; use {', '.join(PLATFORM_NAMES)}"
-    )
+    if nearest:
+        return f"unknown platform; did you mean {nearest[0]}?"
+    return f"unknown platform; use one of {', '.join(PLATFORM_NAMES)}"
 
 
 def _applied(steps: Iterable[tuple[str, Mapping[str, RuleValue]]]) -> dict[str, RuleValue]:
