@@ -44,8 +44,12 @@ MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
 # A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
+# Telegram reports the deletion of at most this many messages in one update.
+MAX_MESSAGES_DELETED_AT_ONCE = 100
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
+# A time with more digits than one in seconds, and at most this many, is one in milliseconds.
+MAX_DIGITS_OF_A_TIME_IN_MS = 15
 
 # -- admin ---------------------------------------------------------------------------------------------------
 
