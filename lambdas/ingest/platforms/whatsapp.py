@@ -48,21 +48,21 @@ class WhatsApp(MetaPlatform):
             contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
             # The contact's number may be written differently from the author's, or the author may not be named.
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
-            for item in items:
-                intake.take(_Item(object_of(item), account, contacts, sole, received_at_ms).read)
+            for item in map(object_of, items):
+                contact = _contact_of(item, contacts) or sole
+                intake.take(_Item(item, account, contact, received_at_ms).read)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
         return intake
 
 
 class _Item:
-    def __init__(self, item: Json, account: str, contacts: list[Json], sole: Json, received_at_ms: int) -> None:
+    def __init__(self, item: Json, account: str, contact: Json, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
         # If the author hides their number behind a user name, WhatsApp sends an id that only this business knows. Keep
         # its upper case, because WhatsApp accepts a reply only to the id as it was.
         number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
-        contact = _contact_of(number, user_id, contacts) or sole
         user_id = user_id or word_of(contact.get("user_id"))
         self._author = number or user_id or word_of(contact.get("wa_id"))
         self._profile = _profile(contact, user_id)
@@ -148,8 +148,9 @@ def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
 # -- who writes, and from where --------------------------------------------------------------------
 
 
-def _contact_of(number: str | None, user_id: str | None, contacts: list[Json]) -> Json:
-    """Return what the webhook says of the author."""
+def _contact_of(item: Json, contacts: list[Json]) -> Json:
+    """Return what the webhook says of the item's author."""
+    number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
     for contact in contacts:
         if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
             return contact
