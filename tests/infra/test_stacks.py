@@ -1,6 +1,5 @@
 """The meaning of the synthesized templates, stage by stage; never how CDK names things."""
 
-import json
 import os
 import subprocess
 import sys
@@ -553,17 +552,6 @@ def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> Non
     )
     assert run.returncode != 0
     assert run.stderr.strip() == "Unknown stage 'moon'. Valid stages: dev."
-
-
-def test_a_stage_that_names_its_account_and_zones_asks_nobody_for_zones(composed: Callable[..., cdk.App]) -> None:
-    zones = ["us-east-1c", "us-east-1a"]
-    app = composed("dev", account="111122223333", network={"availability_zones": zones})
-    folder = Path(app.synth().directory)
-    assert "missing" not in json.loads((folder / "manifest.json").read_text())
-    (network,) = folder.glob("*-Network.template.json")
-    resources = json.loads(network.read_text())["Resources"].values()
-    subnets = [each["Properties"]["AvailabilityZone"] for each in resources if each["Type"] == "AWS::EC2::Subnet"]
-    assert subnets == zones * 3
 
 
 @pytest.mark.parametrize("kind", ["http", "rest"])
