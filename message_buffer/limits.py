@@ -91,8 +91,9 @@ RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------
 
-# Time-outs of one attempt to reach Valkey; a healthy server answers within a few milliseconds.
-VALKEY_CONNECT_MS = 400
+# The defaults of two settings, `timings.connect_ms` and `timings.answer_ms`. A healthy server answers within a few
+# milliseconds, but the first connection from a private network may take seconds.
+VALKEY_CONNECT_MS = 5 * SECOND_MS
 VALKEY_ANSWER_MS = 800
 VALKEY_ATTEMPTS = 2
 # ElastiCache closes a connection 12 hours after its IAM sign-in, so a client is replaced an hour before that.

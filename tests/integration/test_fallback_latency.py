@@ -26,7 +26,12 @@ def test_a_webhook_waits_for_a_silent_valkey_once_and_not_for_long(
     admin = valkey.admin()
     with behind_proxy(valkey.port, admin) as proxy:
         url = valkey.url.replace(str(valkey.port), str(proxy.port))
-        connection = Connection(lambda: connect(ConnectionSettings(url)), retry_within_ms=RETRY_IF_FAILED_WITHIN_MS)
+        patience = WebhookPatience(connect_ms=CONNECT_MS, answer_ms=ANSWER_MS, webhook_ms=WEBHOOK_MS)
+        connection = Connection(
+            lambda: connect(ConnectionSettings(url, CONNECT_MS, ANSWER_MS)),
+            patience=patience,
+            retry_within_ms=RETRY_IF_FAILED_WITHIN_MS,
+        )
         store = Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
         main, asked = valkey_lane(store), list[str]()
         lane = LaneWithFallback(main, window.lane, window.telemetry, clock=window.clock)
