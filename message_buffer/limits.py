@@ -86,7 +86,8 @@ MAX_ENTRIES_IN_A_CALL = 10
 MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 # The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
 MAX_DEAD_LETTER_BYTES = 256 * 1024
-# The time that a conversation processor needs at its end to complete its batch or to put it back.
+# The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
+# on an open connection fit into it with the largest `timings.answer_ms`.
 RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------

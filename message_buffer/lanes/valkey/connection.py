@@ -216,7 +216,10 @@ class Connection:
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
-            raise StoreUnavailable(f"connect: Valkey has not answered for {self._clock() - dial.began_ms} ms")
+            waited_ms = self._clock() - dial.began_ms
+            raise StoreUnavailable(
+                f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
+            )
         with self._dials:
             if self._dial is dial:
                 self._client, self._opened_at_ms, self._dial = client, dial.began_ms, None
