@@ -142,7 +142,7 @@ def test_the_time_of_a_slow_dial_is_no_reason_not_to_try_again() -> None:
     clock = ManualClock()
     client = Client(theirs.ConnectionError("reset"), [b"LOST"])
 
-    def slowly() -> Client:
+    def slowly() -> Any:
         clock.advance(3_000)
         return client
 
