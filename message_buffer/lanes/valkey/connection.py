@@ -56,9 +56,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors the client is not used again. A lost connection does not dial again by itself, and after a missed
-# answer nobody knows which answer would come next. A replica's address must be resolved again. A node that is not the
-# only one of its cluster is replaced by a client of the whole cluster.
+# After these errors the client is not used again. A lost connection does not dial again by itself. After a missed
+# answer, a late one could be taken for that of the next call. A replica's address must be resolved again. A node that
+# is not the only one of its cluster is replaced by a client of the whole cluster.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.

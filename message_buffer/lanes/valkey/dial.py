@@ -88,7 +88,7 @@ class Node(Redis):
 
 
 def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: Any) -> Node:
-    """Return a client that dials with its first command, or when told."""
+    """Return a client that dials with its first command, unless `dial` was called before."""
     line = TlsLine if tls else Line
     node = Node.from_pool(ConnectionPool(connection_class=line, host=host, port=port, **options))
     assert isinstance(node, Node)
@@ -100,7 +100,7 @@ def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: A
 
 
 def dialled(client: T, *, is_spread: bool) -> T | RedisCluster:
-    """Return the client, connected. `is_spread`: the cluster is known to have several nodes."""
+    """Connect the client and return it, or a client of the whole cluster if that is spread over several nodes."""
     if not isinstance(client, Node):
         return client
     if is_spread and client.open_cluster:
@@ -117,7 +117,7 @@ C = TypeVar("C", bound=_Closes)
 
 
 class Dial(Generic[C]):
-    """What a thread opens."""
+    """A client, or another object with a connection, that a thread opens."""
 
     def __init__(self, open_it: Callable[[], C], *, began_ms: int = 0) -> None:
         self.began_ms = began_ms

@@ -36,7 +36,7 @@ class WebhookPatience(Patience):
         self._began_ms = 0
 
     def begin(self) -> None:
-        """Begin another webhook."""
+        """Start the budget of another webhook."""
         self._began_ms = self._clock()
 
     def left_ms(self, *, is_doubted: bool) -> int:
