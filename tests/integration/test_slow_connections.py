@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import trustme
-from redis import Redis
-from redis.exceptions import ClusterDownError, MovedError
 
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered, Duplicate
@@ -195,26 +193,10 @@ def test_the_processors_sleep_does_not_wait_for_a_slow_dial(
 def another_node(valkey: ValkeyServer, unwatched: Engine) -> Iterator[ValkeyServer]:
     """Yield a node of the strict server's cluster that has no slots."""
     node = ValkeyServer().start()
-    admin = node.admin()
-    admin.execute_command("CLUSTER", "FLUSHSLOTS")
-    admin.execute_command("CLUSTER", "MEET", "127.0.0.1", valkey.port)
-    while not _names_another_owner(admin):
-        time.sleep(0.05)
-    node_id = admin.execute_command("CLUSTER", "MYID")
+    node_id = node.follow(valkey, key=wake_key(0))
     yield node
-    admin.close()
     node.stop()
     unwatched.admin.execute_command("CLUSTER", "FORGET", node_id)
-
-
-def _names_another_owner(admin: Redis) -> bool:
-    try:
-        admin.get(wake_key(0))
-    except MovedError:
-        return True
-    except ClusterDownError:
-        pass
-    return False
 
 
 def test_a_node_that_names_another_owner_is_replaced_by_a_client_of_the_cluster(another_node: ValkeyServer) -> None:
