@@ -231,8 +231,9 @@ class Connection:
         """Return the dial that is in progress, or begin one."""
         self._close()
         # A dial ends by itself in time. One that did not was suspended together with the instance, or waits for DNS.
-        if self._dial is not None and not 0 <= now_ms - self._dial.began_ms <= self._patience.connect_ms:
-            self._dial.abandon()
+        dial = self._dial
+        if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
+            dial.abandon()
             self._dial, self._is_doubted = None, True
         if self._dial is None:
             self._dial = Dial(self._open, began_ms=now_ms)

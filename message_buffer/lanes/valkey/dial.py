@@ -140,6 +140,10 @@ class Dial(Generic[C]):
                 raise
             return None
 
+    @property
+    def is_open(self) -> bool:
+        return self._opened.done() and not self._opened.exception()
+
     def abandon(self) -> None:
         """Close what was opened, or close it as soon as it is."""
         self._opened.add_done_callback(_close)
