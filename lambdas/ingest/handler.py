@@ -58,7 +58,9 @@ def _patience(settings: config.IngestSettings) -> WebhookPatience | None:
 
 def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
     if settings.valkey is not None and settings.dynamodb_lane is None:
-        return open_valkey_lane(settings.valkey, telemetry, patience=patience)
+        valkey_lane = open_valkey_lane(settings.valkey, telemetry, patience=patience)
+        valkey_lane.store.prepare()
+        return valkey_lane
     assert settings.dynamodb_lane is not None
     # Use short time-outs, because the platform waits for the response, and sends the webhook again if none comes.
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
@@ -67,6 +69,8 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: Webho
     valkey_lane = open_valkey_lane(
         settings.valkey, telemetry, patience=patience, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS
     )
+    # Connect while the secrets and the rules are read for the first time.
+    valkey_lane.store.prepare()
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 

@@ -67,6 +67,16 @@ def test_a_later_call_joins_the_dial_that_is_in_progress(scene: Scene) -> None:
     assert len(scene.dialled) == 1
 
 
+def test_a_prepared_dial_goes_on_before_the_first_call(scene: Scene) -> None:
+    scene.connection.prepare()
+    scene.clients[0].may_open.set()
+    dial = scene.connection._dial
+    assert dial
+    assert dial.wait(30)
+    assert scene.call() == [b"LOST"]
+    assert len(scene.dialled) == 1
+
+
 def test_a_connection_that_opened_before_the_instance_was_suspended_is_used_after_it(scene: Scene) -> None:
     scene.leave_a_dial()
     dial = scene.connection._dial

@@ -193,6 +193,12 @@ class Connection:
             raise ScriptInvariantBroken(f"{script.name} returned a word that its header does not name")
         return reply
 
+    def prepare(self) -> None:
+        """Begin the first dial, so that it goes on while the caller does other work."""
+        with self._dials:
+            if self._client is None:
+                self._dial_of(self._clock())
+
     def _connected(self, called_at_ms: int) -> Client:
         """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again.
 
@@ -224,7 +230,7 @@ class Connection:
             if self._dial is dial:
                 self._client, self._opened_at_ms, self._dial = client, dial.began_ms, None
                 self._is_doubted = False
-                self._tell_connected(self._clock() - dial.began_ms)
+                self._tell_connected(dial.took_ms)
         return client
 
     def _dial_of(self, now_ms: int) -> Dial[Client]:

@@ -121,13 +121,17 @@ class Dial(Generic[C]):
 
     def __init__(self, open_it: Callable[[], C], *, began_ms: int = 0) -> None:
         self.began_ms = began_ms
+        self.took_ms = 0
         self._opened: Future[C] = Future()
         # A thread that hangs must not keep the process alive.
         Thread(target=self._run, args=(open_it,), name="dial-valkey", daemon=True).start()
 
     def _run(self, open_it: Callable[[], C]) -> None:
+        began = monotonic()
         try:
-            self._opened.set_result(open_it())
+            opened = open_it()
+            self.took_ms = round((monotonic() - began) * 1_000)
+            self._opened.set_result(opened)
         except BaseException as error:  # noqa: BLE001 - whoever waits raises it
             self._opened.set_exception(error)
 
