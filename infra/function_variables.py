@@ -19,6 +19,9 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | VALKEY_CACHE_NAME | callers of Valkey | Valkey in AWS | the cache for which the sign-in token is made |
 | SHARDS | callers of Valkey | Valkey | the number of shards |
 | START_MS | callers of Valkey | Valkey | how long a start of a processor may take |
+| VALKEY_CONNECT_MS | callers of Valkey | Valkey | how long connecting, TLS and the sign-in may take together |
+| VALKEY_ANSWER_MS | callers of Valkey | Valkey | how long an answer on an open connection may take |
+| VALKEY_WEBHOOK_MS | ingest | Valkey | how long a webhook may wait until Valkey is connected |
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
@@ -111,6 +114,8 @@ def common(
     of_valkey = {
         "SHARDS": str(config.shards),
         "START_MS": str(config.timings.start_ms),
+        "VALKEY_CONNECT_MS": str(config.timings.connect_ms),
+        "VALKEY_ANSWER_MS": str(config.timings.answer_ms),
         **valkey.environment(),
     } if valkey else {}  # fmt: skip
     return {
@@ -284,6 +289,7 @@ def _waiting(config: StageConfig) -> Environment:
     return {
         "MAX_WAITING_MESSAGES": str(config.limits.max_waiting_messages),
         "MAX_WAITING_BYTES": str(config.limits.max_waiting_bytes),
+        "VALKEY_WEBHOOK_MS": str(config.timings.webhook_ms),
     }
 
 

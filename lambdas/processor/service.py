@@ -46,6 +46,7 @@ class Exit(StrEnum):
 class Timings(NamedTuple):
     idle_ms: int
     handover_ms: int
+    max_call_ms: int = 0  # how long a call to Valkey may take
 
 
 class Time(NamedTuple):
@@ -173,7 +174,7 @@ class Processor:
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
             if (
                 now - self._down_since > MAX_LEASES_WITHOUT_VALKEY * self._store.settings.lease_ms
-                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE
+                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE + self._timings.max_call_ms
             ):
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)

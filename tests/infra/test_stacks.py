@@ -106,7 +106,7 @@ def test_lambda_neither_retries_nor_hoards_async_events(stage: str, synthesize: 
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize: Callable[..., Stacks]) -> None:
     common = {"STAGE", *(f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL"))}
-    valkey = {"SHARDS", "START_MS", "REDIS_URL"}
+    valkey = {"SHARDS", "START_MS", "REDIS_URL", "VALKEY_CONNECT_MS", "VALKEY_ANSWER_MS"}
     if stage != "local":
         valkey |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     holding = {"MESSAGE_TABLE", "TRIGGER_QUEUE_URL"}
@@ -124,6 +124,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "ACCOUNT_CONVERSATIONS_PER_MINUTE",
             "MAX_WAITING_MESSAGES",
             "MAX_WAITING_BYTES",
+            "VALKEY_WEBHOOK_MS",
             *holding,
         },
         "processor": {
