@@ -23,7 +23,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | VALKEY_ANSWER_MS | callers of Valkey | Valkey | how long an answer on an open connection may take |
 | VALKEY_WEBHOOK_MS | ingest | Valkey | how long a webhook may wait until Valkey is connected |
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
-| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
+| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor, dynamodb_processor | Valkey | the function to start |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
 | CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
@@ -200,7 +200,7 @@ def ingest(
 
 def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction) -> Environment:
     return {
-        "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
+        **asking_valkey(conversation_processor=conversation_processor),
         "LEASE_MS": str(config.timings.lease_ms),
         "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
@@ -225,6 +225,10 @@ def conversation_processor(
 
 def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinations: EventDestinations) -> Environment:
     return {**_emitting(config, destinations), **_windows(windows)}
+
+
+def asking_valkey(*, conversation_processor: lambda_.IFunction) -> Environment:
+    return {"CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name}
 
 
 def watchdog(*, processor: lambda_.IFunction) -> Environment:

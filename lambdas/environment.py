@@ -53,6 +53,8 @@ class ConversationProcessorSettings(NamedTuple):
 class DynamoDbProcessorSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
+    conversation_processor_function: str | None
+    """None on a stage with the DynamoDB lane alone."""
 
 
 class WatchdogSettings(NamedTuple):
@@ -192,6 +194,7 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
     return DynamoDbProcessorSettings(
         dynamodb_lane=env.dynamodb_lane(),
         emission=env.emission(),
+        conversation_processor_function=env.optional("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
     )
 
 
