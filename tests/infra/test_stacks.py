@@ -135,7 +135,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_HANDOVER_MS",
         },
         "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "CONVERSATION_PROCESSOR_TIMEOUT_MS", *emitting, *holding},
-        "dynamodb_processor": {*emitting, *holding},
+        "dynamodb_processor": {"CONVERSATION_PROCESSOR_FUNCTION_NAME", *emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION_NAME"},
         "admin": {
             "LANE",

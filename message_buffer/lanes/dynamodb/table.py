@@ -36,6 +36,8 @@ ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
 HAS_BODY = "attribute_exists(#body)"
+# No message has arrived since the given generation.
+NOTHING_NEW = " AND #generation = :generation"
 
 T = TypeVar("T")
 
@@ -470,7 +472,7 @@ class MessageTable(Table):
             do="SET #waiting = :none, #expires_at = :expires"
             " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt, #failures, #unended",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
-            only_if=" AND #generation = :generation",
+            only_if=NOTHING_NEW,
         )
 
     def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
@@ -491,7 +493,7 @@ class MessageTable(Table):
             owner,
             do="SET #due_at = :due, #reason = :reason REMOVE #owner, #owner_until, #attempt, #failures, #unended",
             values={"due": due_at_ms, "reason": DISPUTED, "generation": generation},
-            only_if=" AND #generation = :generation",
+            only_if=NOTHING_NEW,
         )
 
     def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
