@@ -4,7 +4,9 @@ import pytest
 
 from lambdas.limits import MAX_DISPUTE_MS, MAX_DISPUTE_REST_MS
 from message_buffer.errors import SendFailed
+from message_buffer.lanes.outcomes import Absent
 from message_buffer.limits import MAX_RETRY_MS
+from tests.support.engine import payload
 from tests.support.two_lanes import RULES, Step, TwoLanes
 from tests.support.window import CONVERSATION, failing, killed, make_message_table
 
@@ -215,3 +217,14 @@ def test_what_was_forgotten_is_not_settled(lanes: TwoLanes) -> None:
     lanes.wait(MAX_DISPUTE_REST_MS)
     let_windows_end(lanes)
     assert out(lanes) == []
+
+
+def test_an_edit_of_a_disputed_message_is_published_and_changes_the_copy(lanes: TwoLanes) -> None:
+    journaled_and_not_emitted(lanes, "m1", "m2")
+    lanes.wipe()
+    in_window(lanes, "m1", "m2")
+    edited = lanes.scene.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
+    deleted = lanes.scene.lane.delete_message(CONVERSATION, "m2")
+    assert edited == deleted == Absent(known=True, batch_id=None)
+    let_windows_end(lanes)
+    assert [event["text"] for event in lanes.scene.events()] == ["edited"]
