@@ -55,6 +55,7 @@ class ConversationModel:
     first_at: int | None = None
     last_at: int | None = None
     held_until: int = 0
+    is_vip: bool = False
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
@@ -68,6 +69,7 @@ class ConversationModel:
 
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
         self.seen[message_id] = now
+        self.is_vip = self.is_vip or timing.priority == "vip"
         self.generation += 1
         ahead = 0 if self.last_at is None else self.last_at - now
         arrived = now + ahead if 0 < ahead <= 60_000 else now
@@ -88,6 +90,7 @@ class ConversationModel:
     def retime(self, timing: Timing, now: int) -> None:
         if not self.waiting:
             return
+        self.is_vip = timing.priority == "vip"
         old_due = self.due_at
         assert old_due is not None
         assert self.first_at is not None
@@ -159,7 +162,7 @@ class ConversationModel:
             assert self.due_at is not None
             self.back_to_pending(self.due_at)
         else:
-            self.state = "IDLE"
+            self.state, self.is_vip = "IDLE", False
 
     def _when_emitted(self, batch_id: str) -> tuple[int, str]:
         return self.emitted[batch_id], batch_id
@@ -179,7 +182,7 @@ class ConversationModel:
 
     def cancel(self) -> None:
         self.generation += 1
-        self.waiting, self.frozen, self.state = [], None, "IDLE"
+        self.waiting, self.frozen, self.state, self.is_vip = [], None, "IDLE", False
 
     def forget(self, now: int) -> int:
         """Erase everything but the ids. Return the time until which all that was erased arrived."""
@@ -229,4 +232,4 @@ class ConversationModel:
         had = bool(self.waiting)
         self.waiting = [(known, old) for known, old in self.waiting if known != message_id]
         if had and self.is_idle:
-            self.state = "IDLE"
+            self.state, self.is_vip = "IDLE", False

@@ -85,6 +85,7 @@ class ConversationProcessors(Base):
             assert outcome == Stale()
             return
         model.completed(SETTINGS.max_emitted)
+        self.must_not_wait_for_a_slot(now)
         assert isinstance(outcome, Completed)
         assert outcome.count == len(model.waiting)
         assert outcome.next_due_at_ms == (model.due_at if model.waiting else None)
@@ -107,6 +108,7 @@ class ConversationProcessors(Base):
             return
         model.frozen.token_until = 0
         model.back_to_pending(retry_at)
+        self.must_not_wait_for_a_slot(now)
         assert isinstance(outcome, Retried)
         assert outcome.due_at_ms == model.scheduled_at
         self.must_be_picked_up(model.scheduled_at, now)
