@@ -238,7 +238,6 @@ class Processor:
                     return None
         until_ms = settings.look_ms if next_due_at_ms is None else min(next_due_at_ms - now_ms, settings.look_ms)
         if claimed.waits_for_slot:
-            self._telemetry.count("SlotsFull")
             until_ms = settings.look_ms
         self._wake.wait(max(until_ms, 0) / 1_000)
         return None

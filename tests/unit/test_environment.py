@@ -153,6 +153,7 @@ def test_rules_must_be_an_object(value: str) -> None:
 def test_timings_reach_the_store() -> None:
     store = config.read_processor(PROCESSOR).valkey.store
     assert (store.shards, store.lease_ms, store.claim_ms, store.start_ms) == (2, 15_000, 30_000, 10_000)
+    assert store.slots == 50
 
 
 def test_time_outs_reach_the_connection() -> None:

@@ -97,7 +97,7 @@ class Processors(ConversationProcessors):
         self.vip_debt = max(0, min(self.vip_debt, 4))
 
     def _score(self, name: str) -> int:
-        return int(self._pending()[name.encode()])
+        return int(self._pending().get(name.encode(), b"0"))
 
     @precondition(lambda self: self.invocations)
     @rule(
