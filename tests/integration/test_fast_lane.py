@@ -1,4 +1,4 @@
-"""VIPs that are due are claimed first, no more conversations are in flight than there are slots, and no slot stays free."""
+"""Due VIPs are claimed first. No more conversations are in flight than there are slots, and no slot stays free."""
 
 from collections.abc import Callable
 
@@ -62,7 +62,7 @@ def vips(engine: Engine) -> set[bytes]:
 
 
 def woken(engine: Engine) -> bool:
-    return "{b0}:wake" in engine.keys()
+    return engine.keys().get("{b0}:wake") is not None
 
 
 # -- VIPs ------------------------------------------------------------------------------------------

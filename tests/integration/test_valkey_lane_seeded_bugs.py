@@ -76,6 +76,14 @@ def taken_and_out(machine: EngineMachine) -> None:
         machine.complete(0, 0, False)
 
 
+def claims_expire(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(SETTINGS.claim_ms)
+
+
+def five_seconds_later(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(5_000)
+
+
 def looked_at_in_flight(another: str) -> Step:
     """Let a claim pass over a VIP in flight, which moves the VIP's score."""
 
@@ -878,12 +886,12 @@ BUGS = (
         (
             vip,
             claims_one,
-            lambda m: m.engine.clock.advance(5_000),
+            five_seconds_later,
             lambda m: m.take(0, False, False, 0, False),
             *(looked_at_in_flight(name) for name in CONVERSATIONS[1:]),
-            lambda m: m.engine.clock.advance(5_000),
+            five_seconds_later,
             lambda m: m.watchdog(0, False),
-        ),  # fmt: skip
+        ),
     ),
     Bug(
         "a conversation is a VIP's for ever",
@@ -939,7 +947,7 @@ BUGS = (
         "claim_due",
         "redis.call('ZCOUNT', inflight_key, now_ms + 1, '+inf')",
         "redis.call('ZCOUNT', inflight_key, '-inf', '+inf')",
-        (all_are_due, claimed, lambda m: m.engine.clock.advance(SETTINGS.claim_ms), claimed),
+        (all_are_due, claimed, claims_expire, claimed),
     ),
     Bug(
         "a processor whose slots are taken does not say so",

@@ -134,7 +134,8 @@ class Base(RuleBasedStateMachine):
 
     def must_not_wait_for_a_slot(self, now: int) -> None:
         """Fail if a living processor waits for a slot, although a slot was freed."""
-        alive = self.engine.keys()["{b0}:open"].pairs.get(b"", b"0") if "{b0}:open" in self.engine.keys() else b"0"
+        key = self.engine.keys().get("{b0}:open")
+        alive = key.pairs.get(b"", b"0") if key else b"0"
         assert int(alive[:13]) < now or int(alive[13:]) != 1, "a slot was freed and the processor was not woken"
 
     def must_be_picked_up(self, at: int, now: int) -> None:
