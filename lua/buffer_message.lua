@@ -165,11 +165,13 @@ else
     elseif due_at < old_due_at then
       -- Only an earlier time is written to pending; claim_due reads a later time from the open buffer.
       call('ZADD', pending_key, 'XX', due_at, conversation)
-      call('ZADD', vip_key, 'XX', due_at, conversation)
     end
   end
-  -- If the conversation is scheduled already, claim_due corrects the score.
-  if priority ~= '' then call('ZADD', vip_key, 'NX', (buffer or mode == 'f') and 0 or due_at, conversation) end
+  if priority ~= '' then
+    local is_moved = mode ~= 'f' and (not buffer or due_at < old_due_at)
+    -- If the message makes a scheduled conversation a VIP's without moving it, claim_due corrects the score.
+    if is_moved then call('ZADD', vip_key, due_at, conversation) else call('ZADD', vip_key, 'NX', 0, conversation) end
+  end
 end
 
 if due_at then

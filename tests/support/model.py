@@ -56,6 +56,7 @@ class ConversationModel:
     last_at: int | None = None
     held_until: int = 0
     is_vip: bool = False
+    is_found_late: bool = False  # a message by other rules has made a VIP due earlier: its entry does not follow
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
@@ -82,6 +83,8 @@ class ConversationModel:
         self.waiting.append((message_id, payload))
         if old_due is None or old_due > now:
             self.due_at = self._due(arrived, self._wait(gap, rhythm, timing), timing, now)
+            if old_due is not None and self.due_at < old_due:
+                self.is_found_late = self.is_vip and timing.priority == ""
             if self.frozen is None and self.state != "INFLIGHT":
                 if old_due is None or self.due_at < old_due:
                     self.back_to_pending(self.due_at)
@@ -90,7 +93,7 @@ class ConversationModel:
     def retime(self, timing: Timing, now: int) -> None:
         if not self.waiting:
             return
-        self.is_vip = timing.priority == "vip"
+        self.is_vip, self.is_found_late = timing.priority == "vip", False
         old_due = self.due_at
         assert old_due is not None
         assert self.first_at is not None
@@ -136,7 +139,7 @@ class ConversationModel:
         return max(due, self.held_until) if self.held_until > now else due
 
     def claim(self, deadline: int) -> None:
-        self.state, self.scheduled_at = "INFLIGHT", deadline
+        self.state, self.scheduled_at, self.is_found_late = "INFLIGHT", deadline, False
 
     def back_to_pending(self, at: int) -> None:
         self.state, self.scheduled_at, self.not_before = "PENDING", at, at

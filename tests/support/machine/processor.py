@@ -72,7 +72,8 @@ class Processors(ConversationProcessors):
         assert set(claimed) <= due
         if not early:
             assert len(claimed) == min(len(due), room)
-            self._vips_come_first(claimed, due, room)
+            if not any(self.model[name].is_found_late for name in due):
+                self._vips_come_first(claimed, due, room)
         self._count_debt(claimed)
         for name in claimed:
             self.model[name].claim(now + SETTINGS.claim_ms)
