@@ -26,6 +26,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor, dynamodb_processor | Valkey | the function to start |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
 | CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
+| SLOTS | processor | Valkey | how many conversations of a shard may be in flight at once |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
 | CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
@@ -203,6 +204,7 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
         **asking_valkey(conversation_processor=conversation_processor),
         "LEASE_MS": str(config.timings.lease_ms),
         "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
+        "SLOTS": str(config.slots_of_a_shard),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
         "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
     }

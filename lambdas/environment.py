@@ -173,6 +173,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
             processor="AWS_LAMBDA_FUNCTION_NAME",
             lease_ms=env.whole("LEASE_MS"),
             claim_ms=env.whole("CLAIM_TIMEOUT_MS"),
+            slots=env.whole("SLOTS"),
         ),
         conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
         idle_ms=env.whole("PROCESSOR_IDLE_MS"),

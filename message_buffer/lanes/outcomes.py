@@ -97,6 +97,8 @@ class Claimed:
 
     next_due_at_ms: int | None
     conversations: list[Due]
+    waits_for_slot: bool = False
+    """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
 
 
 @dataclass(frozen=True, slots=True)

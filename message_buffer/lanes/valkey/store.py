@@ -94,6 +94,7 @@ class Store:
             known_as=known_as,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
+            priority=timing.priority,
         )
         if reply.word == b"BUFFERED":
             return o.Buffered(reply.due_at_ms, reply.count, bool(reply.start))
@@ -291,12 +292,13 @@ class Store:
         reply = self._run_shard(
             "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit,
             claim_ms=_require_setting("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
+            slots=_require_setting("slots", s.slots),
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
         # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
-        return o.Claimed(_or_none(reply.next_due_at_ms), due)
+        return o.Claimed(_or_none(reply.next_due_at_ms), due, waits_for_slot=bool(reply.full))
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int
