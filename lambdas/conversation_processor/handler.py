@@ -1,7 +1,8 @@
 """Lambda entry of the conversation processor.
 
-The processor invokes it asynchronously with `{"conversation": id, "shard": n}`. The admin function invokes it with
-`{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
+The processor invokes it asynchronously with `{"conversation": id, "shard": n, "deadline": ms}`. The deadline is that of
+the claim; older code sends none. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call
+then returns `{"redriven": batchId}` or fails.
 """
 
 from functools import cache
@@ -53,7 +54,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
     try:
         if "redrive" in event:
             return {"redriven": emission.redrive(event["redrive"], time)}
-        processor.process(event["conversation"], time)
+        processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
     except StoreError as error:
         # When the claim or the token has expired, the watchdog puts the conversation back, with the same batch and id.
         telemetry.count("StoreFailures")

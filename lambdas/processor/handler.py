@@ -1,11 +1,14 @@
-"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n}`."""
+"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n, "start": id}`.
+
+The start id is that of the reservation.
+"""
 
 from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.limits import MAX_STARTS_AT_ONCE
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Timings
 from message_buffer.aws.functions import Functions
 from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -44,7 +47,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         starter=ProcessorStarter(parts.functions, parts.settings.valkey.processor_function, parts.telemetry),
         telemetry=parts.telemetry,
         timings=Timings(parts.settings.idle_ms, parts.settings.handover_ms),
-        shard=shard,
+        start=Start(shard, event.get("start")),
     )
     reason = "error"
     try:

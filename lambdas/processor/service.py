@@ -9,7 +9,6 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoo
 from enum import StrEnum
 from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
-from uuid import uuid4
 
 from lambdas.limits import (
     LEASE_RENEWALS,
@@ -25,6 +24,7 @@ from lambdas.limits import (
     MIN_PAUSE_MS,
     MIN_RETURN_MS,
 )
+from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
@@ -41,6 +41,13 @@ class Exit(StrEnum):
     HANDED_OVER = "handed_over"
     LOST = "lost"  # its lease expired, and another processor has the shard
     STORE_UNAVAILABLE = "store_unavailable"
+
+
+class Start(NamedTuple):
+    """What a run was started for. The events of older code have no start id."""
+
+    shard: int
+    start_id: str | None = None
 
 
 class Timings(NamedTuple):
@@ -85,8 +92,8 @@ class ConversationProcessors:
         """Make the Lambda client in a thread, so that the first start need not wait for that."""
         self._pool.submit(self._functions.prepare)
 
-    def send(self, conversation: str, shard: int) -> None:
-        payload = {"conversation": conversation, "shard": shard}
+    def send(self, conversation: str, shard: int, *, deadline_ms: int) -> None:
+        payload = {"conversation": conversation, "shard": shard, "deadline": deadline_ms}
         self._under_way[self._pool.submit(self._functions.start, self._function, payload)] = conversation
 
     def wait(self, seconds: float, *, for_all: bool = False) -> None:
@@ -121,7 +128,7 @@ class Processor:
         starter: ProcessorStarter,
         telemetry: Telemetry,
         timings: Timings,
-        shard: int,
+        start: Start,
         time: Time | None = None,
     ) -> None:
         self._store = store
@@ -130,8 +137,8 @@ class Processor:
         self._starter = starter
         self._telemetry = telemetry
         self._timings = timings
-        self._shard = shard
-        self._lease_id = uuid4().hex
+        self._shard = start.shard
+        self._lease_id = new_run_id(start.start_id)
         self._clock, self._monotonic_ms, self._sleep = time or Time()
         self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
@@ -209,7 +216,7 @@ class Processor:
         if not claimed.conversations:
             return
         for due in claimed.conversations:
-            self._conversation_processors.send(due.conversation, self._shard)
+            self._conversation_processors.send(due.conversation, self._shard, deadline_ms=claimed.deadline_ms)
         now_ms = self._clock()
         for due in claimed.conversations:
             self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
@@ -263,9 +270,9 @@ class Processor:
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
-            case Released(start_processor=start):
-                if start:
-                    self._starter.start(self._shard)
+            case Released(start_id=start_id):
+                if start_id is not None:
+                    self._starter.start(self._shard, start_id)
                 return Exit.HANDED_OVER
             case _:
                 return Exit.LOST

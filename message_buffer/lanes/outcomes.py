@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
-`start_processor` is for direct callers of the store: if it is true, the script has reserved the start of the shard's
-processor, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never ask for it.
+`start_id` is for direct callers of the store: unless it is None, the script has reserved the start of the shard's
+processor under this id, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never have one.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Buffered:
 
     due_at_ms: int
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Duplicate:
 
     due_at_ms: int | None
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Released:
     """The lease was released. Leave the shard."""
 
     next_due_at_ms: int | None
-    start_processor: bool
+    start_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,14 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Start a conversation processor for each conversation. `next_due_at_ms` may be too early, but never too late."""
+    """Start a conversation processor for each conversation, and tell it the deadline, which names its claim.
+
+    `next_due_at_ms` may be too early, but never too late.
+    """
 
     next_due_at_ms: int | None
     conversations: list[Due]
+    deadline_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ class Completed:
 
     next_due_at_ms: int | None
     count: int
-    start_processor: bool
+    start_id: str | None
     ids_forgotten: int = 0
     """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
 
@@ -161,7 +165,7 @@ class Retried:
     """The batch was put back. A later run takes it again under the same id."""
 
     due_at_ms: int
-    start_processor: bool
+    start_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class Recovered:
     inflight: int
     oldest_due_at_ms: int | None
     heartbeat_at_ms: int | None
-    start_processor: bool
+    start_id: str | None
     conversations: list[str]
 
 
@@ -185,7 +189,7 @@ class Flushed:
 
     due_at_ms: int
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,7 @@ class OnHold:
     """The conversation is on hold until `held_until_ms`, which may be the end of an earlier, longer hold."""
 
     held_until_ms: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +258,7 @@ class Resumed:
     """The hold is over. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +266,7 @@ class NotOnHold:
     """The conversation was not on hold, and nothing was changed."""
 
     due_at_ms: int | None
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,7 @@ class Retimed:
 
     due_at_ms: int
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from message_buffer.lanes.outcomes import (
 from message_buffer.rules.layers import Rules
 from tests.support.due_times import FIXED, TYPING
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
-from tests.support.engine import Engine, ManualClock
+from tests.support.engine import SETTINGS, Engine, ManualClock
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 
@@ -20,13 +20,13 @@ DEFAULT = Rules()
 def test_a_reservation_made_by_a_clock_far_ahead_blocks_nobody(engine: Engine) -> None:
     engine.work()
     engine.clock.advance(60_000)
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
     engine.clock.advance(-60_000)
     engine.store.acquire_lease(0, "other")
     engine.clock.advance(1)
     engine.store.hand_over(0, engine.processor)
     engine.clock.advance(20_000)
-    assert engine.store.recover_expired(0).start_processor
+    assert engine.store.recover_expired(0).start_id
 
 
 @pytest.mark.case(13)
@@ -72,7 +72,9 @@ def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) 
     engine.send("c", "m1", rules=FIXED)
     lagging.now_ms = engine.clock.now_ms - 60_000
     store.acquire_lease(0, "lagging")
-    assert same(store.claim_due(0, "lagging"), Claimed(engine.clock.now_ms + 1000, []))
+    assert same(
+        store.claim_due(0, "lagging"), Claimed(engine.clock.now_ms + 1000, [], lagging.now_ms + SETTINGS.claim_ms)
+    )
     lagging.now_ms = engine.clock.now_ms + 1000
     engine.processor = "lagging"
     bus = Bus()

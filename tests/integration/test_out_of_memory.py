@@ -140,7 +140,7 @@ def test_with_no_byte_left_the_watchdog_still_starts_a_processor(tight: Engine) 
     exhaust(tight)
     recovered = tight.store.recover_expired(0)
     assert isinstance(recovered, Recovered)
-    assert recovered.start_processor
+    assert recovered.start_id
 
 
 def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) -> None:
@@ -153,7 +153,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     exhaust(tight)
     first = store.complete_batch("c", "t1")
     assert isinstance(first, Completed)
-    assert first.start_processor
+    assert first.start_id
     assert store.complete_batch("c", "t1") == first
 
 

@@ -117,6 +117,24 @@ def test_a_batch_becomes_one_event(scene: Scene) -> None:
     assert scene.telemetry.counts[f"FlushReasons {event['flushReason']}"] == 1
 
 
+@pytest.mark.parametrize("deadline_ms", [1_700_000_030_000, None])
+def test_of_two_runs_of_one_claim_only_one_has_the_batch(scene: Scene, deadline_ms: int | None) -> None:
+    scene.send("m1")
+    scene.engine.claim()
+    owners: list[bytes] = []
+
+    def run_the_twin() -> None:
+        owners.append(scene.engine.keys()["{b0}:taken:" + CONVERSATION].pairs[b"token"])
+        scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=deadline_ms)
+
+    scene.bus.on_publish = run_the_twin
+    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=deadline_ms)
+    assert scene.ids() == [["m1"]]
+    assert scene.telemetry.said("nothing to take") == [{"conversation": CONVERSATION, "outcome": "Busy"}]
+    assert owners[0].startswith(b"" if deadline_ms is None else b"1700000030000.")
+    assert len(owners[0]) > len(b"1700000030000."), "it has a part of this run"
+
+
 def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
     message = Message.model_validate(
         {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.outcomes import Acquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -45,7 +45,7 @@ class Scene:
         self.slept: list[float] = []
         self.processor = self.make()
 
-    def make(self) -> Processor:
+    def make(self, *, start_id: str | None = None) -> Processor:
         return Processor(
             store=self.engine.store,
             wake=self.wake,
@@ -53,7 +53,7 @@ class Scene:
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             timings=TIMINGS,
-            shard=0,
+            start=Start(0, start_id),
             time=Time(self.engine.clock, self.engine.clock, self._sleep),
         )
 
@@ -108,9 +108,10 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
     for n in range(3):
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.engine.send("later", "m1")
+    deadline_ms = scene.engine.clock.now_ms + scene.engine.store.settings.claim_ms
     scene.run()
     assert scene.functions.started[:3] == [
-        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0}) for n in range(3)
+        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0, "deadline": deadline_ms}) for n in range(3)
     ]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
 
@@ -190,6 +191,44 @@ def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, mo
     assert scene.functions.conversations() == ["c"]
 
 
+# -- one event delivered twice ---------------------------------------------------------------------
+
+
+def test_of_two_runs_of_one_start_only_one_has_the_lease(scene: Scene) -> None:
+    start_id = scene.engine.send("c", "m1", rules=NOW).start_id
+    twin = scene.make(start_id=start_id)
+    scene.processor = scene.make(start_id=start_id)
+    left: list[Exit] = []
+    scene.once(lambda: left.append(twin.run(lambda: LIFE_MS)))
+    assert scene.run() is Exit.IDLE
+    assert left == [Exit.HELD]
+    assert scene.functions.conversations() == ["c"]
+
+
+def test_the_name_of_a_lease_begins_with_the_start_id(scene: Scene) -> None:
+    owners: list[bytes] = []
+
+    def look() -> bool:
+        owners.append(scene.engine.keys()["{b0}:processor"].pairs[b"lease_id"])
+        return False
+
+    scene.wake.meanwhile = look
+    for start_id in ("1a2b", None):
+        scene.processor = scene.make(start_id=start_id)
+        scene.run()
+    first, second = sorted(set(owners), key=owners.index)
+    assert first.startswith(b"1a2b.")
+    assert len(first) > len(b"1a2b."), "and with a part of this run"
+    assert b"." not in second, "the event of older code has no start id"
+
+
+def test_a_successor_is_started_under_the_id_of_its_reservation(scene: Scene) -> None:
+    scene.engine.send("c", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
+    scene.run(life_ms=31_000)
+    reserved = scene.engine.keys()["{b0}:processor"].pairs[b"starting_by"].decode()
+    assert scene.functions.started == [(PROCESSOR, {"shard": 0, "start": reserved})]
+
+
 # -- hand-over -------------------------------------------------------------------------------------
 
 
@@ -227,7 +266,7 @@ def test_a_successor_that_cannot_be_started_is_left_to_the_watchdog(scene: Scene
     assert scene.run(life_ms=35_000) is Exit.HANDED_OVER
     assert scene.telemetry.counts["ProcessorStartFailures"] == 1
     scene.engine.clock.advance(scene.engine.store.settings.start_ms)
-    assert scene.engine.store.recover_expired(0).start_processor
+    assert scene.engine.store.recover_expired(0).start_id
 
 
 def test_a_chain_of_successors_loses_nothing(scene: Scene) -> None:

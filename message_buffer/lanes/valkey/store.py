@@ -71,6 +71,7 @@ class Store:
     ) -> o.Buffered | o.Duplicate | o.Refused:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         kept_id, known_as = remembered_names(message_id)
+        start_id = self._new_call_id()
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -84,7 +85,7 @@ class Store:
             min_messages=timing.min_messages,
             flush_reason=timing.flush_reason,
             adaptive=timing.adaptive,
-            start_id=self._new_call_id(),
+            start_id=start_id,
             start_ms=self.settings.start_ms,
             horizon_ms=self.settings.horizon_ms,
             known_as=known_as,
@@ -92,10 +93,10 @@ class Store:
             limits=_limits(self.settings, charge),
         )
         if reply.word == b"BUFFERED":
-            return o.Buffered(reply.due_at_ms, reply.count, bool(reply.start))
+            return o.Buffered(reply.due_at_ms, reply.count, start_id if reply.start else None)
         if reply.word == b"REFUSED":
             return o.Refused(reply.reason.decode(), reply.wait_ms)
-        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, bool(reply.start))
+        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, start_id if reply.start else None)
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
@@ -123,26 +124,33 @@ class Store:
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         s = self.settings
+        start = self._start()
         reply = self._run(
             "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
-            max_emitted=s.max_emitted, max_seen=s.max_seen, **self._start(),
+            max_emitted=s.max_emitted, max_seen=s.max_seen, **start,
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.Stale()
-        return o.Completed(_or_none(reply.due_at_ms), reply.count, bool(reply.start), reply.forgotten)
+        return o.Completed(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
+        start = self._start()
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
-            **self._start(),
+            **start,
         )  # fmt: skip
-        return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, bool(reply.start))
+        return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, _reserved(start, reply.start))
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **self._start())
-        return o.Empty() if reply.word == b"EMPTY" else o.Flushed(reply.due_at_ms, reply.count, bool(reply.start))
+        start = self._start()
+        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **start)
+        return (
+            o.Empty()
+            if reply.word == b"EMPTY"
+            else o.Flushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
+        )
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Drop the conversation's messages.
@@ -179,15 +187,17 @@ class Store:
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         _whole("hold_ms", hold_ms, 1, DAY_MS)
         now_ms = self._clock()
+        start = self._start()
         reply = self._run(
-            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **self._start()
+            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **start
         )
-        return o.OnHold(reply.held_until_ms, bool(reply.start))
+        return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **self._start())
+        start = self._start()
+        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **start)
         outcome = o.Resumed if reply.word == b"RESUMED" else o.NotOnHold
-        return outcome(_or_none(reply.due_at_ms), bool(reply.start))
+        return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         _whole("extend_ms", extend_ms, 1, DAY_MS)
@@ -205,12 +215,13 @@ class Store:
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """Compute an open buffer's due time again by changed rules. Later messages bring the new rules themselves."""
+        start = self._start()
         reply = self._run(
-            "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **self._start()
+            "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
         )
         match reply.word:
             case b"RETIMED":
-                return o.Retimed(reply.due_at_ms, reply.count, bool(reply.start))
+                return o.Retimed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
             case b"UNMOVED":
                 return o.Unmoved(reply.due_at_ms)
             case _:
@@ -267,28 +278,28 @@ class Store:
         return self._release_lease(shard, lease_id, "handover")
 
     def _release_lease(self, shard: int, lease_id: str, reason: str) -> o.Released | o.WorkIsNear | o.Lost:
-        reply = self._run_shard(
-            "release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **self._start()
-        )
+        start = self._start()
+        reply = self._run_shard("release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **start)
         match reply.word:
             case b"RELEASED":
-                return o.Released(_or_none(reply.next_due_at_ms), bool(reply.start))
+                return o.Released(_or_none(reply.next_due_at_ms), _reserved(start, reply.start))
             case b"PENDING":
                 return o.WorkIsNear(reply.next_due_at_ms)
             case _:
                 return o.Lost()
 
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
-        s = self.settings
+        s, now_ms = self.settings, self._clock()
+        claim_ms = _require_setting("claim_ms", s.claim_ms)
         reply = self._run_shard(
-            "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit,
-            claim_ms=_require_setting("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
+            "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=claim_ms,
+            look_ms=s.look_ms, call_id=self._new_call_id(),
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
         # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
-        return o.Claimed(_or_none(reply.next_due_at_ms), due)
+        return o.Claimed(_or_none(reply.next_due_at_ms), due, now_ms + claim_ms)
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int
@@ -307,13 +318,14 @@ class Store:
                 return o.Lost()
 
     def recover_expired(self, shard: int, *, limit: int = 500) -> o.Recovered:
-        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **self._start())
+        start = self._start()
+        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **start)
         return o.Recovered(
             pending=reply.pending,
             inflight=reply.inflight,
             oldest_due_at_ms=_or_none(reply.oldest_due_at_ms),
             heartbeat_at_ms=_or_none(reply.heartbeat_at_ms),
-            start_processor=bool(reply.start),
+            start_id=_reserved(start, reply.start),
             conversations=[conversation.decode() for conversation in reply.conversations],
         )
 
@@ -461,6 +473,11 @@ def _costs_us(quota: Quota, shards: int, messages: int) -> str:
 
 def _positions(words: bytes) -> frozenset[int]:
     return frozenset(map(int, words.split()))
+
+
+def _reserved(start: dict[str, Any], is_reserved: int) -> str | None:
+    """Return the id of the start that the script has reserved, or None if it has reserved none."""
+    return start["start_id"] if is_reserved else None
 
 
 def _or_none(value: int) -> int | None:

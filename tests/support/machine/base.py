@@ -105,8 +105,8 @@ class Base(RuleBasedStateMachine):
         assert before == after, f"repeating {method} changed something"
         if method == "claim_due" and isinstance(answer, Claimed):
             assert again == answer, "the repeated claim forgot what it had claimed"
-        if getattr(answer, "start_processor", False):
-            assert again.start_processor, f"the repeated {method} forgot the start it had reserved"
+        if getattr(answer, "start_id", None):
+            assert again.start_id == answer.start_id, f"the repeated {method} forgot the start it had reserved"
 
     @precondition(lambda self: any(method in LATE_REPEATS for _, _, method, _, _ in self.calls))
     @rule(which=pick)

@@ -117,7 +117,7 @@ class Processors(ConversationProcessors):
             assert isinstance(outcome, WorkIsNear)
         else:
             assert isinstance(outcome, Released)
-            assert outcome.start_processor == near
+            assert (outcome.start_id is not None) == near
             self.lease = None
 
     def _pending(self) -> dict[bytes, bytes]:
