@@ -1,4 +1,4 @@
--- claim_due: move conversations whose wait is over from pending to inflight, and plan the next look.
+-- claim_due: put back what has expired, move conversations that are due from pending to inflight, and plan the next look.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -8,12 +8,12 @@
 -- KEYS[6]  {b<shard>}:claimed     list  what the last claim that found something returned, for its repeat
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  limit                  int   look at this many conversations at most, 1..1000
+-- ARGV[3]  limit                  int   claim, and put back, this many conversations at most, 1..1000
 -- ARGV[4]  claim_ms               int   time that the conversation processor has to take the batch
 -- ARGV[5]  look_ms                int   the processor looks again after look_ms at the latest
 -- ARGV[6]  call_id                str   names this call; a retry sends the same
--- Returns  {"CLAIMED", next_due_at_ms | -1, (conversation, due_at_ms)...} | {"LOST"}
--- Repeat   the same claims again, until the next claim
+-- Returns  {"CLAIMED", next_due_at_ms | -1, expired, (conversation, due_at_ms)...} | {"LOST"}
+-- Repeat   the same claims again, until the next claim; puts nothing back
 -- Keeps    a conversation is in pending or in inflight, never in both
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
@@ -27,10 +27,17 @@ local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')
 local alive = redis.call('HGET', open_key, '')
 if owner[1] ~= lease_id or alive < now then return {'LOST'} end
 
-local reply = {'CLAIMED', -1}
+local expired = {}
+local next_deadline = tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2])
+if next_deadline and next_deadline <= now_ms and owner[2] ~= call_id then
+  -- include put_back_expired
+  next_deadline = tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2])
+end
+
+local reply = {'CLAIMED', -1, #expired}
 local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 if owner[2] == call_id then
-  reply = {'CLAIMED', -1, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
+  reply = {'CLAIMED', -1, 0, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
 elseif #found > 0 then
   local conversations = {}
   for i = 1, #found, 2 do conversations[#conversations + 1] = found[i] end
@@ -51,15 +58,19 @@ elseif #found > 0 then
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', pending_key, unpack(conversations))
   if #later > 0 then redis.call('ZADD', pending_key, unpack(later)) end
+  if #claimed > 0 or #expired > 0 then
+    redis.call('DEL', claimed_key)
+    redis.call('HSET', processor_key, 'claimed_by', call_id)
+  end
   if #claimed > 0 then
     redis.call('ZADD', inflight_key, unpack(claimed))
-    redis.call('DEL', claimed_key)
-    redis.call('RPUSH', claimed_key, unpack(reply, 3))
-    redis.call('HSET', processor_key, 'claimed_by', call_id)
+    next_deadline = math.min(next_deadline or math.huge, now_ms + claim_ms)
+    redis.call('RPUSH', claimed_key, unpack(reply, 4))
   end
 end
 
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2])
+if next_deadline then next_due_at = math.min(next_due_at or math.huge, math.ceil(next_deadline)) end
 reply[2] = next_due_at or -1
 redis.call('DEL', wake_key)
 redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. math.min(next_due_at or now_ms + look_ms, now_ms + look_ms))

@@ -56,7 +56,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
             return {"redriven": emission.redrive(event["redrive"], time)}
         processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
     except StoreError as error:
-        # When the claim or the token has expired, the watchdog puts the conversation back, with the same batch and id.
+        # When the claim or the token has expired, the processor puts the conversation back, with the same batch and id.
         telemetry.count("StoreFailures")
         telemetry.warn("store failed", conversation=event.get("conversation"), reason=str(error))
         if not error.retryable:

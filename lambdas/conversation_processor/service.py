@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import SystemRandom
 
 from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
+from lambdas.conversation_processor.token import TimeOfToken, Token, TokenEnded
 from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
 from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
@@ -46,8 +47,18 @@ class ConversationProcessor:
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
+        held = Token(
+            self._lane.store, conversation, token,
+            until_ms=taken.until_ms, telemetry=self._telemetry, clock=self._clock,
+        )  # fmt: skip
         try:
-            self._send(conversation, token, taken, time)
+            with held.kept():
+                self._send(conversation, token, taken, TimeOfToken(time, held))
+        except TokenEnded:
+            # This run was paused, or could not reach Valkey. If another run has taken the batch, this changes nothing.
+            self._telemetry.warn("token ended", conversation=conversation, batch=taken.batch_id)
+            self._put_back(conversation, token, wait_ms=0)
+            return
         except DynamoDbLaneFirst:
             self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS)
             return

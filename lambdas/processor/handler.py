@@ -54,7 +54,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         leave: Exit = processor.run(context.get_remaining_time_in_millis)
         reason = leave.value
     except Exception as error:
-        # Raise again, because the alarm counts failed invocations. The watchdog starts the next processor.
+        # Raise again, because the alarm counts failed invocations. The next message, or the watchdog, starts another.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:

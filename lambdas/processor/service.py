@@ -4,17 +4,18 @@ At most one processor acts on a shard, because the scripts check its lease. It r
 Lambda's time-out is near. It then releases the lease, and starts a successor if more work is near.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
 
 from lambdas.limits import (
+    CLAIM_LEFT_FOR_A_START,
     LEASE_RENEWALS,
     MAX_CONVERSATIONS_IN_A_CLAIM,
-    MAX_LEASES_WITHOUT_VALKEY,
     MAX_MS_BETWEEN_LEASE_RENEWALS,
+    MAX_MS_WITHOUT_VALKEY,
     MAX_PAUSE_MS,
     MAX_RETURN_MS,
     MAX_STARTS_AT_ONCE,
@@ -44,7 +45,7 @@ class Exit(StrEnum):
 
 
 class Start(NamedTuple):
-    """What a run was started for. The events of older code have no start id."""
+    """The shard of a run, and the id of the start that was reserved for it. Events of older code have no start id."""
 
     shard: int
     start_id: str | None = None
@@ -74,9 +75,10 @@ class PreparedFunctions(StartsFunctions, Protocol):
 class ConversationProcessors:
     """Starts conversation processors side by side, and returns the conversations whose start failed."""
 
-    def __init__(self, functions: PreparedFunctions, function: str) -> None:
+    def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions
         self._function = function
+        self._clock = clock
         self._pool = ThreadPoolExecutor(MAX_STARTS_AT_ONCE, thread_name_prefix="start-conversation-processor")
         self._under_way: dict[Future[None], str] = {}
 
@@ -92,9 +94,14 @@ class ConversationProcessors:
         """Make the Lambda client in a thread, so that the first start need not wait for that."""
         self._pool.submit(self._functions.prepare)
 
-    def send(self, conversation: str, shard: int, *, deadline_ms: int) -> None:
+    def send(self, conversation: str, shard: int, *, deadline_ms: int, start_until_ms: int) -> None:
         payload = {"conversation": conversation, "shard": shard, "deadline": deadline_ms}
-        self._under_way[self._pool.submit(self._functions.start, self._function, payload)] = conversation
+        self._under_way[self._pool.submit(self._start, payload, start_until_ms)] = conversation
+
+    def _start(self, payload: Mapping[str, object], until_ms: int) -> None:
+        if self._clock() > until_ms:
+            raise SendFailed("no thread was free in time")
+        self._functions.start(self._function, payload)
 
     def wait(self, seconds: float, *, for_all: bool = False) -> None:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
@@ -164,7 +171,7 @@ class Processor:
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
         """Make one step and return a reason to leave, or None.
 
-        If Valkey fails, pause for longer each time, and leave once the lease has certainly expired.
+        If Valkey fails, pause for longer each time, and leave after MAX_MS_WITHOUT_VALKEY.
         """
         try:
             leave = step(remaining_ms())
@@ -178,18 +185,17 @@ class Processor:
             if self._down_since is None:
                 self._down_since = now
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
-            if (
-                now - self._down_since > MAX_LEASES_WITHOUT_VALKEY * self._store.settings.lease_ms
-                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE
-            ):
+            if now - self._down_since > MAX_MS_WITHOUT_VALKEY or remaining_ms() < MIN_MS_LEFT_TO_PAUSE:
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)
         self._pause_ms = min(2 * self._pause_ms, MAX_PAUSE_MS)
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
-        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), LeaseTaken):
+        acquired = self._store.acquire_lease(self._shard, self._lease_id)
+        if isinstance(acquired, LeaseTaken):
             return Exit.HELD
+        self._report_recovered(acquired.returned, "claimed by a dead processor")
         self._renewed_at = self._busy_at = self._monotonic_ms()
         self._conversation_processors.prepare()
         return None
@@ -209,23 +215,32 @@ class Processor:
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
             return self._come_back()
+        self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
         return self._rest(claimed)
 
     def _send(self, claimed: Claimed) -> None:
         if not claimed.conversations:
             return
+        start_until_ms = claimed.deadline_ms - int(self._store.settings.claim_ms * CLAIM_LEFT_FOR_A_START)
         for due in claimed.conversations:
-            self._conversation_processors.send(due.conversation, self._shard, deadline_ms=claimed.deadline_ms)
+            self._conversation_processors.send(
+                due.conversation, self._shard, deadline_ms=claimed.deadline_ms, start_until_ms=start_until_ms
+            )
         now_ms = self._clock()
         for due in claimed.conversations:
             self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
-    def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time, for `look_ms` at most, or until a script wakes this processor.
+    def _report_recovered(self, conversations: int, reason: str) -> None:
+        if conversations:
+            self._telemetry.count("Recovered", conversations)
+            self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
 
-        Leave if there has been no work for `idle_ms`.
+    def _rest(self, claimed: Claimed) -> Exit | None:
+        """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
+
+        Leave if there has been no work, and no conversation in flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms

@@ -45,6 +45,8 @@ class Acquired:
     """The caller has the lease. Renew it before it expires."""
 
     expires_at_ms: int
+    returned: int = 0
+    """The number of claims of a dead processor that were put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class LeaseTaken:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The caller keeps the lease until the new time."""
+    """The caller keeps the lease, or its token, until the new time."""
 
     expires_at_ms: int
 
@@ -99,6 +101,8 @@ class Claimed:
     next_due_at_ms: int | None
     conversations: list[Due]
     deadline_ms: int
+    expired: int = 0
+    """The number of conversations whose claim or token had ended, and which were put back. Some are claimed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ class Taken:
     flush_reason: str
     payloads: list[bytes]
     lane: LaneName = "debounce"
+    until_ms: int = 0
+    """Until when no other run may take the batch, unless this one renews its token. 0 in the DynamoDB lane."""
     left_out: frozenset[int] | None = None
     """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
 

@@ -8,9 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from infra import settings_and_defaults as reference
-from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
-from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
+from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS, MIN_TOKEN_MS
+from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, Timings, load_stage
+from lambdas.limits import LEASE_RENEWALS, MIN_PAUSE_MS, TOKEN_RENEWALS
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.limits import VALKEY_ATTEMPTS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS
 
@@ -47,7 +49,8 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"log_retention": "8 days"}, "log_retention: should be 'one_day', 'one_week'"),
         ({"shards": 0}, "shards: should be greater than or equal to 1 (given: 0)"),
         ({"network": {"egress": "carrier pigeon"}}, "network.egress: should be 'nat' or 'endpoints'"),
-        ({"timings": {"claim_timeout_ms": 5}}, "conversation_processor_timeout_ms must be less than claim_timeout_ms"),
+        ({"timings": {"claim_timeout_ms": 5}}, "timings.claim_timeout_ms: should be greater than or equal to 3000"),
+        ({"timings": {"token_ms": 2_000}}, "timings.token_ms: should be greater than or equal to 3000"),
         ({"timings": {"processor_life_seconds": 20}}, "processor_handover_ms must be less than"),
         ({"timings": {"lease_ms": 2_000}}, "timings.lease_ms: should be greater than or equal to 3000"),
         (
@@ -55,11 +58,11 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             "timings.conversation_processor_timeout_ms: should be a multiple of 1000",
         ),
         (
-            {"timings": {"conversation_processor_timeout_ms": 901_000, "claim_timeout_ms": 902_000}},
+            {"timings": {"conversation_processor_timeout_ms": 901_000}},
             "timings.conversation_processor_timeout_ms: should be less than or equal to 900000",
         ),
         ({"timings": {"start_ms": 60_000}}, "timings.start_ms: should be less than or equal to 30000"),
-        ({"timings": {"processor_handover_ms": 5_000}}, "processor_handover_ms must not be less than lease_ms"),
+        ({"timings": {"processor_handover_ms": 4_000}}, "processor_handover_ms must not be less than lease_ms"),
         (
             {"timings": {"processor_life_seconds": 40, "processor_idle_ms": 10_000}},
             "processor_idle_ms must be less than processor_life_seconds minus processor_handover_ms",
@@ -153,7 +156,17 @@ def test_the_settings_reference_explains_every_setting() -> None:
 def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
     connection, store = ConnectionSettings("valkey://host:1"), SETTINGS
     failing_ms = connection.connect_timeout_ms + connection.answer_timeout_ms
-    assert store.look_ms + failing_ms < MIN_LEASE_MS - MIN_LEASE_MS // 3
+    assert store.look_ms + failing_ms < MIN_LEASE_MS - MIN_LEASE_MS // LEASE_RENEWALS
+    assert failing_ms < MIN_TOKEN_MS - 2 * MIN_TOKEN_MS // TOKEN_RENEWALS
+
+
+def test_the_default_lease_and_token_survive_a_call_that_fails_at_every_attempt() -> None:
+    """A renewal that fails takes as long as all its attempts. The next one comes before the end."""
+    connection, timings = ConnectionSettings("valkey://host:1"), Timings()
+    failing_ms = VALKEY_ATTEMPTS * (connection.connect_timeout_ms + connection.answer_timeout_ms)
+    renewed_ms = timings.lease_ms // LEASE_RENEWALS + SETTINGS.look_ms
+    assert renewed_ms + failing_ms + MIN_PAUSE_MS < timings.lease_ms
+    assert 2 * timings.token_ms // TOKEN_RENEWALS + failing_ms < timings.token_ms
 
 
 def test_the_local_stage_asks_for_the_address_of_valkey() -> None:

@@ -154,7 +154,7 @@ def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
 
 
 @pytest.mark.case(6)
-def test_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pass(
+def test_when_every_processor_dies_the_bound_is_max_wait_lease_and_a_pass(
     engine: Engine,
 ) -> None:
     bus, conversations = Bus(), [f"c{n}" for n in range(20)]
@@ -167,7 +167,7 @@ def test_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pas
     assert isinstance(claimed, Claimed)
     assert len(claimed.conversations) == 7
 
-    bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.claim_ms + WATCHDOG_PASS_MS
+    bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.lease_ms + WATCHDOG_PASS_MS
     engine.processor = "lease-2"
     while len(bus.events) < len(conversations):
         engine.clock.advance(WATCHDOG_PASS_MS)

@@ -5,7 +5,6 @@ import pytest
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import (
     NotOnHold,
-    Released,
     Resumed,
     Stale,
 )
@@ -137,7 +136,7 @@ def test_a_hold_that_takes_a_conversation_back_sees_to_its_processor(engine: Eng
     engine.send("c", "m1")
     engine.clock.advance(1000)
     assert engine.claim() == ["c"]
-    assert isinstance(engine.store.leave_if_idle(0, engine.processor), Released)
+    engine.clock.advance(engine.store.settings.lease_ms)
     held = engine.store.hold_buffer("c", hold_ms=20_000)
     assert (held.held_until_ms, held.start_id is None) == (engine.clock.now_ms + 20_000, False)
 

@@ -18,7 +18,8 @@ from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,
-    run_until_idle,
+    emit_due,
+    take,
 )
 from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
@@ -159,13 +160,29 @@ def test_leaving_is_allowed_when_the_next_due_time_lies_beyond_the_horizon(engin
     assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
 
 
-def test_leaving_while_batches_are_in_flight_loses_nothing(engine: Engine) -> None:
-    """Leave although a batch is in flight: its conversation processor completes it, or the watchdog puts it back."""
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_leaving_is_refused_while_a_batch_is_in_flight(engine: Engine, is_taken: bool) -> None:
+    engine.send("c", "m1", rules=NOW)
+    assert engine.claim() == ["c"]
+    deadline_ms = engine.clock.now_ms + SETTINGS.claim_ms
+    if is_taken:
+        deadline_ms = take(engine, "c", "t1").until_ms
+    assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(deadline_ms))
+    engine.store.complete_batch("c", "t1")
+    left = engine.store.leave_if_idle(0, engine.processor)
+    assert isinstance(left, Released) == is_taken
+
+
+def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks_after_it(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")
-    assert isinstance(engine.store.leave_if_idle(0, engine.processor), Released)
-    run_until_idle(engine, bus)
+    released = engine.store.hand_over(0, engine.processor)
+    assert isinstance(released, Released)
+    assert released.start_id is not None
+    engine.processor = "successor"
+    engine.clock.advance(SETTINGS.token_ms)
+    assert emit_due(engine, bus) == ["c"]
     assert bus.ids("c") == ["m1"]
 
 

@@ -62,7 +62,7 @@ def test_new_rules_that_do_not_wait_make_it_due_now(engine: Engine) -> None:
 
 def test_new_rules_under_which_the_wait_is_over_make_it_due_now(engine: Engine) -> None:
     engine.send("c", "m1", rules=Rules(silence_ms=9000))
-    engine.clock.advance(5000)
+    engine.clock.advance(3500)
     retimed = engine.store.retime_buffer("c", timing=FIXED.timing)
     assert same(retimed, Retimed(engine.clock.now_ms, 1, start_id=None))
     assert claim_and_take(engine, "c").flush_reason == "silence"

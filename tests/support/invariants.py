@@ -92,7 +92,7 @@ def _schedule_agrees(name: str, model: ConversationModel, keys: Keys, buffer: by
         moved_to = int(buffer[26:39]) if buffer and model.frozen is None else 0
         assert max(int(pending[member]), moved_to) == model.scheduled_at
     elif model.state == "INFLIGHT":
-        assert int(inflight[member]) == model.scheduled_at  # I2 rests on this deadline
+        assert float(inflight[member]) == model.score  # I2 rests on this deadline
 
 
 def _messages_agree(model: ConversationModel, msgs: Key, batch: Key) -> None:

@@ -38,6 +38,7 @@ CALLED = {"held": "holds"}
 
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {
+    "acquire_lease": "the processor itself, which is awake until its first claim",
     "claim_due": "the processor itself, which is told the next due time",
     "return_claim": "the processor itself; it wakes itself if it planned to sleep longer",
 }
@@ -371,6 +372,7 @@ TIMING = Rules(adaptive=True).timing
 CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
     "take_batch": {"token": "t"},
+    "renew_token": {"token": "t"},
     "exclude_messages": {"token": "t", "left_out": [3, 1]},
     "complete_batch": {"token": "t"},
     "retry_batch": {"token": "t", "retry_at_ms": NOW_MS},
@@ -482,7 +484,7 @@ def test_arguments_go_where_the_header_has_them_in_whatever_order_the_store_name
         ("renew_lease", [b"RENEWED"]),
         ("renew_lease", [b"RENEWED", 1, 2]),
         ("claim_due", [b"CLAIMED"]),
-        ("claim_due", [b"CLAIMED", -1, b"c"]),
+        ("claim_due", [b"CLAIMED", -1, 0, b"c"]),
     ],
 )
 def test_the_store_refuses_an_answer_that_does_not_fit_the_header(method: str, answer: list[Any]) -> None:

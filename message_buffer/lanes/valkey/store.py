@@ -28,6 +28,7 @@ from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script,
 from message_buffer.limits import (
     DAY_MS,
     LOOK_EVERY,
+    MAX_CALL_MS,
     MAX_CHARGES_KEPT,
     MAX_IDS_HASHED_IN_A_CALL,
     MAX_REMEMBERED_ID_BYTES,
@@ -99,23 +100,28 @@ class Store:
         return o.Duplicate(_or_none(reply.due_at_ms), reply.count, start_id if reply.start else None)
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
-        s = self.settings
+        s, now_ms = self.settings, self._clock()
         reply = self._run(
-            "take_batch", conversation=conversation, now_ms=self._clock(), token=token,
-            token_ms=_require_setting("token_ms", s.token_ms), batch_prefix=batch_prefix(conversation),
-            limit=s.max_batch, max_bytes=s.max_batch_bytes,
+            "take_batch", conversation=conversation, now_ms=now_ms, token=token, token_ms=self._token_ms,
+            batch_prefix=batch_prefix(conversation), limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
         match reply.word:
             case b"TAKEN":
                 return o.Taken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
-                    reply.due_at_ms, reply.reason.decode(), reply.payloads,
+                    reply.due_at_ms, reply.reason.decode(), reply.payloads, until_ms=now_ms + self._token_ms,
                     left_out=None if reply.left_out is None else _positions(reply.left_out),
                 )  # fmt: skip
             case b"BUSY":
                 return o.Busy(reply.until_ms)
             case _:
                 return o.Stale()
+
+    def renew_token(self, conversation: str, token: str) -> o.Renewed | o.Stale:
+        reply = self._run(
+            "renew_token", conversation=conversation, now_ms=self._clock(), token=token, token_ms=self._token_ms
+        )
+        return o.Stale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
 
     def exclude_messages(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Excluded | o.Stale:
         positions = " ".join(map(str, sorted(left_out)))
@@ -179,9 +185,11 @@ class Store:
             secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, goes_on=int(goes_on),
             seen_ms=self.settings.seen_ms,
         )  # fmt: skip
+        until_ms = _or_none(reply.leaving_until_ms)
         return o.Forgotten(
             reply.at_ms, reply.generation, reply.waiting, reply.frozen,
-            _or_none(reply.leaving_until_ms), _or_none(reply.skip),
+            # Until the end of its token a run may begin a call to the bus.
+            None if until_ms is None else until_ms + MAX_CALL_MS, _or_none(reply.skip),
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
@@ -264,8 +272,9 @@ class Store:
         reply = self._run_shard(
             "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms
         )
-        outcome = o.Acquired if reply.word == b"ACQUIRED" else o.LeaseTaken
-        return outcome(reply.expires_at_ms)
+        if reply.word == b"LEASED":
+            return o.LeaseTaken(reply.expires_at_ms)
+        return o.Acquired(reply.expires_at_ms, reply.returned)
 
     def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
         reply = self._run_shard("renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms)
@@ -299,7 +308,7 @@ class Store:
             return o.Lost()
         # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
-        return o.Claimed(_or_none(reply.next_due_at_ms), due, now_ms + claim_ms)
+        return o.Claimed(_or_none(reply.next_due_at_ms), due, now_ms + claim_ms, reply.expired)
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int
@@ -378,6 +387,10 @@ class Store:
     @property
     def _lease_ms(self) -> int:
         return _require_setting("lease_ms", self.settings.lease_ms)
+
+    @property
+    def _token_ms(self) -> int:
+        return _require_setting("token_ms", self.settings.token_ms)
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
         """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
