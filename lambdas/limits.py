@@ -44,8 +44,12 @@ MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
 # A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
+# Telegram reports the deletion of at most this many messages in one update.
+MAX_MESSAGES_DELETED_AT_ONCE = 100
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
+# A time with more digits than one in seconds, and at most this many, is one in milliseconds.
+MAX_DIGITS_OF_A_TIME_IN_MS = 15
 
 # -- admin ---------------------------------------------------------------------------------------------------
 
@@ -70,8 +74,9 @@ MAX_PAGES_IN_A_LISTING = 200
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
-# Retiming stops when less time than this is left, which one slow page and the response may need.
-MIN_MS_LEFT_TO_RETIME = 10_000
+# Retiming stops when less time than this is left. One call to Valkey, with the largest settings, and the response fit
+# into it.
+MIN_MS_LEFT_TO_RETIME = 13_000
 
 # -- admin: dead letters -------------------------------------------------------------------------------------
 
@@ -110,7 +115,7 @@ MAX_RETURN_MS = 5_000
 # -- processor: its lease, and Valkey's outages --------------------------------------------------------------
 
 # The processor renews its lease after a third of the lease's length, or after MAX_MS_BETWEEN_LEASE_RENEWALS if that is
-# shorter. If a renewal fails, which takes up to 2.4 seconds, the next one is in time.
+# shorter. If a renewal fails on a living connection, in 1.6 seconds, the next is in time.
 LEASE_RENEWALS = 3
 MAX_MS_BETWEEN_LEASE_RENEWALS = 5_000
 # A run may last 15 minutes, so it publishes its metrics this often.
@@ -121,8 +126,8 @@ MAX_PAUSE_MS = 1_000
 # A processor without Valkey leaves after this time. In a shorter outage it stays, because it can go on sooner than
 # another could start.
 MAX_MS_WITHOUT_VALKEY = 30_000
-# If Valkey fails with less time left than this, a processor leaves instead of pausing, so that it can still publish its
-# metrics.
+# If Valkey fails with less time left than this and one more call, a processor leaves instead of pausing, so that it can
+# still publish its metrics.
 MIN_MS_LEFT_TO_PAUSE = 2_000
 
 # -- watchdog ------------------------------------------------------------------------------------------------
@@ -131,9 +136,9 @@ MIN_MS_LEFT_TO_PAUSE = 2_000
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
-# A pass ends if less time than its slowest step is left, which is a call to Valkey of 2.4 seconds and a processor's
-# start.
-MAX_STEP_MS = 4_000 + MAX_CALL_MS
+# A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start.
+# A pass ends if less time than that is left.
+MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ MAX_WAITS_FOR_DYNAMODB_LANE = 5
 # without asking the table, because an outage of the table must not become an outage of the Valkey lane.
 MAX_ATTEMPTS_TO_AGREE = 10
 # A conversation processor that still works after a quarter of its token's length renews the token, and again after each
-# further quarter. If one renewal fails, which takes up to 2.4 seconds, the next one is in time.
+# further quarter. If one renewal fails on a living connection, which takes up to 1.6 seconds, the next one is in time.
 TOKEN_RENEWALS = 4
 
 # -- DynamoDB processor --------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Start(NamedTuple):
 class Timings(NamedTuple):
     idle_ms: int
     handover_ms: int
+    max_call_ms: int = 0  # how long a call to Valkey may take
 
 
 class Time(NamedTuple):
@@ -185,7 +186,10 @@ class Processor:
             if self._down_since is None:
                 self._down_since = now
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
-            if now - self._down_since > MAX_MS_WITHOUT_VALKEY or remaining_ms() < MIN_MS_LEFT_TO_PAUSE:
+            if (
+                now - self._down_since > MAX_MS_WITHOUT_VALKEY
+                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE + self._timings.max_call_ms
+            ):
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)
         self._pause_ms = min(2 * self._pause_ms, MAX_PAUSE_MS)

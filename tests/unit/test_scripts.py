@@ -416,7 +416,8 @@ EXPECTED = {
 
 def methods() -> set[str]:
     return {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")} - {
-        "shard_of"
+        "prepare",
+        "shard_of",
     }
 
 
