@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.contestants import NAIVE_KINDS, Naive, Sender
 from bench.wire import Wire, encode
-from lambdas.processor.service import ConversationProcessors, Processor, Timings
+from lambdas.processor.service import ConversationProcessors, Processor, Start, Timings
 from message_buffer.lanes.outcomes import Completed, Refused, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings, StoreSettings
@@ -75,7 +75,7 @@ def send(given: Given) -> None:
             timing=timing(message["delay"])._replace(priority="vip" if message["priority"] == 1 else ""),
             charge=charge,
         )
-        if not isinstance(outcome, Refused) and outcome.start_processor:
+        if not isinstance(outcome, Refused) and outcome.start_id:
             say({"start": 0})
 
 
@@ -110,7 +110,7 @@ def process(given: Given) -> None:
         starter=ProcessorStarter(functions, "processor", telemetry),
         telemetry=telemetry,
         timings=Timings(idle_ms=given["idleMs"], handover_ms=0),
-        shard=0,
+        start=Start(0),
     )
     say({"ready": True})
     processor.run(lambda: 10**9)
@@ -123,7 +123,7 @@ def execute(given: Given) -> None:
         while working and working[0][0] <= now_ms():
             _, conversation, token = working.popleft()
             completed = store.complete_batch(conversation, token)
-            if isinstance(completed, Completed) and completed.start_processor:
+            if isinstance(completed, Completed) and completed.start_id:
                 say({"start": 0})
         if line is None:
             continue

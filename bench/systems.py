@@ -147,7 +147,7 @@ class OurSystem(System):
         return _role("send", port=self.server.port)
 
     def watchdog_pass(self) -> None:
-        if self._watch.recover_expired(0).start_processor:
+        if self._watch.recover_expired(0).start_id:
             self.start_worker()
 
 

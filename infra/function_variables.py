@@ -29,7 +29,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | SLOTS | processor | Valkey | how many conversations of a shard may be in flight at once |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
-| CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
+| TOKEN_MS | conversation_processor | Valkey | how long a batch stays taken unless its run renews the token |
 | MESSAGE_TABLE | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's table |
 | TRIGGER_QUEUE_URL | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
@@ -218,7 +218,7 @@ def conversation_processor(
     destinations: EventDestinations,
 ) -> Environment:
     return {
-        "CONVERSATION_PROCESSOR_TIMEOUT_MS": str(config.timings.conversation_processor_timeout_ms),
+        "TOKEN_MS": str(config.timings.token_ms),
         **_emitting(config, destinations),
         **_starting(processor),
         **_windows(windows),

@@ -93,6 +93,9 @@ MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
 # due
 # conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
+# A conversation processor renews its token after a quarter of the token's length. The rest leaves time for one failed
+# call to Valkey, another quarter, and a second attempt to renew.
+MIN_TOKEN_MS = 3_000
 
 # -- The firewall --
 

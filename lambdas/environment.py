@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lambdas.limits import MIN_MAX_EVENT_BYTES, TOKEN_MARGIN_MS
+from lambdas.limits import MIN_MAX_EVENT_BYTES
 from message_buffer.errors import InvalidSettings
 from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.dynamodb.from_environment import DynamoDbLaneSettings
@@ -184,7 +184,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(token_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        valkey=env.valkey(token_ms=env.whole("TOKEN_MS")),
         dynamodb_lane=env.fallback(),
         emission=env.emission(),
     )

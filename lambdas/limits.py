@@ -101,6 +101,9 @@ MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
+# A start that has waited for a thread until this part of its claim's time is left is not made, because the conversation
+# processor could come after the end of the claim. The claim is put back, as if Lambda had refused the start.
+CLAIM_LEFT_FOR_A_START = 0.5
 # Half of MAX_STARTS_UNDER_WAY, so that the processor can claim more conversations while it is still starting the last
 # ones.
 MAX_CONVERSATIONS_IN_A_CLAIM = MAX_STARTS_UNDER_WAY // 2
@@ -112,7 +115,7 @@ MAX_RETURN_MS = 5_000
 # -- processor: its lease, and Valkey's outages --------------------------------------------------------------
 
 # The processor renews its lease after a third of the lease's length, or after MAX_MS_BETWEEN_LEASE_RENEWALS if that is
-# shorter.
+# shorter. If a renewal fails on a living connection, in 1.6 seconds, the next is in time.
 LEASE_RENEWALS = 3
 MAX_MS_BETWEEN_LEASE_RENEWALS = 5_000
 # A run may last 15 minutes, so it publishes its metrics this often.
@@ -120,8 +123,9 @@ METRICS_EVERY_MS = 30_000
 # While Valkey fails, the processor pauses between its tries. The pause doubles each time, up to MAX_PAUSE_MS.
 MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000
-# After two lengths of a lease without Valkey, the lease is certainly lost, and the processor leaves.
-MAX_LEASES_WITHOUT_VALKEY = 2
+# A processor without Valkey leaves after this time. In a shorter outage it stays, because it can go on sooner than
+# another could start.
+MAX_MS_WITHOUT_VALKEY = 30_000
 # If Valkey fails with less time left than this and one more call, a processor leaves instead of pausing, so that it can
 # still publish its metrics.
 MIN_MS_LEFT_TO_PAUSE = 2_000
@@ -147,9 +151,9 @@ MAX_WAITS_FOR_DYNAMODB_LANE = 5
 # If the table fails, a batch is put back at most ten times, half a minute in all. Then the batch is emitted
 # without asking the table, because an outage of the table must not become an outage of the Valkey lane.
 MAX_ATTEMPTS_TO_AGREE = 10
-# Another run may take the batch once the token has expired, so a token is valid longer than the function may run. The
-# margin covers the rounding of the time-out to whole seconds, and the difference between the clocks of two hosts.
-TOKEN_MARGIN_MS = 2_000
+# A conversation processor that still works after a quarter of its token's length renews the token, and again after each
+# further quarter. If one renewal fails on a living connection, which takes up to 1.6 seconds, the next one is in time.
+TOKEN_RENEWALS = 4
 
 # -- DynamoDB processor --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
--- claim_due: move conversations whose wait is over from pending to inflight, and plan the next look.
+-- claim_due: put back what has expired, move conversations that are due from pending to inflight, and plan the next look.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -9,13 +9,13 @@
 -- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  limit                  int   look at this many conversations at most, 1..1000
+-- ARGV[3]  limit                  int   claim, and put back, this many conversations at most, 1..1000
 -- ARGV[4]  claim_ms               int   time that the conversation processor has to take the batch
 -- ARGV[5]  look_ms                int   the processor looks again after look_ms at the latest
 -- ARGV[6]  call_id                str   names this call; a retry sends the same
 -- ARGV[7]  slots                  int   number of conversations that may be in flight
--- Returns  {"CLAIMED", next_due_at_ms | -1, full, (conversation, due_at_ms)...} | {"LOST"}
--- Repeat   the same claims again, until the next claim
+-- Returns  {"CLAIMED", next_due_at_ms | -1, expired, full, (conversation, due_at_ms)...} | {"LOST"}
+-- Repeat   the same claims again, until the next claim; puts nothing back
 -- Keeps    a conversation is in pending or in inflight, never in both; no more than `slots` are in flight
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
@@ -29,14 +29,23 @@ local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by', 'vip_
 local alive = redis.call('HGET', open_key, '')
 if owner[1] ~= lease_id or alive < now then return {'LOST'} end
 
-local reply = {'CLAIMED', -1, 0}
--- An expired claim takes no slot, because its conversation processor is probably dead.
-local free = slots - redis.call('ZCOUNT', inflight_key, now_ms + 1, '+inf')
+local expired = {}
+local next_deadline = tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2])
+if next_deadline and next_deadline <= now_ms and owner[2] ~= call_id then
+  -- include put_back_expired
+  redis.call('DEL', claimed_key)
+  redis.call('HSET', processor_key, 'claimed_by', call_id)
+  next_deadline = tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2])
+end
+
+local reply = {'CLAIMED', -1, #expired, 0}
+-- What has expired takes no slot, because its conversation processor is probably dead.
+local free = slots - redis.call('ZCOUNT', inflight_key, '(' .. now, '+inf')
 limit = math.max(math.min(limit, free), 0)
 local vips = redis.call('ZRANGE', vip_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit > 0 and 1000 or 0)
 local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit + #vips, 'WITHSCORES')
 if owner[2] == call_id then
-  reply = {'CLAIMED', -1, 0, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
+  reply = {'CLAIMED', -1, 0, 0, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
 elseif limit > 0 and #found > 0 then
   local conversations, scores, vip_moves, old_debt = {}, {}, {}, tonumber(owner[3]) or 0
   if #vips > 0 then
@@ -85,8 +94,9 @@ elseif limit > 0 and #found > 0 then
   if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) end
   if #claimed > 0 then
     redis.call('ZADD', inflight_key, unpack(claimed))
+    next_deadline = math.min(next_deadline or math.huge, now_ms + claim_ms)
     redis.call('DEL', claimed_key)
-    redis.call('RPUSH', claimed_key, unpack(reply, 4))
+    redis.call('RPUSH', claimed_key, unpack(reply, 5))
     redis.call('HSET', processor_key, 'claimed_by', call_id)
   end
   debt = math.max(0, math.min(debt, 4))
@@ -95,11 +105,13 @@ elseif limit > 0 and #found > 0 then
 end
 
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2])
+local is_full = free <= 0 and next_due_at and next_due_at <= now_ms
+if next_deadline then next_due_at = math.min(next_due_at or math.huge, math.ceil(next_deadline)) end
 reply[2] = next_due_at or -1
 local wake_at = math.min(next_due_at or now_ms + look_ms, now_ms + look_ms)
-if free <= 0 and wake_at <= now_ms then
+if is_full then
   -- More is due. The script that frees a slot wakes the processor; to all others it looks awake.
-  reply[3], wake_at = 1, '0000000000001'
+  reply[4], wake_at = 1, '0000000000001'
 end
 redis.call('DEL', wake_key)
 redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. wake_at)

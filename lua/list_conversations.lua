@@ -29,7 +29,7 @@ for i = 1, #page[2], 2 do
   if conversation ~= '' and conversation ~= 'forgotten' and (source == 'open' or not buffer) then
     local state, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
     if not scheduled_at then
-      state, scheduled_at = 'INFLIGHT', tonumber(redis.call('ZSCORE', inflight_key, conversation))
+      state, scheduled_at = 'INFLIGHT', math.ceil(redis.call('ZSCORE', inflight_key, conversation))
     elseif buffer and mode_of(buffer) ~= 'f' then
       scheduled_at = math.max(scheduled_at, due_at_of(buffer))
     end

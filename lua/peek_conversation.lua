@@ -23,8 +23,9 @@ local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 64)
 
 local word, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
 if not scheduled_at then
-  scheduled_at = tonumber(redis.call('ZSCORE', inflight_key, conversation))
+  scheduled_at = redis.call('ZSCORE', inflight_key, conversation)
   word = scheduled_at and 'INFLIGHT' or 'IDLE'
+  scheduled_at = scheduled_at and math.ceil(scheduled_at)
 end
 local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
 local conv = redis.call('HMGET', conv_key, 'last_at', 'generation', 'frozen')

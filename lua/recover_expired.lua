@@ -1,4 +1,4 @@
--- recover_expired: return the claims of dead conversation processors to pending, and report the shard's health.
+-- recover_expired: put back conversations whose claim or token has ended, and report the shard's health.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -23,15 +23,8 @@ local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV
 
 -- include open_buffer: due_at_of, mode_of
 
-local expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
-if #expired > 0 then
-  local back = {}
-  for _, conversation in ipairs(expired) do back[#back + 1], back[#back + 2] = now_ms, conversation end
-  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
-  redis.call('ZREM', inflight_key, unpack(expired))
-  redis.call('ZADD', pending_key, unpack(back))
-  redis.call('ZADD', vip_key, 'XX', unpack(back))
-end
+local expired
+-- include put_back_expired
 
 -- Forget holds that ended over a minute ago. A more recent hold may not have ended by the clock of a host that lags.
 redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)
@@ -48,8 +41,11 @@ for i = 1, #oldest, 2 do
   due_at = math.min(due_at, score)
 end
 
+local oldest_due_at = due_at < math.huge and due_at or -1
+-- Without a processor nobody looks after the conversations in flight, so one is started for them, too.
+due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)
 local alive, start = redis.call('HGET', open_key, ''), 0
 -- include start_or_wake
 local heartbeat_at = tonumber(redis.call('HGET', processor_key, 'heartbeat_at')) or -1
 return {'RECOVERED', redis.call('ZCARD', pending_key), redis.call('ZCARD', inflight_key),
-  due_at < math.huge and due_at or -1, heartbeat_at, start, unpack(expired)}
+  oldest_due_at, heartbeat_at, start, unpack(expired)}

@@ -1,12 +1,13 @@
--- release_lease: end the caller's lease; an idle processor keeps it while work is due soon.
+-- release_lease: end the caller's lease; an idle processor keeps it while work is due soon or in flight.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
--- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
--- KEYS[4]  {b<shard>}:wake        list  at most one element
+-- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
+-- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
+-- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  reason                 str   'idle': refused if work is due within horizon_ms; 'handover': never refused
+-- ARGV[3]  reason                 str   'idle': refused if work is due within horizon_ms or in flight; 'handover': never
 -- ARGV[4]  start_id               str   names this call; a retry sends the same
 -- ARGV[5]  start_ms               int   lifetime of a start reservation
 -- ARGV[6]  horizon_ms             int   work due further ahead than this is left to the watchdog
@@ -14,12 +15,18 @@
 -- Repeat   returns RELEASED again if a successor's start is reserved, otherwise LOST
 -- Keeps    no message arrives unseen between the last look and the end of the lease
 
-local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, lease_id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local owner = redis.call('HMGET', processor_key, 'lease_id', 'starting_by')
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2]) or -1
+-- Somebody must put back the conversations in flight whose conversation processor dies.
+local next_deadline = tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2])
+if next_deadline then
+  next_deadline = math.ceil(next_deadline)
+  next_due_at = next_due_at < 0 and next_deadline or math.min(next_due_at, next_deadline)
+end
 local near = next_due_at >= 0 and next_due_at <= now_ms + horizon_ms
 if owner[1] ~= lease_id then
   if owner[2] == start_id then return {'RELEASED', next_due_at, 1} end

@@ -9,7 +9,7 @@
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  token                  str   unique to this run of the conversation processor
--- ARGV[4]  token_ms               int   time that the conversation processor has to complete the batch
+-- ARGV[4]  token_ms               int   time that the conversation processor has to complete the batch, or to renew the token
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[6]  limit                  int   put at most this many messages into one batch, 1..1000
 -- ARGV[7]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
@@ -81,6 +81,6 @@ if owner and owner ~= token and token_until > 0 then deaths, died_at = deaths + 
 redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
 if died_at then redis.call('HSET', taken_key, 'deaths', deaths, 'died_at', died_at) end
-redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms, conversation)
+redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms - 0.5, conversation) -- the fraction says that the batch is taken
 return {'TAKEN', batch_id, attempt, failures, waits, unasked, deaths, died_at, tonumber(generation), tonumber(first_at),
   tonumber(last_at), tonumber(due_at), reason, left_out, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

@@ -1,8 +1,9 @@
 """Lambda entry of the conversation processor.
 
-The processor invokes it asynchronously with `{"conversation": id, "shard": n}`; the DynamoDB processor, which cannot
-reach Valkey, with `{"settle": <conversation>}`. The admin function invokes it with `{"redrive": <body of a dead
-letter>}`; the call then returns `{"redriven": batchId}` or fails.
+The processor invokes it asynchronously with `{"conversation": id, "shard": n, "deadline": ms}`. The deadline is that of
+the claim; older code sends none. The DynamoDB processor, which cannot reach Valkey, invokes it with `{"settle":
+<conversation>}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then returns
+`{"redriven": batchId}` or fails.
 """
 
 from functools import cache
@@ -53,9 +54,9 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
             if disputes is not None:
                 disputes.settle(event["settle"])
         else:
-            processor.process(event["conversation"], time)
+            processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
     except StoreError as error:
-        # When the claim or the token has expired, the watchdog puts the conversation back, with the same batch and id.
+        # When the claim or the token has expired, the processor puts the conversation back, with the same batch and id.
         # The DynamoDB processor asks again to settle disputes.
         telemetry.count("StoreFailures")
         telemetry.warn("store failed", conversation=event.get("conversation"), reason=str(error))

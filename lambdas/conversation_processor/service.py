@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from random import SystemRandom
-from uuid import uuid4
 
 from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
+from lambdas.conversation_processor.token import TimeOfToken, Token, TokenEnded
 from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
+from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
@@ -27,7 +28,6 @@ class ConversationProcessor:
         agreement: LaneAgreement | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
-        new_token: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._lane = lane
         self._emission = emission
@@ -35,11 +35,13 @@ class ConversationProcessor:
         self._agreement = agreement
         self._clock = clock
         self._random = random
-        self._new_token = new_token
 
-    def process(self, conversation: str, time: TimeLeft) -> None:
-        """Emit and complete the conversation's batch, or put it back for another attempt."""
-        token = self._new_token()
+    def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int | None = None) -> None:
+        """Emit and complete the conversation's batch, or put it back for another attempt.
+
+        `deadline_ms` is that of the claim for which this run was started.
+        """
+        token = new_run_id(deadline_ms)
         taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
@@ -52,8 +54,18 @@ class ConversationProcessor:
             )
             self._put_back(conversation, token, wait_ms=rest_ms, counted=None)
             return
+        held = Token(
+            self._lane.store, conversation, token,
+            until_ms=taken.until_ms, telemetry=self._telemetry, clock=self._clock,
+        )  # fmt: skip
         try:
-            copies = self._send(conversation, token, taken, time)
+            with held.kept():
+                copies = self._send(conversation, token, taken, TimeOfToken(time, held))
+        except TokenEnded:
+            # This run was paused, or could not reach Valkey. If another run has taken the batch, this changes nothing.
+            self._telemetry.warn("token ended", conversation=conversation, batch=taken.batch_id)
+            self._put_back(conversation, token, wait_ms=0, counted=None)
+            return
         except DynamoDbLaneFirst:
             self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS, counted="waits")
             return

@@ -1,11 +1,14 @@
-"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n}`."""
+"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n, "start": id}`.
+
+The start id is that of the reservation.
+"""
 
 from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.limits import MAX_STARTS_AT_ONCE
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Timings
 from message_buffer.aws.functions import Functions
 from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -46,14 +49,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         timings=Timings(
             parts.settings.idle_ms, parts.settings.handover_ms, parts.settings.valkey.connection.max_call_ms
         ),
-        shard=shard,
+        start=Start(shard, event.get("start")),
     )
     reason = "error"
     try:
         leave: Exit = processor.run(context.get_remaining_time_in_millis)
         reason = leave.value
     except Exception as error:
-        # Raise again, because the alarm counts failed invocations. The watchdog starts the next processor.
+        # Raise again, because the alarm counts failed invocations. The next message, or the watchdog, starts another.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:

@@ -4,18 +4,18 @@ At most one processor acts on a shard, because the scripts check its lease. It r
 Lambda's time-out is near. It then releases the lease, and starts a successor if more work is near.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
-from uuid import uuid4
 
 from lambdas.limits import (
+    CLAIM_LEFT_FOR_A_START,
     LEASE_RENEWALS,
     MAX_CONVERSATIONS_IN_A_CLAIM,
-    MAX_LEASES_WITHOUT_VALKEY,
     MAX_MS_BETWEEN_LEASE_RENEWALS,
+    MAX_MS_WITHOUT_VALKEY,
     MAX_PAUSE_MS,
     MAX_RETURN_MS,
     MAX_STARTS_AT_ONCE,
@@ -25,6 +25,7 @@ from lambdas.limits import (
     MIN_PAUSE_MS,
     MIN_RETURN_MS,
 )
+from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
@@ -41,6 +42,13 @@ class Exit(StrEnum):
     HANDED_OVER = "handed_over"
     LOST = "lost"  # its lease expired, and another processor has the shard
     STORE_UNAVAILABLE = "store_unavailable"
+
+
+class Start(NamedTuple):
+    """The shard of a run, and the id of the start that was reserved for it. Events of older code have no start id."""
+
+    shard: int
+    start_id: str | None = None
 
 
 class Timings(NamedTuple):
@@ -68,9 +76,10 @@ class PreparedFunctions(StartsFunctions, Protocol):
 class ConversationProcessors:
     """Starts conversation processors side by side, and returns the conversations whose start failed."""
 
-    def __init__(self, functions: PreparedFunctions, function: str) -> None:
+    def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions
         self._function = function
+        self._clock = clock
         self._pool = ThreadPoolExecutor(MAX_STARTS_AT_ONCE, thread_name_prefix="start-conversation-processor")
         self._under_way: dict[Future[None], str] = {}
 
@@ -86,9 +95,14 @@ class ConversationProcessors:
         """Make the Lambda client in a thread, so that the first start need not wait for that."""
         self._pool.submit(self._functions.prepare)
 
-    def send(self, conversation: str, shard: int) -> None:
-        payload = {"conversation": conversation, "shard": shard}
-        self._under_way[self._pool.submit(self._functions.start, self._function, payload)] = conversation
+    def send(self, conversation: str, shard: int, *, deadline_ms: int, start_until_ms: int) -> None:
+        payload = {"conversation": conversation, "shard": shard, "deadline": deadline_ms}
+        self._under_way[self._pool.submit(self._start, payload, start_until_ms)] = conversation
+
+    def _start(self, payload: Mapping[str, object], until_ms: int) -> None:
+        if self._clock() > until_ms:
+            raise SendFailed("no thread was free in time")
+        self._functions.start(self._function, payload)
 
     def wait(self, seconds: float, *, for_all: bool = False) -> None:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
@@ -122,7 +136,7 @@ class Processor:
         starter: ProcessorStarter,
         telemetry: Telemetry,
         timings: Timings,
-        shard: int,
+        start: Start,
         time: Time | None = None,
     ) -> None:
         self._store = store
@@ -131,8 +145,8 @@ class Processor:
         self._starter = starter
         self._telemetry = telemetry
         self._timings = timings
-        self._shard = shard
-        self._lease_id = uuid4().hex
+        self._shard = start.shard
+        self._lease_id = new_run_id(start.start_id)
         self._clock, self._monotonic_ms, self._sleep = time or Time()
         self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
@@ -158,7 +172,7 @@ class Processor:
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
         """Make one step and return a reason to leave, or None.
 
-        If Valkey fails, pause for longer each time, and leave once the lease has certainly expired.
+        If Valkey fails, pause for longer each time, and leave after MAX_MS_WITHOUT_VALKEY.
         """
         try:
             leave = step(remaining_ms())
@@ -173,7 +187,7 @@ class Processor:
                 self._down_since = now
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
             if (
-                now - self._down_since > MAX_LEASES_WITHOUT_VALKEY * self._store.settings.lease_ms
+                now - self._down_since > MAX_MS_WITHOUT_VALKEY
                 or remaining_ms() < MIN_MS_LEFT_TO_PAUSE + self._timings.max_call_ms
             ):
                 return Exit.STORE_UNAVAILABLE
@@ -182,8 +196,10 @@ class Processor:
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
-        if isinstance(self._store.acquire_lease(self._shard, self._lease_id), LeaseTaken):
+        acquired = self._store.acquire_lease(self._shard, self._lease_id)
+        if isinstance(acquired, LeaseTaken):
             return Exit.HELD
+        self._report_recovered(acquired.returned, "claimed by a dead processor")
         self._renewed_at = self._busy_at = self._monotonic_ms()
         self._conversation_processors.prepare()
         return None
@@ -203,25 +219,33 @@ class Processor:
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
             return self._come_back()
+        self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
         return self._rest(claimed)
 
     def _send(self, claimed: Claimed) -> None:
         if not claimed.conversations:
             return
+        start_until_ms = claimed.deadline_ms - int(self._store.settings.claim_ms * CLAIM_LEFT_FOR_A_START)
         for due in claimed.conversations:
-            self._conversation_processors.send(due.conversation, self._shard)
+            self._conversation_processors.send(
+                due.conversation, self._shard, deadline_ms=claimed.deadline_ms, start_until_ms=start_until_ms
+            )
         now_ms = self._clock()
         for due in claimed.conversations:
             self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
+    def _report_recovered(self, conversations: int, reason: str) -> None:
+        if conversations:
+            self._telemetry.count("Recovered", conversations)
+            self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
+
     def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time, for `look_ms` at most, or until a script wakes this processor.
+        """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
 
-        While all slots are taken, only a script that frees one wakes it.
-
-        Leave if there has been no work for `idle_ms`.
+        While all slots are taken, only a script that frees one wakes it. Leave if there has been no work, and no
+        conversation in flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
@@ -268,9 +292,9 @@ class Processor:
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
-            case Released(start_processor=start):
-                if start:
-                    self._starter.start(self._shard)
+            case Released(start_id=start_id):
+                if start_id is not None:
+                    self._starter.start(self._shard, start_id)
                 return Exit.HANDED_OVER
             case _:
                 return Exit.LOST

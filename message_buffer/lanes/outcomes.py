@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
-`start_processor` is for direct callers of the store: if it is true, the script has reserved the start of the shard's
-processor, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never ask for it.
+`start_id` is for direct callers of the store: unless it is None, the script has reserved the start of the shard's
+processor under this id, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never have one.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Buffered:
 
     due_at_ms: int
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Duplicate:
 
     due_at_ms: int | None
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Acquired:
     """The caller has the lease. Renew it before it expires."""
 
     expires_at_ms: int
+    returned: int = 0
+    """The number of claims of a dead processor that were put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class LeaseTaken:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The caller keeps the lease until the new time."""
+    """The caller keeps the lease, or its token, until the new time."""
 
     expires_at_ms: int
 
@@ -73,7 +75,7 @@ class Released:
     """The lease was released. Leave the shard."""
 
     next_due_at_ms: int | None
-    start_processor: bool
+    start_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +95,16 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Start a conversation processor for each conversation. `next_due_at_ms` may be too early, but never too late."""
+    """Start a conversation processor for each conversation, and tell it the deadline, which names its claim.
+
+    `next_due_at_ms` may be too early, but never too late.
+    """
 
     next_due_at_ms: int | None
     conversations: list[Due]
+    deadline_ms: int
+    expired: int = 0
+    """The number of conversations whose claim or token had ended, and which were put back. Some are claimed again."""
     waits_for_slot: bool = False
     """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
 
@@ -140,6 +148,8 @@ class Taken:
     flush_reason: str
     payloads: list[bytes]
     lane: LaneName = "debounce"
+    until_ms: int = 0
+    """Until when no other run may take the batch, unless this one renews its token. 0 in the DynamoDB lane."""
     left_out: frozenset[int] | None = None
     """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
     failures: int = 0
@@ -160,7 +170,7 @@ class Completed:
 
     next_due_at_ms: int | None
     count: int
-    start_processor: bool
+    start_id: str | None
     ids_forgotten: int = 0
     """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
 
@@ -175,7 +185,7 @@ class Retried:
     """The batch was put back. A later run takes it again under the same id."""
 
     due_at_ms: int
-    start_processor: bool
+    start_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +199,7 @@ class Recovered:
     inflight: int
     oldest_due_at_ms: int | None
     heartbeat_at_ms: int | None
-    start_processor: bool
+    start_id: str | None
     conversations: list[str]
 
 
@@ -199,7 +209,7 @@ class Flushed:
 
     due_at_ms: int
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +270,7 @@ class OnHold:
     """The conversation is on hold until `held_until_ms`, which may be the end of an earlier, longer hold."""
 
     held_until_ms: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +278,7 @@ class Resumed:
     """The hold is over. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +286,7 @@ class NotOnHold:
     """The conversation was not on hold, and nothing was changed."""
 
     due_at_ms: int | None
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +302,7 @@ class Retimed:
 
     due_at_ms: int
     count: int
-    start_processor: bool = False
+    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

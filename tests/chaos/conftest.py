@@ -9,13 +9,12 @@ from tests.support.judge import TEXT_MARK
 from tests.support.local_stage import PASS_SECONDS, LocalStage
 
 CLAIM_TIMEOUT_MS = 7_000
+TOKEN_MS = 4_000
 CONVERSATION_PROCESSOR_TIMEOUT_MS = 6_000
-# A conversation processor's token outlives it by two seconds, so that is when its batch is free again.
-TOKEN_MS = CONVERSATION_PROCESSOR_TIMEOUT_MS + 2_000
 # Shorter than those of the stage, since tests wait until they are over.
 TIMEOUTS = {
     "processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
-    "conversation_processor": {"CONVERSATION_PROCESSOR_TIMEOUT_MS": str(CONVERSATION_PROCESSOR_TIMEOUT_MS)},
+    "conversation_processor": {"TOKEN_MS": str(TOKEN_MS)},
 }
 FUNCTION_SECONDS = {"conversation_processor": CONVERSATION_PROCESSOR_TIMEOUT_MS // 1_000}
 

@@ -121,12 +121,10 @@ def judge_lanes(talks: list[Talk]) -> dict[str, list[Arrival]]:
 @pytest.fixture(scope="module")
 def many_attempts(stage: LocalStage) -> Iterator[None]:
     """Allow as many attempts as on a real stage, and as long ones: many start at once, on an emulator that is slow."""
-    timeout_ms = str(CONVERSATION_PROCESSOR_SECONDS * 1_000)
     with (
         stage.configured(
             "conversation_processor",
             timeout_seconds=CONVERSATION_PROCESSOR_SECONDS,
-            CONVERSATION_PROCESSOR_TIMEOUT_MS=timeout_ms,
             MAX_ATTEMPTS=ATTEMPTS,
         ),
         stage.configured("dynamodb_processor", MAX_ATTEMPTS=ATTEMPTS),

@@ -15,10 +15,17 @@ from infra.limits import (
     INGEST_TIMEOUT_SECONDS,
     MAX_STAGE_NAME_LENGTH,
     MIN_LEASE_MS,
+    MIN_TOKEN_MS,
     WATCHDOG_TIMEOUT_SECONDS,
 )
 from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, Timings, load_stage
-from lambdas.limits import MAX_PROCESSOR_START_MS, MIN_MS_LEFT_TO_RETIME
+from lambdas.limits import (
+    LEASE_RENEWALS,
+    MAX_PROCESSOR_START_MS,
+    MIN_MS_LEFT_TO_RETIME,
+    MIN_PAUSE_MS,
+    TOKEN_RENEWALS,
+)
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.limits import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS, RELEASE_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.layers import Rules
@@ -57,7 +64,8 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"log_retention": "8 days"}, "log_retention: should be 'one_day', 'one_week'"),
         ({"shards": 0}, "shards: should be greater than or equal to 1 (given: 0)"),
         ({"network": {"egress": "carrier pigeon"}}, "network.egress: should be 'nat' or 'endpoints'"),
-        ({"timings": {"claim_timeout_ms": 5}}, "conversation_processor_timeout_ms must be less than claim_timeout_ms"),
+        ({"timings": {"claim_timeout_ms": 5}}, "timings.claim_timeout_ms: should be greater than or equal to 3000"),
+        ({"timings": {"token_ms": 2_000}}, "timings.token_ms: should be greater than or equal to 3000"),
         ({"timings": {"processor_life_seconds": 20}}, "processor_handover_ms must be less than"),
         ({"timings": {"lease_ms": 2_000}}, "timings.lease_ms: should be greater than or equal to 3000"),
         (
@@ -65,12 +73,12 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             "timings.conversation_processor_timeout_ms: should be a multiple of 1000",
         ),
         (
-            {"timings": {"conversation_processor_timeout_ms": 901_000, "claim_timeout_ms": 902_000}},
+            {"timings": {"conversation_processor_timeout_ms": 901_000}},
             "timings.conversation_processor_timeout_ms: should be less than or equal to 900000",
         ),
         ({"timings": {"start_ms": 60_000}}, "timings.start_ms: should be less than or equal to 30000"),
         ({"timings": {"connect_ms": 10_000}}, "conversation_processor_timeout_ms must be at least 21600"),
-        ({"timings": {"processor_handover_ms": 5_000}}, "processor_handover_ms must not be less than lease_ms"),
+        ({"timings": {"processor_handover_ms": 4_000}}, "processor_handover_ms must not be less than lease_ms"),
         (
             {"timings": {"processor_life_seconds": 40, "processor_idle_ms": 10_000}},
             "processor_idle_ms must be less than processor_life_seconds minus processor_handover_ms",
@@ -166,10 +174,19 @@ def test_the_settings_reference_explains_every_setting() -> None:
     assert unexplained == []
 
 
+def test_the_default_lease_and_token_survive_a_renewal_that_fails_on_a_living_connection() -> None:
+    timings = Timings()
+    failing_ms = VALKEY_ATTEMPTS * timings.answer_ms
+    renewed_ms = timings.lease_ms // LEASE_RENEWALS + SETTINGS.look_ms
+    assert renewed_ms + failing_ms + MIN_PAUSE_MS < timings.lease_ms
+    assert 2 * timings.token_ms // TOKEN_RENEWALS + failing_ms < timings.token_ms
+
+
 def test_a_call_to_valkey_with_the_largest_settings_fits_into_every_function() -> None:
     largest = {name: load_largest(name) for name in ("connect_ms", "answer_ms", "webhook_ms")}
     call_ms = ConnectionSettings("valkey://h:1", largest["connect_ms"], largest["answer_ms"]).max_call_ms
-    assert largest["answer_ms"] + SETTINGS.look_ms < MIN_LEASE_MS - MIN_LEASE_MS // 3
+    assert largest["answer_ms"] + SETTINGS.look_ms < MIN_LEASE_MS - MIN_LEASE_MS // LEASE_RENEWALS
+    assert largest["answer_ms"] < MIN_TOKEN_MS - 2 * MIN_TOKEN_MS // TOKEN_RENEWALS
     assert call_ms + MAX_PROCESSOR_START_MS < WATCHDOG_TIMEOUT_SECONDS * 1_000
     assert call_ms < MIN_MS_LEFT_TO_RETIME < ADMIN_TIMEOUT_SECONDS * 1_000
     assert call_ms < GATE_TIMEOUT_SECONDS * 1_000

@@ -146,17 +146,6 @@ def test_a_function_reads_all_that_it_is_told(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_conversation_processors_token_outlasts_its_lambda_and_not_its_claim(
-    variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]
-) -> None:
-    found = functions(variant)
-    conversation_processor = config.read_conversation_processor(environment(found["conversation_processor"]))
-    processor = config.read_processor(environment(found["processor"]))
-    lambda_ms = found["conversation_processor"]["Timeout"] * 1_000
-    assert lambda_ms < conversation_processor.valkey.store.token_ms <= processor.valkey.store.claim_ms
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_processor_lives_long_enough_to_leave(
     variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:

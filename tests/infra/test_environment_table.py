@@ -76,7 +76,7 @@ def test_the_watchdog_counts_its_passes_as_often_as_it_is_invoked(
 
     def recover(shard: int, *, limit: int) -> Recovered:
         swept.append(shard)
-        return Recovered(0, 0, None, None, False, [])
+        return Recovered(0, 0, None, None, None, [])
 
     monkeypatch.setattr(store, "recover_expired", recover)
     lane = valkey_lane(store)

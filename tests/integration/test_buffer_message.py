@@ -34,7 +34,7 @@ def test_two_writers_race_on_an_empty_conversation(engine: Engine) -> None:
     for conversation, one, other in zip(conversations, ones, others, strict=True):
         assert {one.count, other.count} == {1, 2}
         assert engine.store.peek_conversation(conversation).generation == 2
-    assert [outcome.start_processor for outcome in ones + others].count(True) == 1
+    assert sum(outcome.start_id is not None for outcome in ones + others) == 1
     assert_invariants(engine)
     engine.clock.advance(DEFAULT.typing_inference_ms)
     for conversation in engine.claim():

@@ -2,14 +2,18 @@
 
 import pytest
 
+from lambdas.limits import LEASE_RENEWALS, TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
+    Acquired,
     Buffered,
     Claimed,
+    LeaseTaken,
+    Renewed,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.due_times import FIXED, TYPING
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
-from tests.support.engine import Engine, ManualClock
+from tests.support.engine import SETTINGS, Engine, ManualClock, payload
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 
@@ -20,13 +24,13 @@ DEFAULT = Rules()
 def test_a_reservation_made_by_a_clock_far_ahead_blocks_nobody(engine: Engine) -> None:
     engine.work()
     engine.clock.advance(60_000)
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
     engine.clock.advance(-60_000)
     engine.store.acquire_lease(0, "other")
     engine.clock.advance(1)
     engine.store.hand_over(0, engine.processor)
     engine.clock.advance(20_000)
-    assert engine.store.recover_expired(0).start_processor
+    assert engine.store.recover_expired(0).start_id
 
 
 @pytest.mark.case(13)
@@ -65,6 +69,55 @@ def test_hosts_whose_clocks_run_apart_keep_order_and_bounds(engine: Engine, ahea
     assert bus.batches("c") == [[f"m{n}" for n in range(6)]]
 
 
+TOLERATED_SKEW_MS = 2_500
+
+
+@pytest.mark.promise("P6")
+def test_a_host_ahead_within_the_tolerated_skew_takes_no_living_lease_for_dead(engine: Engine) -> None:
+    """Let the processor renew as late as it may, just before a message comes from a host that is ahead."""
+    ahead = ManualClock()
+    store = engine.another_store(clock=ahead)
+    engine.work()
+    engine.clock.advance(SETTINGS.lease_ms // LEASE_RENEWALS + SETTINGS.look_ms)
+    ahead.now_ms = engine.clock.now_ms + TOLERATED_SKEW_MS
+    outcome = store.buffer_message("c", "m1", payload=payload("m1"), timing=DEFAULT.timing)
+    assert isinstance(outcome, Buffered)
+    assert outcome.start_id is None
+    assert isinstance(store.acquire_lease(0, "another"), LeaseTaken)
+
+
+@pytest.mark.promise("P7")
+def test_a_processor_ahead_within_the_tolerated_skew_puts_no_living_batch_back(engine: Engine) -> None:
+    """Let the conversation processor renew its token as late as it may after a renewal that failed."""
+    engine.send("c", "m1", rules=Rules(priority="vip"))
+    claim_and_take(engine, "c", "t1")
+    ahead = ManualClock()
+    store = engine.another_store(clock=ahead)
+    for _ in range(10):
+        engine.clock.advance(2 * SETTINGS.token_ms // TOKEN_RENEWALS)
+        ahead.now_ms = engine.clock.now_ms + TOLERATED_SKEW_MS
+        store.acquire_lease(0, "ahead")
+        claimed = store.claim_due(0, "ahead")
+        assert isinstance(claimed, Claimed)
+        assert claimed.expired == 0
+        assert isinstance(engine.store.renew_token("c", "t1"), Renewed)
+
+
+@pytest.mark.parametrize(("seconds", "superfluous"), [(4, 0), (7, 1)])
+def test_a_start_as_slow_as_a_new_connection_leads_to_one_superfluous_start(
+    engine: Engine, seconds: int, superfluous: int
+) -> None:
+    """A start takes up to a second, and each new connection may take three."""
+    starts = []
+    for n in range(seconds * 10):
+        starts.append(engine.send("c", f"m{n}").start_id)
+        engine.clock.advance(100)
+    assert isinstance(engine.store.acquire_lease(0, "first"), Acquired)
+    assert len([start_id for start_id in starts if start_id]) == 1 + superfluous
+    assert isinstance(engine.store.acquire_lease(0, "second"), LeaseTaken)
+    assert engine.send("c", "last").start_id is None
+
+
 @pytest.mark.case(13)
 def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) -> None:
     lagging = ManualClock()
@@ -72,7 +125,9 @@ def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) 
     engine.send("c", "m1", rules=FIXED)
     lagging.now_ms = engine.clock.now_ms - 60_000
     store.acquire_lease(0, "lagging")
-    assert same(store.claim_due(0, "lagging"), Claimed(engine.clock.now_ms + 1000, []))
+    assert same(
+        store.claim_due(0, "lagging"), Claimed(engine.clock.now_ms + 1000, [], lagging.now_ms + SETTINGS.claim_ms)
+    )
     lagging.now_ms = engine.clock.now_ms + 1000
     engine.processor = "lagging"
     bus = Bus()

@@ -40,6 +40,7 @@ def test_the_next_batch_of_a_conversation_is_not_taken_before_the_last_is_done(e
     for n in range(2, 30):
         engine.send("c", f"m{n}", rules=Rules(priority="vip"))
         engine.clock.advance(1000)
+        engine.store.renew_token("c", "t1")
         assert engine.claim() == []
     completed = engine.store.complete_batch("c", "t1")
     assert isinstance(completed, Completed)

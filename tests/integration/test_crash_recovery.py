@@ -147,14 +147,14 @@ def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
         engine.clock.advance(WATCHDOG_PASS_MS // 2)
         recovered = engine.store.recover_expired(0)
         assert_invariants(engine)
-        if recovered.start_processor or not same(engine.store.renew_lease(0, engine.processor), Lost()):
+        if recovered.start_id or not same(engine.store.renew_lease(0, engine.processor), Lost()):
             emit_due(engine, bus)
         assert engine.clock.now_ms <= crashed_ms + SETTINGS.lease_ms + LONGEST_CLAIM_MS + WATCHDOG_PASS_MS
     assert_nothing_left_behind(engine)
 
 
 @pytest.mark.case(6)
-def test_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pass(
+def test_when_every_processor_dies_the_bound_is_max_wait_lease_and_a_pass(
     engine: Engine,
 ) -> None:
     bus, conversations = Bus(), [f"c{n}" for n in range(20)]
@@ -167,11 +167,11 @@ def test_when_every_processor_dies_the_bound_is_max_wait_claim_timeout_and_a_pas
     assert isinstance(claimed, Claimed)
     assert len(claimed.conversations) == 7
 
-    bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.claim_ms + WATCHDOG_PASS_MS
+    bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.lease_ms + WATCHDOG_PASS_MS
     engine.processor = "lease-2"
     while len(bus.events) < len(conversations):
         engine.clock.advance(WATCHDOG_PASS_MS)
-        if engine.store.recover_expired(0).start_processor:
+        if engine.store.recover_expired(0).start_id:
             emit_due(engine, bus)
     assert engine.clock.now_ms <= bound_ms
 

@@ -90,6 +90,7 @@ def test_due_is_claimed_at_its_very_millisecond_and_not_before(engine: Engine) -
         assert engine.claim() == []
         engine.clock.advance(1)
         assert engine.claim() == [f"c{n}"]
+        engine.cancel(f"c{n}")
 
 
 @pytest.mark.case(7)

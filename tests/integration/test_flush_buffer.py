@@ -18,7 +18,7 @@ def test_a_flush_makes_it_due_now_with_its_own_reason(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.clock.advance(100)
     flushed = engine.store.flush_buffer("c")
-    assert same(flushed, Flushed(engine.clock.now_ms, 1, start_processor=False))
+    assert same(flushed, Flushed(engine.clock.now_ms, 1, start_id=None))
     assert claim_and_take(engine, "c").flush_reason == "flush"
 
 

@@ -5,8 +5,6 @@ import pytest
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import (
     NotOnHold,
-    OnHold,
-    Released,
     Resumed,
     Stale,
 )
@@ -130,7 +128,7 @@ def test_a_flush_word_does_not_break_a_hold(engine: Engine) -> None:
 def test_resuming_what_is_not_held_changes_nothing(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     before = engine.settle()
-    assert same(engine.store.resume_buffer("c"), NotOnHold(due_at_ms, start_processor=False))
+    assert same(engine.store.resume_buffer("c"), NotOnHold(due_at_ms, start_id=None))
     assert engine.settle() == before
 
 
@@ -138,8 +136,9 @@ def test_a_hold_that_takes_a_conversation_back_sees_to_its_processor(engine: Eng
     engine.send("c", "m1")
     engine.clock.advance(1000)
     assert engine.claim() == ["c"]
-    assert isinstance(engine.store.leave_if_idle(0, engine.processor), Released)
-    assert engine.store.hold_buffer("c", hold_ms=20_000) == OnHold(engine.clock.now_ms + 20_000, start_processor=True)
+    engine.clock.advance(engine.store.settings.lease_ms)
+    held = engine.store.hold_buffer("c", hold_ms=20_000)
+    assert (held.held_until_ms, held.start_id is None) == (engine.clock.now_ms + 20_000, False)
 
 
 @pytest.mark.parametrize("hold_ms", [1, 500, 999, 1000, 5000])

@@ -318,7 +318,7 @@ def put_again() -> Any:
 def lost_answers_are_good() -> Any:
     def buffer_message(lane: LaneWithFallback, *args: Any, **options: Any) -> Any:
         taken = lane._tried(lambda: lane._valkey_lane.buffer_message(*args, **options))
-        return taken or Buffered(0, 1, start_processor=False)
+        return taken or Buffered(0, 1, start_id=None)
 
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
 

@@ -68,10 +68,10 @@ def test_messages_wait_and_leave_together_once_in_order_of_arrival(running: Runn
 
 
 def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
-    assert not send(running, "m1").start_processor
+    assert not send(running, "m1").start_id
     lane = running.lane
     for outcome in (lane.flush_buffer(C), lane.hold_buffer(C, hold_ms=1), lane.resume_buffer(C)):
-        assert not getattr(outcome, "start_processor", False)
+        assert not getattr(outcome, "start_id", False)
 
 
 def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_left(running: RunningLane) -> None:

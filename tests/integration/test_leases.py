@@ -18,7 +18,8 @@ from message_buffer.rules.layers import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,
-    run_until_idle,
+    emit_due,
+    take,
 )
 from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
@@ -133,14 +134,14 @@ def test_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: 
 def test_a_processor_that_lost_its_lease_may_leave_when_nobody_came(engine: Engine) -> None:
     engine.store.acquire_lease(0, "old")
     engine.clock.advance(SETTINGS.lease_ms)
-    assert same(engine.store.leave_if_idle(0, "old"), Released(None, start_processor=False))
+    assert same(engine.store.leave_if_idle(0, "old"), Released(None, start_id=None))
 
 
 def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Engine) -> None:
     engine.work()
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_processor=False))
+    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_id=None))
     assert same(engine.store.renew_lease(0, engine.processor), Lost())
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
 
 
 def test_leaving_is_refused_while_work_is_near(engine: Engine) -> None:
@@ -153,27 +154,46 @@ def test_leaving_is_refused_while_work_is_near(engine: Engine) -> None:
 def test_leaving_is_allowed_when_the_next_due_time_lies_beyond_the_horizon(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1", rules=LATE).due_at_ms
     engine.work()
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(due_at_ms, start_processor=False))
+    assert same(engine.store.leave_if_idle(0, engine.processor), Released(due_at_ms, start_id=None))
     engine.clock.now_ms = (due_at_ms or 0) - SETTINGS.horizon_ms
     engine.work()
     assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
 
 
-def test_leaving_while_batches_are_in_flight_loses_nothing(engine: Engine) -> None:
-    """Leave although a batch is in flight: its conversation processor completes it, or the watchdog puts it back."""
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_leaving_is_refused_while_a_batch_is_in_flight(engine: Engine, is_taken: bool) -> None:
+    engine.send("c", "m1", rules=NOW)
+    assert engine.claim() == ["c"]
+    deadline_ms = engine.clock.now_ms + SETTINGS.claim_ms
+    if is_taken:
+        deadline_ms = take(engine, "c", "t1").until_ms
+    assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(deadline_ms))
+    engine.store.complete_batch("c", "t1")
+    left = engine.store.leave_if_idle(0, engine.processor)
+    assert isinstance(left, Released) == is_taken
+
+
+def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks_after_it(engine: Engine) -> None:
     bus = Bus()
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")
-    assert isinstance(engine.store.leave_if_idle(0, engine.processor), Released)
-    run_until_idle(engine, bus)
+    released = engine.store.hand_over(0, engine.processor)
+    assert isinstance(released, Released)
+    assert released.start_id is not None
+    engine.processor = "successor"
+    engine.clock.advance(SETTINGS.token_ms)
+    assert emit_due(engine, bus) == ["c"]
     assert bus.ids("c") == ["m1"]
 
 
 def test_a_hand_over_reserves_the_successor(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     engine.work()
-    assert same(engine.store.hand_over(0, engine.processor), Released(due_at_ms, start_processor=True))
-    assert not engine.send("c", "m2").start_processor, "the successor is on its way"
+    released = engine.store.hand_over(0, engine.processor)
+    assert isinstance(released, Released)
+    assert released.next_due_at_ms == due_at_ms
+    assert released.start_id is not None
+    assert not engine.send("c", "m2").start_id, "the successor is on its way"
     assert isinstance(engine.store.acquire_lease(0, "successor"), Acquired)
     assert same(engine.store.claim_due(0, engine.processor), Lost())
 
@@ -183,7 +203,7 @@ def test_a_hand_over_of_nothing_near_starts_no_successor(engine: Engine) -> None
     engine.work()
     released = engine.store.hand_over(0, engine.processor)
     assert isinstance(released, Released)
-    assert not released.start_processor
+    assert not released.start_id
 
 
 @pytest.mark.case(1)
@@ -199,5 +219,5 @@ def test_a_message_between_the_last_empty_look_and_the_release_keeps_the_process
 @pytest.mark.case(1)
 def test_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
     assert engine.claim() == []
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_processor=False))
-    assert engine.send("c", "m1").start_processor
+    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_id=None))
+    assert engine.send("c", "m1").start_id

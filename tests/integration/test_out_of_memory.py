@@ -114,10 +114,13 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     assert sorted(tight.claim()) == ["c", "d"]
     take(tight, "c", "t2")
     assert isinstance(tight.store.exclude_messages("c", "t2", left_out=[0]), Excluded)
+    assert isinstance(tight.store.renew_token("c", "t2"), Renewed)
     tight.clock.advance(SETTINGS.token_ms)
     recovered = tight.store.recover_expired(0)
-    assert sorted(recovered.conversations) == ["c", "d"]
-    again = claim_and_take(tight, "c", "t3")
+    assert recovered.conversations == ["c"]
+    tight.processor = "lease-3"
+    assert tight.claim() == ["c", "d"], "the dead processor's claim and what has expired"
+    again = take(tight, "c", "t3")
     assert (ids_of(again.payloads), again.attempt, again.left_out) == (["m1", "m2"], 3, frozenset({0}))
     assert isinstance(tight.store.complete_batch("c", "t3"), Completed)
     assert_invariants(tight)
@@ -140,7 +143,7 @@ def test_with_no_byte_left_the_watchdog_still_starts_a_processor(tight: Engine) 
     exhaust(tight)
     recovered = tight.store.recover_expired(0)
     assert isinstance(recovered, Recovered)
-    assert recovered.start_processor
+    assert recovered.start_id
 
 
 def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) -> None:
@@ -153,7 +156,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     exhaust(tight)
     first = store.complete_batch("c", "t1")
     assert isinstance(first, Completed)
-    assert first.start_processor
+    assert first.start_id
     assert store.complete_batch("c", "t1") == first
 
 

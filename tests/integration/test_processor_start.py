@@ -21,46 +21,46 @@ from tests.support.engine import SETTINGS, Engine, accepted
 NOW = Rules(priority="vip")
 
 
-def schedule_by_complete(engine: Engine) -> bool:
+def schedule_by_complete(engine: Engine) -> str | None:
     engine.send("c", "m2")
     completed = engine.store.complete_batch("c", "t1")
     assert isinstance(completed, Completed)
-    return completed.start_processor
+    return completed.start_id
 
 
-def schedule_by_retry(engine: Engine) -> bool:
+def schedule_by_retry(engine: Engine) -> str | None:
     retried = engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 100)
     assert isinstance(retried, Retried)
-    return retried.start_processor
+    return retried.start_id
 
 
-def schedule_by_flush(engine: Engine) -> bool:
+def schedule_by_flush(engine: Engine) -> str | None:
     engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 3_600_000)
     flushed = engine.store.flush_buffer("c")
     assert isinstance(flushed, Flushed)
-    return flushed.start_processor
+    return flushed.start_id
 
 
-def schedule_by_resume(engine: Engine) -> bool:
+def schedule_by_resume(engine: Engine) -> str | None:
     engine.store.hold_buffer("d", hold_ms=3_600_000)
-    assert not engine.send("d", "m1").start_processor, "held beyond the horizon"
+    assert not engine.send("d", "m1").start_id, "held beyond the horizon"
     resumed = engine.store.resume_buffer("d")
     assert isinstance(resumed, Resumed)
-    return resumed.start_processor
+    return resumed.start_id
 
 
-def schedule_by_recover(engine: Engine) -> bool:
+def schedule_by_recover(engine: Engine) -> str | None:
     engine.clock.advance(SETTINGS.token_ms)
-    return engine.store.recover_expired(0).start_processor
+    return engine.store.recover_expired(0).start_id
 
 
 def test_a_processor_that_came_may_be_followed_by_another_start(engine: Engine) -> None:
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
     engine.work()
     engine.store.hand_over(0, engine.processor)
     engine.store.acquire_lease(0, "successor")
     engine.clock.advance(engine.store.settings.lease_ms + 1)
-    assert engine.send("c", "m2").start_processor
+    assert engine.send("c", "m2").start_id
 
 
 def test_fifty_callers_start_one_processor(engine: Engine) -> None:
@@ -70,35 +70,41 @@ def test_fifty_callers_start_one_processor(engine: Engine) -> None:
         store = engine.another_store()
         line.wait(timeout=30)
         outcome = accepted(store.buffer_message(f"c{n}", "m1", payload=b'"m1"\n{}', timing=NOW.timing))
-        return outcome.start_processor
+        return outcome.start_id is not None
 
     with ThreadPoolExecutor(50) as pool:
         assert sum(pool.map(send, range(50))) == 1
 
 
+def test_the_caller_is_told_the_id_under_which_its_start_is_reserved(engine: Engine) -> None:
+    start_id = engine.send("c", "m1").start_id
+    assert start_id is not None
+    assert engine.keys()["{b0}:processor"].pairs[b"starting_by"] == start_id.encode()
+
+
 def test_a_start_that_led_to_nothing_is_tried_again_after_the_reservation(engine: Engine) -> None:
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
     engine.clock.advance(SETTINGS.start_ms - 1)
-    assert not engine.send("c", "m2").start_processor
-    assert not engine.store.recover_expired(0).start_processor
+    assert not engine.send("c", "m2").start_id
+    assert not engine.store.recover_expired(0).start_id
     engine.clock.advance(1)
-    assert engine.store.recover_expired(0).start_processor
-    assert not engine.send("c", "m3").start_processor
+    assert engine.store.recover_expired(0).start_id
+    assert not engine.send("c", "m3").start_id
 
 
 def test_a_duplicate_may_be_the_one_that_starts_it(engine: Engine) -> None:
     """Send it again: the first sender may have died between buffering and starting."""
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
     engine.clock.advance(SETTINGS.start_ms)
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
 
 
 def test_a_processor_that_came_ends_the_reservation(engine: Engine) -> None:
-    assert engine.send("c", "m1").start_processor
+    assert engine.send("c", "m1").start_id
     engine.work()
-    assert not engine.send("c", "m2").start_processor
+    assert not engine.send("c", "m2").start_id
     engine.clock.advance(SETTINGS.lease_ms)
-    assert engine.send("c", "m3").start_processor, "it died: no reservation stands in the way"
+    assert engine.send("c", "m3").start_id, "it died: no reservation stands in the way"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +113,7 @@ def test_a_processor_that_came_ends_the_reservation(engine: Engine) -> None:
 )
 @pytest.mark.parametrize("alive", [False, True])
 def test_whoever_schedules_answers_for_a_processor(
-    engine: Engine, schedule: Callable[[Engine], bool], alive: bool
+    engine: Engine, schedule: Callable[[Engine], str | None], alive: bool
 ) -> None:
     engine.store = engine.another_store(SETTINGS._replace(lease_ms=3_600_000))
     engine.send("c", "m1", rules=NOW)

@@ -23,7 +23,7 @@ def test_distant_conversations_do_not_hide_an_overdue_one_from_the_watchdog(engi
     urgent = engine.send("urgent", "m1")
     engine.clock.advance(60_000)
     health = engine.store.recover_expired(0, limit=3)
-    assert health.start_processor
+    assert health.start_id
     assert health.oldest_due_at_ms is not None
     assert health.oldest_due_at_ms <= urgent.due_at_ms  # type: ignore[operator]
 
@@ -31,16 +31,16 @@ def test_distant_conversations_do_not_hide_an_overdue_one_from_the_watchdog(engi
 @pytest.mark.promise("P8")
 def test_work_beyond_the_horizon_starts_no_processor_until_it_is_near(engine: Engine) -> None:
     buffered = engine.send("c", "m1", rules=LATE)
-    assert not buffered.start_processor
+    assert not buffered.start_id
     assert engine.keys().keys() == {"{b0}:pending", "{b0}:open", "{b0}:msgs:c", "{b0}:seen:c"}
     engine.clock.now_ms = (buffered.due_at_ms or 0) - SETTINGS.horizon_ms - 1
-    assert not engine.store.recover_expired(0).start_processor
+    assert not engine.store.recover_expired(0).start_id
     engine.clock.advance(1)
-    assert engine.store.recover_expired(0).start_processor
+    assert engine.store.recover_expired(0).start_id
 
 
 @pytest.mark.promise("P8")
 def test_an_empty_shard_starts_no_processor(engine: Engine) -> None:
     recovered = engine.store.recover_expired(0)
-    assert same(recovered, Recovered(0, 0, None, None, start_processor=False, conversations=[]))
+    assert same(recovered, Recovered(0, 0, None, None, start_id=None, conversations=[]))
     assert engine.keys() == {}

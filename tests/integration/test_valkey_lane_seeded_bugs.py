@@ -139,6 +139,34 @@ def given_away(machine: EngineMachine) -> None:
     taken(machine)
 
 
+def a_lease_later(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(SETTINGS.lease_ms)
+
+
+def an_expiry_later(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(SETTINGS.claim_ms)
+
+
+def succeeds(machine: EngineMachine) -> None:
+    """Let the other processor acquire the lease, if it can, and claim."""
+    machine.works("p2", 100, 0, 0, False, False)
+
+
+def expired_token(machine: EngineMachine) -> None:
+    """Let the conversation processor's time run out, and put its batch back."""
+    machine.engine.clock.advance(SETTINGS.token_ms + 1)
+    machine.watchdog(0, False)
+
+
+def retried_by_a_run_that_goes_on(machine: EngineMachine) -> None:
+    """Let a late renewal follow the retry, when the batch is claimed again."""
+    run = machine.runs[0]
+    retried(machine)
+    machine.engine.clock.advance(5_000)
+    claimed(machine)
+    machine.runs.append(run)
+
+
 def forgotten(machine: EngineMachine) -> None:
     machine.forget("ann", 0, False, True)
 
@@ -188,6 +216,109 @@ BUGS = (
             lambda m: m.works(crash=False, early_ms=0, limit=1, processor="p2", skew=0, twice=False),
             lambda m: m.a_message_changes_long_after_its_batch(deletes=False, name="ann", processor="p1"),
         ),
+    ),
+    Bug(
+        "a successor puts back what is taken",
+        "acquire_lease",
+        "if inflight[i + 1] % 1 == 0 then",
+        "if true then",
+        (vip, taken, a_lease_later, succeeds),
+    ),
+    Bug(
+        "a successor leaves a dead processor's claims",
+        "acquire_lease",
+        "if owner and owner ~= lease_id then",
+        "if false then",
+        (vip, claimed, a_lease_later, succeeds),
+    ),
+    Bug(
+        "a processor that acquires its lease again puts back its own claims",
+        "acquire_lease",
+        "if owner and owner ~= lease_id then",
+        "if owner then",
+        (vip, claimed, lambda m: m.acquire("p1", 0, False)),
+    ),
+    Bug(
+        "the claims of a processor that handed over count as those of a dead one",
+        "release_lease",
+        "redis.call('HDEL', processor_key, 'lease_id', 'heartbeat_at')",
+        "",
+        (vip, claimed, lambda m: m.leave("p1", True, 0, False), succeeds),
+    ),
+    Bug(
+        "a processor does not look after what has expired",
+        "claim_due",
+        "if next_deadline and next_deadline <= now_ms and",
+        "if false and",
+        (vip, claimed, an_expiry_later, claimed),
+    ),
+    Bug(
+        "a repeated claim puts back more",
+        "claim_due",
+        "and owner[2] ~= call_id then",
+        "then",
+        (
+            *(lambda m, of=of: m.burst(of, RULES[4], 1, 0, False) for of in CONVERSATIONS),
+            taken,
+            an_expiry_later,
+            lambda m: m.works("p1", 1, 0, 0, True, False),
+        ),
+    ),
+    Bug(
+        "a processor sleeps past the end of a token",
+        "claim_due",
+        "if next_deadline then next_due_at =",
+        "if false then next_due_at =",
+        (vip, taken, claimed),
+    ),
+    Bug(
+        "a processor leaves what is in flight",
+        "release_lease",
+        "if next_deadline then",
+        "if false then",
+        (vip, taken, lambda m: m.leave("p1", False, 0, False)),
+    ),
+    Bug(
+        "nobody comes for what is in flight",
+        "recover_expired",
+        "due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)",
+        "",
+        (vip, taken, a_lease_later, lambda m: m.watchdog(0, False)),
+    ),
+    Bug(
+        "a taken batch looks like a claim",
+        "take_batch",
+        "now_ms + token_ms - 0.5, conversation)",
+        "now_ms + token_ms, conversation)",
+        (vip, taken),
+    ),
+    Bug(
+        "anybody may renew a token",
+        "renew_token",
+        "if taken[1] ~= token or",
+        "if",
+        (vip, taken, given_away, lambda m: m.renew_token(0, 0, False)),
+    ),
+    Bug(
+        "a token is renewed after the batch was put back",
+        "renew_token",
+        " or not redis.call('ZSCORE', inflight_key, conversation) then",
+        " then",
+        (vip, taken, expired_token, lambda m: m.renew_token(0, 0, False)),
+    ),
+    Bug(
+        "a token is renewed after its run has put the batch back",
+        "renew_token",
+        " or taken[2] == '0'",
+        "",
+        (vip, taken, retried_by_a_run_that_goes_on, lambda m: m.renew_token(0, 0, False)),
+    ),
+    Bug(
+        "a renewed token ends when it would have ended",
+        "renew_token",
+        "redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms - 0.5, conversation)",
+        "",
+        (vip, taken, lambda m: m.time_passes(1_000), lambda m: m.renew_token(0, 0, False)),
     ),
     Bug(
         "read the list, then delete it",
@@ -581,7 +712,7 @@ BUGS = (
         "recover_expired",
         "redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE'",
         "redis.call('ZRANGE', inflight_key, '-inf', now_ms + 20000, 'BYSCORE'",
-        (vip, claimed, lambda m: m.time_passes(20_000), lambda m: m.watchdog(0, False)),
+        (vip, claimed, lambda m: m.time_passes(5_000), lambda m: m.watchdog(0, False)),
     ),
     Bug(
         "a cancelled batch is tried again",

@@ -85,10 +85,10 @@ def test_everything_comes_out_once_and_in_order_under_the_ids_it_had(shard: Engi
 def test_a_message_joins_the_buffer_that_was_open_and_a_redelivery_is_known(shard: Engine) -> None:
     assert shard.store.buffer_message(
         WAITING, "wamid.w2", payload=payload("wamid.w2"), timing=Rules().timing
-    ) == Duplicate(due_at_ms=1_700_000_003_300, count=2, start_processor=False)
+    ) == Duplicate(due_at_ms=1_700_000_003_300, count=2, start_id=None)
     joined = shard.send(WAITING, "wamid.w3", rules=Rules(adaptive=True))
     assert isinstance(joined, Buffered)
-    assert (joined.count, joined.start_processor) == (3, False)
+    assert (joined.count, joined.start_id) == (3, None)
     assert shard.store.peek_conversation(WAITING).generation == 3
     assert_invariants(shard)
 
@@ -98,7 +98,7 @@ def test_a_conversation_processor_of_version_1_completes_or_retries_what_it_took
     peeked = shard.store.peek_conversation(FROZEN)
     assert (peeked.state, peeked.count, peeked.batch_id) == ("PENDING", 1, None)
     retried = shard.store.retry_batch(RETRYING, "token-of-retrying", retry_at_ms=shard.clock.now_ms + 7)
-    assert retried == Retried(shard.clock.now_ms + 7, start_processor=False)
+    assert retried == Retried(shard.clock.now_ms + 7, start_id=None)
     assert_invariants(shard)
 
 

@@ -53,19 +53,22 @@ def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
 def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:
     """Acquire the lease and claim what is due. Now and then the processor dies silently, and its successor begins."""
     store, chance = place.store(), random.Random(place.seed)
-    lives = 0
+    lives = recovered = 0
     while not stop.is_set():
         lives += 1
         lease = f"processor-{place.seed}-{lives}"
-        if not isinstance(store.acquire_lease(0, lease), Acquired):
+        acquired = store.acquire_lease(0, lease)
+        if not isinstance(acquired, Acquired):
             time.sleep(0.02)
             continue
+        recovered += acquired.returned
         dies_at = time.monotonic() + chance.uniform(0.5, 3)
         while not stop.is_set() and time.monotonic() < dies_at:
             store.renew_lease(0, lease)
             outcome = store.claim_due(0, lease)
             if not isinstance(outcome, Claimed):
                 break
+            recovered += outcome.expired
             for due in outcome.conversations:
                 for _ in range(2 if chance.random() < 0.05 else 1):  # an invocation is delivered at least once
                     if chance.random() > 0.02:  # two in a hundred invocations are lost
@@ -73,7 +76,7 @@ def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
             time.sleep(0.005)
     # No process reads the claims any more, and without this call the process would wait until one does.
     claims.cancel_join_thread()
-    record.put(("lives", lives))
+    record.put(("lives", (lives, recovered)))
 
 
 def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]") -> None:

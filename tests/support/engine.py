@@ -18,13 +18,13 @@ from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 
 START_OF_TIME_MS = 1_700_000_000_000
-# The start, the lease and the claim of a stage without settings of its own, and a longer token.
+# The times of a stage without settings of its own.
 SETTINGS = StoreSettings(
     shards=1,
-    start_ms=10_000,
-    lease_ms=15_000,
-    claim_ms=30_000,
-    token_ms=60_000,
+    start_ms=4_000,
+    lease_ms=5_000,
+    claim_ms=10_000,
+    token_ms=6_000,
     slots=10_000,
     max_waiting=5_000,
     max_waiting_bytes=32 * 1024 * 1024,

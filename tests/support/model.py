@@ -65,6 +65,7 @@ class ConversationModel:
     frozen: FrozenBatch | None = None
     state: str = "IDLE"
     scheduled_at: int = 0  # when pending is claimed, or the deadline in flight
+    is_taken: bool = False  # in flight with a token, not only claimed
     not_before: int = 0  # no later message makes it due before this time, set by the watchdog or a retry
     due_at: int | None = None
     first_at: int | None = None
@@ -154,7 +155,18 @@ class ConversationModel:
         return max(due, self.held_until) if self.held_until > now else due
 
     def claim(self, deadline: int) -> None:
-        self.state, self.scheduled_at, self.is_found_late = "INFLIGHT", deadline, False
+        self.state, self.scheduled_at, self.is_taken, self.is_found_late = "INFLIGHT", deadline, False, False
+
+    def take(self, until: int) -> None:
+        """Let the frozen batch's token last until this time."""
+        assert self.frozen is not None
+        self.frozen.token_until = self.scheduled_at = until
+        self.is_taken = True
+
+    @property
+    def score(self) -> float:
+        """What `inflight` says: whoever looks at the whole shard sees by the fraction that the batch is taken."""
+        return self.scheduled_at - 0.5 if self.is_taken else self.scheduled_at
 
     def back_to_pending(self, at: int) -> None:
         self.state, self.scheduled_at, self.not_before = "PENDING", at, at

@@ -32,6 +32,16 @@ def always(answer: Answer) -> Again:
     return lambda _: answer
 
 
+def nothing_more_returned(first: Answer) -> Answer:
+    assert isinstance(first, o.Acquired)
+    return changed(first, returned=0)
+
+
+def nothing_more_expired(first: Answer) -> Answer:
+    assert isinstance(first, o.Claimed)
+    return changed(first, expired=0)
+
+
 def nothing_more_recovered(first: Answer) -> Answer:
     assert isinstance(first, o.Recovered)
     return changed(first, conversations=[])
@@ -109,6 +119,17 @@ def moved_with_a_processor(engine: Engine) -> None:
 def claimed(engine: Engine) -> None:
     due(engine)
     assert engine.claim() == ["c"]
+
+
+def claimed_by_a_dead_processor(engine: Engine) -> None:
+    claimed(engine)
+    engine.clock.advance(SETTINGS.lease_ms)
+
+
+def expired_with_a_processor(engine: Engine) -> None:
+    claimed(engine)
+    engine.clock.advance(SETTINGS.claim_ms)
+    engine.work()
 
 
 def taken(engine: Engine) -> None:
@@ -228,6 +249,8 @@ SCENES = [
         for state in (idle, open_buffer, processor_that_sleeps)
     ),
     Scene("acquire_lease", processor_with_work, lambda store, engine: store.acquire_lease(0, "another")),
+    Scene("acquire_lease", claimed_by_a_dead_processor, lambda store, engine: store.acquire_lease(0, "another"),
+          nothing_more_returned),
     Scene("renew_lease", processor_that_sleeps, lambda store, engine: store.renew_lease(0, engine.processor)),
     Scene("renew_lease", idle, lambda store, engine: store.renew_lease(0, engine.processor)),
     Scene("release_lease", processor_with_work,
@@ -241,6 +264,7 @@ SCENES = [
         Scene("claim_due", state, claim)
         for state in (due_with_a_processor, moved_with_a_processor, processor_with_nothing_to_do, idle)
     ),
+    Scene("claim_due", expired_with_a_processor, claim, nothing_more_expired),
     Scene("return_claim", claimed,
           lambda store, engine: store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms + 9),
           always(o.Stale())),
@@ -251,6 +275,10 @@ SCENES = [
         for state in (claimed, taken, idle, open_buffer)
     ),
     Scene("take_batch", taken_and_more, lambda store, engine: store.take_batch("c", "t1")),
+    *(
+        Scene("renew_token", state, lambda store, _: store.renew_token("c", "t1"))
+        for state in (taken, taken_and_abandoned, waiting_for_retry, completed, idle)
+    ),
     *(
         Scene("exclude_messages", state, lambda store, engine: store.exclude_messages("c", "t1", left_out=[0]))
         for state in (

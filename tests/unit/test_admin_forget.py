@@ -10,6 +10,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.keys import batch_prefix
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.layers import Rules
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
@@ -117,7 +118,7 @@ def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
     desk.engine.store.take_batch(NAME, "token")
     first = desk.result("conversation.forget", conversation=NAME)
     assert first["counts"]["frozen"] == 1
-    assert first["againInMs"] == desk.engine.store.settings.token_ms
+    assert first["againInMs"] == desk.engine.store.settings.token_ms + MAX_CALL_MS
     # The run that had the batch writes an object and a dead letter; the person writes again, and that batch leaves.
     last_at_ms = first["at"] - 1
     desk.objects.put(key_of(NAME, last_at_ms), b"words")

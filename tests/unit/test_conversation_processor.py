@@ -5,6 +5,7 @@ letter.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import jsonschema
@@ -19,7 +20,7 @@ from message_buffer.errors import InvalidInput, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft, back_off_ms
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.outcomes import Busy, Taken
+from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
 from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, RELEASE_MS
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
@@ -115,6 +116,121 @@ def test_a_batch_becomes_one_event(scene: Scene) -> None:
     assert scene.is_idle()
     assert scene.telemetry.counts["Batches"] == 1
     assert scene.telemetry.counts[f"FlushReasons {event['flushReason']}"] == 1
+
+
+@pytest.mark.parametrize("deadline_ms", [1_700_000_030_000, None])
+def test_of_two_runs_of_one_claim_only_one_has_the_batch(scene: Scene, deadline_ms: int | None) -> None:
+    scene.send("m1")
+    scene.engine.claim()
+    owners: list[bytes] = []
+
+    def run_the_twin() -> None:
+        owners.append(scene.engine.keys()["{b0}:taken:" + CONVERSATION].pairs[b"token"])
+        scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=deadline_ms)
+
+    scene.bus.on_publish = run_the_twin
+    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=deadline_ms)
+    assert scene.ids() == [["m1"]]
+    assert scene.telemetry.said("nothing to take") == [{"conversation": CONVERSATION, "outcome": "Busy"}]
+    assert owners[0].startswith(b"" if deadline_ms is None else b"1700000030000.")
+    assert len(owners[0]) > len(b"1700000030000."), "it has a part of this run"
+
+
+def test_a_run_that_was_paused_until_its_token_had_ended_does_not_emit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pause a run between take and emission, until another run has emitted the batch."""
+    take = scene.engine.store.take_batch
+    tokens: list[str] = []
+
+    def take_then_pause(conversation: str, token: str) -> Any:
+        taken = take(conversation, token)
+        tokens.append(token)
+        if len(tokens) == 1:
+            scene.engine.clock.advance(scene.engine.store.settings.token_ms)
+            scene.run()
+        return taken
+
+    monkeypatch.setattr(scene.engine.store, "take_batch", take_then_pause)
+    scene.send("m1")
+    scene.run()
+    assert [(event["attempt"], event["messageCount"]) for event in scene.events()] == [(2, 1)]
+    assert len(scene.telemetry.said("token ended")) == 1
+    assert scene.is_idle()
+
+
+def test_a_run_whose_token_ended_puts_the_batch_back_at_once_if_nobody_came(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = scene.engine.store.take_batch
+
+    def take_then_pause(conversation: str, token: str) -> Any:
+        taken = take(conversation, token)
+        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
+        return taken
+
+    monkeypatch.setattr(scene.engine.store, "take_batch", take_then_pause)
+    scene.send("m1")
+    scene.run()
+    assert scene.events() == []
+    monkeypatch.undo()
+    scene.run()
+    assert scene.ids() == [["m1"]]
+
+
+def test_a_long_run_renews_its_token(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed, renew, outcomes = Event(), scene.engine.store.renew_token, list[object]()
+
+    def renew_token(conversation: str, token: str) -> Any:
+        outcome = renew(conversation, token)
+        outcomes.append(outcome)
+        renewed.set()
+        return outcome
+
+    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=200)
+    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
+    scene.bus.on_publish = lambda: assert_set(renewed)
+    scene.send("m1")
+    scene.run()
+    assert isinstance(outcomes[0], Renewed)
+    assert scene.is_idle()
+
+
+def test_a_renewal_that_fails_is_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed, failures = Event(), [StoreUnavailable("gone")]
+
+    def renew_token(_conversation: str, _token: str) -> Any:
+        if failures:
+            raise failures.pop()
+        renewed.set()
+        return Stale()
+
+    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=200)
+    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
+    scene.bus.on_publish = lambda: assert_set(renewed)
+    scene.send("m1")
+    scene.run()
+    assert scene.telemetry.counts["StoreFailures"] == 1
+    assert scene.is_idle(), "nobody else has taken the batch"
+
+
+def assert_set(event: Event) -> None:
+    assert event.wait(timeout=30)
+
+
+def test_an_ordinary_run_renews_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewals: list[object] = []
+
+    def renew_token(*arguments: object) -> Any:
+        renewals.append(arguments)
+        return Stale()
+
+    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=3_600_000)
+    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
+    scene.send("m1")
+    scene.run()
+    assert scene.ids() == [["m1"]]
+    assert renewals == []
 
 
 def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:

@@ -56,7 +56,7 @@ def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
     taken = send(lanes, "m1")
     assert isinstance(taken, o.Buffered)
     assert taken.due_at_ms == lanes.clock() + RULES.window_ms
-    assert not taken.start_processor
+    assert not taken.start_id
     assert (held(lanes), waiting(lanes)) == (["m1"], 0)
 
 

@@ -218,7 +218,7 @@ def test_a_processor_that_cannot_be_started_does_not_make_the_message_unsafe(sce
     assert scene.post("generic", message())[0] == 200
     assert scene.telemetry.counts["ProcessorStartFailures"] == 1
     scene.engine.clock.advance(scene.engine.store.settings.start_ms)
-    assert scene.engine.store.recover_expired(0).start_processor, "the watchdog starts it"
+    assert scene.engine.store.recover_expired(0).start_id, "the watchdog starts it"
 
 
 def test_a_duplicate_starts_the_processor_that_its_first_sender_could_not(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.outcomes import Acquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -40,12 +40,23 @@ class Scene:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.functions, self.telemetry, self.wake = FakeFunctions(), RecordedTelemetry(), FakeWake(engine.clock)
-        self.conversation_processors = ConversationProcessors(self.functions, CONVERSATION_PROCESSOR)
+        self.conversation_processors = ConversationProcessors(
+            self.functions, CONVERSATION_PROCESSOR, clock=engine.clock
+        )
         self.conversation_processors._pool = AtOnce()  # type: ignore[assignment] # no threads where time stands still
+        self.functions.on_start = self.work
+        self.started_at_ms: list[int] = []
         self.slept: list[float] = []
         self.processor = self.make()
 
-    def make(self) -> Processor:
+    def work(self, _function: str, payload: Mapping[str, object]) -> None:
+        """Let a conversation processor do its work at once."""
+        self.started_at_ms.append(self.engine.clock.now_ms)
+        if conversation := payload.get("conversation"):
+            self.engine.store.take_batch(str(conversation), "t")
+            self.engine.store.complete_batch(str(conversation), "t")
+
+    def make(self, *, start_id: str | None = None) -> Processor:
         return Processor(
             store=self.engine.store,
             wake=self.wake,
@@ -53,7 +64,7 @@ class Scene:
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             timings=TIMINGS,
-            shard=0,
+            start=Start(0, start_id),
             time=Time(self.engine.clock, self.engine.clock, self._sleep),
         )
 
@@ -108,9 +119,10 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
     for n in range(3):
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.engine.send("later", "m1")
+    deadline_ms = scene.engine.clock.now_ms + scene.engine.store.settings.claim_ms
     scene.run()
     assert scene.functions.started[:3] == [
-        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0}) for n in range(3)
+        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0, "deadline": deadline_ms}) for n in range(3)
     ]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
 
@@ -118,21 +130,17 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
 def test_it_sleeps_exactly_until_the_next_one_is_due(scene: Scene) -> None:
     began_ms = scene.engine.clock.now_ms
     scene.engine.send("c", "m1", rules=SOON)
-    claimed_at: list[int] = []
-    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
     scene.run()
-    assert claimed_at == [began_ms + 700]
+    assert scene.started_at_ms == [began_ms + 700]
     assert scene.telemetry.counts["LatenessMs"] == 0
     assert scene.wake.waits[:2] == [0.5, 0.2], "it looks every half second anyway"
 
 
 def test_a_wake_ends_its_sleep(scene: Scene) -> None:
-    claimed_at: list[int] = []
-    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
     scene.once(lambda: scene.engine.send("c", "m1", rules=NOW))
     began_ms = scene.engine.clock.now_ms
     scene.run()
-    assert claimed_at == [began_ms]
+    assert scene.started_at_ms == [began_ms]
 
 
 def test_more_than_one_claim_may_take_is_taken_without_a_sleep_between(scene: Scene) -> None:
@@ -211,23 +219,55 @@ def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, mo
     assert scene.functions.conversations() == ["c"]
 
 
+# -- one event delivered twice ---------------------------------------------------------------------
+
+
+def test_of_two_runs_of_one_start_only_one_has_the_lease(scene: Scene) -> None:
+    start_id = scene.engine.send("c", "m1", rules=NOW).start_id
+    twin = scene.make(start_id=start_id)
+    scene.processor = scene.make(start_id=start_id)
+    left: list[Exit] = []
+    scene.once(lambda: left.append(twin.run(lambda: LIFE_MS)))
+    assert scene.run() is Exit.IDLE
+    assert left == [Exit.HELD]
+    assert scene.functions.conversations() == ["c"]
+
+
+def test_the_name_of_a_lease_begins_with_the_start_id(scene: Scene) -> None:
+    owners: list[bytes] = []
+
+    def look() -> bool:
+        owners.append(scene.engine.keys()["{b0}:processor"].pairs[b"lease_id"])
+        return False
+
+    scene.wake.meanwhile = look
+    for start_id in ("1a2b", None):
+        scene.processor = scene.make(start_id=start_id)
+        scene.run()
+    first, second = sorted(set(owners), key=owners.index)
+    assert first.startswith(b"1a2b.")
+    assert len(first) > len(b"1a2b."), "and with a part of this run"
+    assert b"." not in second, "the event of older code has no start id"
+
+
+def test_a_successor_is_started_under_the_id_of_its_reservation(scene: Scene) -> None:
+    scene.engine.send("c", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
+    scene.run(life_ms=31_000)
+    reserved = scene.engine.keys()["{b0}:processor"].pairs[b"starting_by"].decode()
+    assert scene.functions.started == [(PROCESSOR, {"shard": 0, "start": reserved})]
+
+
 # -- hand-over -------------------------------------------------------------------------------------
 
 
 def steady_traffic(scene: Scene) -> None:
-    """Send messages without end, and let conversation processors do their work at once."""
-
-    def execute(_function: str, payload: Mapping[str, object]) -> None:
-        if conversation := payload.get("conversation"):
-            scene.engine.store.take_batch(str(conversation), "t")
-            scene.engine.store.complete_batch(str(conversation), "t")
+    """Send messages without end."""
 
     def meanwhile() -> bool:
         scene.engine.send("busy", f"m{scene.engine.clock.now_ms}", rules=SOON)
         return False
 
     scene.wake.meanwhile = meanwhile
-    scene.functions.on_start = execute
 
 
 def test_it_hands_over_before_lambda_stops_it_and_starts_its_successor(scene: Scene) -> None:
@@ -248,7 +288,7 @@ def test_a_successor_that_cannot_be_started_is_left_to_the_watchdog(scene: Scene
     assert scene.run(life_ms=35_000) is Exit.HANDED_OVER
     assert scene.telemetry.counts["ProcessorStartFailures"] == 1
     scene.engine.clock.advance(scene.engine.store.settings.start_ms)
-    assert scene.engine.store.recover_expired(0).start_processor
+    assert scene.engine.store.recover_expired(0).start_id
 
 
 def test_a_chain_of_successors_loses_nothing(scene: Scene) -> None:
@@ -295,19 +335,79 @@ def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
     assert scene.functions.conversations() == ["c"]
 
 
+def test_it_does_not_flap_when_another_came_while_it_stood_still(scene: Scene) -> None:
+    """Pause each of two processors in turn: whoever finds the lease taken leaves, and does not come back."""
+    another = scene.make()
+
+    def stands_still_while_another_comes() -> None:
+        scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
+        assert another._enter(0) is None
+
+    scene.once(stands_still_while_another_comes)
+    assert scene.run() is Exit.LOST
+    assert scene.telemetry.counts["LeaseLost"] == 1
+    assert another._work_once(LIFE_MS) is None, "the other one works on"
+
+
+def test_it_puts_back_what_a_dead_processor_had_claimed(scene: Scene) -> None:
+    scene.engine.send("c", "m1", rules=NOW)
+    assert scene.engine.claim() == ["c"]
+    scene.engine.clock.advance(scene.engine.store.settings.lease_ms)
+    assert scene.run() is Exit.IDLE
+    assert scene.started_at_ms[0] < scene.engine.clock.now_ms
+    assert scene.functions.conversations() == ["c"]
+    assert scene.telemetry.said("claims put back") == [
+        {"shard": 0, "conversations": 1, "reason": "claimed by a dead processor"}
+    ]
+
+
+def test_it_looks_after_claims_and_tokens_at_their_end(scene: Scene) -> None:
+    began_ms, settings = scene.engine.clock.now_ms, scene.engine.store.settings
+
+    def dies(_function: str, payload: Mapping[str, object]) -> None:
+        scene.started_at_ms.append(scene.engine.clock.now_ms)
+        if len(scene.started_at_ms) == 2:
+            scene.engine.store.take_batch(str(payload["conversation"]), "t1")
+        elif len(scene.started_at_ms) == 3:
+            scene.work(_function, payload)
+
+    scene.functions.on_start = dies
+    scene.engine.send("c", "m1", rules=NOW)
+    assert scene.run() is Exit.IDLE
+    claimed_again_ms = began_ms + settings.claim_ms
+    assert scene.started_at_ms[:3] == [began_ms, claimed_again_ms, claimed_again_ms + settings.token_ms]
+    assert scene.telemetry.counts["Recovered"] == 2
+
+
+def test_a_start_for_which_no_thread_was_free_in_time_is_not_made(scene: Scene) -> None:
+    started_ms = scene.engine.clock.now_ms
+
+    class Late(AtOnce):
+        def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+            if args and scene.engine.clock.now_ms == started_ms:
+                scene.engine.clock.advance(scene.engine.store.settings.claim_ms // 2 + 1)
+            return super().submit(work, *args)
+
+    scene.engine.store.settings = scene.engine.store.settings._replace(lease_ms=60_000)
+    scene.conversation_processors._pool = Late()  # type: ignore[assignment]
+    scene.engine.send("c", "m1", rules=NOW)
+    scene.run()
+    (told,) = scene.telemetry.said("conversation processor could not be started")
+    assert told["reason"] == "no thread was free in time"
+    assert scene.functions.conversations() == ["c"]
+
+
 # -- failures --------------------------------------------------------------------------------------
 
 
 def test_a_conversation_whose_conversation_processor_cannot_be_started_comes_back_soon(scene: Scene) -> None:
     began_ms = scene.engine.clock.now_ms
-    claimed_at: list[int] = []
-    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
     scene.functions.refusals = 2
     scene.engine.send("c", "m1", rules=NOW)
     scene.run()
     assert scene.functions.conversations() == ["c"]
     assert scene.telemetry.counts["ConversationProcessorStartFailures"] == 2
-    assert claimed_at[0] - began_ms < 2_500
+    assert scene.started_at_ms[0] - began_ms < 2_500
     waits = [line["retry_in_ms"] for line in scene.telemetry.said("conversation processor could not be started")]
     assert waits == [250, 500], "later each time"
 

@@ -38,6 +38,7 @@ CALLED = {"held": "holds"}
 
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {
+    "acquire_lease": "the processor itself, which is awake until its first claim",
     "claim_due": "the processor itself, which is told the next due time",
     "return_claim": "the processor itself; it wakes itself if it planned to sleep longer",
 }
@@ -371,6 +372,7 @@ TIMING = Rules(adaptive=True).timing
 CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
     "take_batch": {"token": "t"},
+    "renew_token": {"token": "t"},
     "exclude_messages": {"token": "t", "left_out": [3, 1]},
     "complete_batch": {"token": "t"},
     "retry_batch": {"token": "t", "retry_at_ms": NOW_MS, "counted": "failures"},
@@ -414,7 +416,8 @@ EXPECTED = {
 
 def methods() -> set[str]:
     return {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")} - {
-        "shard_of"
+        "prepare",
+        "shard_of",
     }
 
 

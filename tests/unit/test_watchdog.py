@@ -67,7 +67,7 @@ def test_what_a_dead_conversation_processor_left_comes_back(scene: Scene) -> Non
 
 def test_full_pages_are_followed_by_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [
-        Recovered(0, 0, None, None, True, [f"c{n}" for n in range(size)])
+        Recovered(0, 0, None, None, "start-1", [f"c{n}" for n in range(size)])
         for size in (MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_IN_A_RECOVERY, 1)
     ]
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: pages.pop(0))
@@ -144,7 +144,7 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
 def test_a_shard_with_more_pages_than_there_is_time_for_is_left_to_the_next_pass(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = Recovered(0, 0, None, None, False, ["c"] * MAX_CONVERSATIONS_IN_A_RECOVERY)
+    full = Recovered(0, 0, None, None, None, ["c"] * MAX_CONVERSATIONS_IN_A_RECOVERY)
     left = iter([25_000, 25_000, 0])
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: full)
     scene.watchdog.run_pass(lambda: next(left))
@@ -153,8 +153,8 @@ def test_a_shard_with_more_pages_than_there_is_time_for_is_left_to_the_next_pass
 
 def test_a_pass_tells_one_value_of_all_shards(three: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = three.engine.clock.now_ms
-    told = [Recovered(5, 1, now_ms - 70, None, False, []), Recovered(2, 0, now_ms - 900, None, False, []),
-            Recovered(0, 3, now_ms + 50, None, False, [])]  # fmt: skip
+    told = [Recovered(5, 1, now_ms - 70, None, None, []), Recovered(2, 0, now_ms - 900, None, None, []),
+            Recovered(0, 3, now_ms + 50, None, None, [])]  # fmt: skip
     monkeypatch.setattr(three.store, "recover_expired", lambda shard, *, limit: told[shard])
     three.run_pass()
     counts = three.telemetry.counts

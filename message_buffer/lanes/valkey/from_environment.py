@@ -33,7 +33,7 @@ class StoreSettings(NamedTuple):
     lease_ms: int = NOT_SET  # a processor that has not renewed its lease for this long is dead
     claim_ms: int = NOT_SET  # the time from the claim to the take
     slots: int = NOT_SET  # conversations of a shard that may be in flight at once
-    token_ms: int = NOT_SET  # the time from the take to the completion; longer than the conversation processor may run
+    token_ms: int = NOT_SET  # the time from the take, or from a renewal, to the completion
     max_waiting: int = NOT_SET  # messages in one conversation
     max_waiting_bytes: int = NOT_SET  # bytes of messages of more than 4 KiB, in one conversation
     horizon_ms: int = limits.START_HORIZON_MS

@@ -94,13 +94,13 @@ class ValkeyLane:
     def recover_expired(self, shard: int, *, limit: int) -> o.Recovered:
         """Put expired claims of a shard back, and start its processor if it has none."""
         recovered = self.store.recover_expired(shard, limit=limit)
-        if recovered.start_processor:
-            self._starter.start(shard)
+        if recovered.start_id is not None:
+            self._starter.start(shard, recovered.start_id)
         return recovered
 
     def _started(self, conversation: str, outcome: T) -> T:
-        """Start the shard's processor if `outcome.start_processor` is set. Return the outcome with that flag unset."""
-        if isinstance(outcome, o.Unmoved | o.Empty | o.Stale | o.Refused) or not outcome.start_processor:
+        """Start the shard's processor if the outcome has a start id. Return the outcome without it."""
+        if isinstance(outcome, o.Unmoved | o.Empty | o.Stale | o.Refused) or outcome.start_id is None:
             return outcome
-        self._starter.start(self.store.shard_of(conversation))
-        return replace(outcome, start_processor=False)
+        self._starter.start(self.store.shard_of(conversation), outcome.start_id)
+        return replace(outcome, start_id=None)

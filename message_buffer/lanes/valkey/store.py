@@ -28,6 +28,7 @@ from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script,
 from message_buffer.limits import (
     DAY_MS,
     LOOK_EVERY,
+    MAX_CALL_MS,
     MAX_CHARGES_KEPT,
     MAX_IDS_HASHED_IN_A_CALL,
     MAX_REMEMBERED_ID_BYTES,
@@ -75,6 +76,7 @@ class Store:
     ) -> o.Buffered | o.Duplicate | o.Refused:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         kept_id, known_as = remembered_names(message_id)
+        start_id = self._new_call_id()
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -88,7 +90,7 @@ class Store:
             min_messages=timing.min_messages,
             flush_reason=timing.flush_reason,
             adaptive=timing.adaptive,
-            start_id=self._new_call_id(),
+            start_id=start_id,
             start_ms=self.settings.start_ms,
             horizon_ms=self.settings.horizon_ms,
             known_as=known_as,
@@ -97,23 +99,22 @@ class Store:
             priority=timing.priority,
         )
         if reply.word == b"BUFFERED":
-            return o.Buffered(reply.due_at_ms, reply.count, bool(reply.start))
+            return o.Buffered(reply.due_at_ms, reply.count, start_id if reply.start else None)
         if reply.word == b"REFUSED":
             return o.Refused(reply.reason.decode(), reply.wait_ms)
-        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, bool(reply.start))
+        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, start_id if reply.start else None)
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
-        s = self.settings
+        s, now_ms = self.settings, self._clock()
         reply = self._run(
-            "take_batch", conversation=conversation, now_ms=self._clock(), token=token,
-            token_ms=_require_setting("token_ms", s.token_ms), batch_prefix=batch_prefix(conversation),
-            limit=s.max_batch, max_bytes=s.max_batch_bytes,
+            "take_batch", conversation=conversation, now_ms=now_ms, token=token, token_ms=self._token_ms,
+            batch_prefix=batch_prefix(conversation), limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
         match reply.word:
             case b"TAKEN":
                 return o.Taken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
-                    reply.due_at_ms, reply.reason.decode(), reply.payloads,
+                    reply.due_at_ms, reply.reason.decode(), reply.payloads, until_ms=now_ms + self._token_ms,
                     left_out=None if reply.left_out is None else _positions(reply.left_out),
                     failures=reply.failures, waits=reply.waits, unasked=reply.unasked, deaths=reply.deaths,
                     died_at_ms=reply.died_at_ms,
@@ -123,6 +124,12 @@ class Store:
             case _:
                 return o.Stale()
 
+    def renew_token(self, conversation: str, token: str) -> o.Renewed | o.Stale:
+        reply = self._run(
+            "renew_token", conversation=conversation, now_ms=self._clock(), token=token, token_ms=self._token_ms
+        )
+        return o.Stale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
+
     def exclude_messages(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Excluded | o.Stale:
         positions = " ".join(map(str, sorted(left_out)))
         reply = self._run("exclude_messages", conversation=conversation, token=token, left_out=positions)
@@ -130,28 +137,35 @@ class Store:
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         s = self.settings
+        start = self._start()
         reply = self._run(
             "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
-            max_emitted=s.max_emitted, max_seen=s.max_seen, **self._start(),
+            max_emitted=s.max_emitted, max_seen=s.max_seen, **start,
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.Stale()
-        return o.Completed(_or_none(reply.due_at_ms), reply.count, bool(reply.start), reply.forgotten)
+        return o.Completed(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
 
     def retry_batch(
         self, conversation: str, token: str, *, retry_at_ms: int, counted: o.Counted | None = None
     ) -> o.Retried | o.Stale:
+        start = self._start()
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
-            counted=counted or "", **self._start(),
+            counted=counted or "", **start,
         )  # fmt: skip
-        return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, bool(reply.start))
+        return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, _reserved(start, reply.start))
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **self._start())
-        return o.Empty() if reply.word == b"EMPTY" else o.Flushed(reply.due_at_ms, reply.count, bool(reply.start))
+        start = self._start()
+        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **start)
+        return (
+            o.Empty()
+            if reply.word == b"EMPTY"
+            else o.Flushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
+        )
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Drop the conversation's messages.
@@ -180,23 +194,27 @@ class Store:
             secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, goes_on=int(goes_on),
             seen_ms=self.settings.seen_ms,
         )  # fmt: skip
+        until_ms = _or_none(reply.leaving_until_ms)
         return o.Forgotten(
             reply.at_ms, reply.generation, reply.waiting, reply.frozen,
-            _or_none(reply.leaving_until_ms), _or_none(reply.skip),
+            # Until the end of its token a run may begin a call to the bus.
+            None if until_ms is None else until_ms + MAX_CALL_MS, _or_none(reply.skip),
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         _whole("hold_ms", hold_ms, 1, DAY_MS)
         now_ms = self._clock()
+        start = self._start()
         reply = self._run(
-            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **self._start()
+            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **start
         )
-        return o.OnHold(reply.held_until_ms, bool(reply.start))
+        return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **self._start())
+        start = self._start()
+        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **start)
         outcome = o.Resumed if reply.word == b"RESUMED" else o.NotOnHold
-        return outcome(_or_none(reply.due_at_ms), bool(reply.start))
+        return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         _whole("extend_ms", extend_ms, 1, DAY_MS)
@@ -214,12 +232,13 @@ class Store:
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """Compute an open buffer's due time again by changed rules. Later messages bring the new rules themselves."""
+        start = self._start()
         reply = self._run(
-            "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **self._start()
+            "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
         )
         match reply.word:
             case b"RETIMED":
-                return o.Retimed(reply.due_at_ms, reply.count, bool(reply.start))
+                return o.Retimed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
             case b"UNMOVED":
                 return o.Unmoved(reply.due_at_ms)
             case _:
@@ -262,8 +281,9 @@ class Store:
         reply = self._run_shard(
             "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms
         )
-        outcome = o.Acquired if reply.word == b"ACQUIRED" else o.LeaseTaken
-        return outcome(reply.expires_at_ms)
+        if reply.word == b"LEASED":
+            return o.LeaseTaken(reply.expires_at_ms)
+        return o.Acquired(reply.expires_at_ms, reply.returned)
 
     def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
         reply = self._run_shard("renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms)
@@ -276,29 +296,30 @@ class Store:
         return self._release_lease(shard, lease_id, "handover")
 
     def _release_lease(self, shard: int, lease_id: str, reason: str) -> o.Released | o.WorkIsNear | o.Lost:
-        reply = self._run_shard(
-            "release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **self._start()
-        )
+        start = self._start()
+        reply = self._run_shard("release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **start)
         match reply.word:
             case b"RELEASED":
-                return o.Released(_or_none(reply.next_due_at_ms), bool(reply.start))
+                return o.Released(_or_none(reply.next_due_at_ms), _reserved(start, reply.start))
             case b"PENDING":
                 return o.WorkIsNear(reply.next_due_at_ms)
             case _:
                 return o.Lost()
 
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
-        s = self.settings
+        s, now_ms = self.settings, self._clock()
+        claim_ms = _require_setting("claim_ms", s.claim_ms)
         reply = self._run_shard(
-            "claim_due", shard, now_ms=self._clock(), lease_id=lease_id, limit=limit,
-            claim_ms=_require_setting("claim_ms", s.claim_ms), look_ms=s.look_ms, call_id=self._new_call_id(),
-            slots=_require_setting("slots", s.slots),
+            "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=claim_ms,
+            look_ms=s.look_ms, call_id=self._new_call_id(), slots=_require_setting("slots", s.slots),
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
         # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
-        return o.Claimed(_or_none(reply.next_due_at_ms), due, waits_for_slot=bool(reply.full))
+        return o.Claimed(
+            _or_none(reply.next_due_at_ms), due, now_ms + claim_ms, reply.expired, waits_for_slot=bool(reply.full)
+        )
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int
@@ -317,13 +338,14 @@ class Store:
                 return o.Lost()
 
     def recover_expired(self, shard: int, *, limit: int = 500) -> o.Recovered:
-        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **self._start())
+        start = self._start()
+        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **start)
         return o.Recovered(
             pending=reply.pending,
             inflight=reply.inflight,
             oldest_due_at_ms=_or_none(reply.oldest_due_at_ms),
             heartbeat_at_ms=_or_none(reply.heartbeat_at_ms),
-            start_processor=bool(reply.start),
+            start_id=_reserved(start, reply.start),
             conversations=[conversation.decode() for conversation in reply.conversations],
         )
 
@@ -376,6 +398,10 @@ class Store:
     @property
     def _lease_ms(self) -> int:
         return _require_setting("lease_ms", self.settings.lease_ms)
+
+    @property
+    def _token_ms(self) -> int:
+        return _require_setting("token_ms", self.settings.token_ms)
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
         """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
@@ -471,6 +497,11 @@ def _costs_us(quota: Quota, shards: int, messages: int) -> str:
 
 def _positions(words: bytes) -> frozenset[int]:
     return frozenset(map(int, words.split()))
+
+
+def _reserved(start: dict[str, Any], is_reserved: int) -> str | None:
+    """Return the id of the start that the script has reserved, or None if it has reserved none."""
+    return start["start_id"] if is_reserved else None
 
 
 def _or_none(value: int) -> int | None:

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.outcomes import Busy, Completed, Excluded, Retried, Stale, Taken
+from message_buffer.lanes.outcomes import Busy, Completed, Excluded, Renewed, Retried, Stale, Taken
 from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
 
 COUNTED = ("failures", "waits", "unasked", None)
@@ -35,7 +35,8 @@ class ConversationProcessors(Base):
         assert model.frozen is not None
         batch = model.frozen
         batch.take(token, now + SETTINGS.token_ms)
-        model.scheduled_at = batch.token_until
+        model.take(batch.token_until)
+        assert outcome.until_ms == batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
@@ -60,6 +61,19 @@ class ConversationProcessors(Base):
         if not run.done:
             self.emitted.append((run.conversation, run.batch_id, run.messages))
             run.done = True
+
+    @precondition(lambda self: self.runs)
+    @rule(which=pick, skew=skews, twice=seldom)
+    def renew_token(self, which: int, skew: int, twice: bool) -> None:
+        run, now = self.runs[which % len(self.runs)], self.now(skew)
+        model = self.model[run.conversation]
+        batch = model.frozen
+        outcome = self.call(skew, twice, "renew_token", run.conversation, run.token)
+        if batch is None or batch.token != run.token or not batch.token_until or model.state != "INFLIGHT":
+            assert outcome == Stale()
+            return
+        model.take(now + SETTINGS.token_ms)
+        assert outcome == Renewed(batch.token_until)
 
     @precondition(lambda self: self.runs)
     @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.support.engine import InterruptedSearch, payload
-from tests.support.machine.base import RULES, SETTINGS, conversations, pick, processors, skews
+from tests.support.machine.base import PROCESSORS, RULES, SETTINGS, conversations, pick, processors, skews
 from tests.support.machine.operator import Operators
 from tests.support.machine.processor import Processors
 from tests.support.machine.watchdog import Watchdog
@@ -28,6 +28,13 @@ class Courses(Processors, Watchdog, Operators):
             self._fail(run, 100, 0, False)
         else:
             self.runs.remove(run)
+
+    @rule(processor=processors, limit=st.sampled_from((1, 100)), invoked=st.booleans(), skew=skews)
+    def processor_dies_with_its_claims(self, processor: str, limit: int, invoked: bool, skew: int) -> None:
+        """Kill a processor between its claim and the take; then its successor comes. `invoked` runs come late."""
+        self.works(processor, limit, 0, 0, False, crash=not invoked)
+        self.engine.clock.advance(SETTINGS.lease_ms)
+        self.works(next(each for each in PROCESSORS if each != processor), 100, 0, skew, False, False)
 
     def _take_all(self, processor: str, skew: int = 0) -> None:
         self.works(processor, 100, 0, skew, False, False)

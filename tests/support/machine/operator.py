@@ -5,6 +5,7 @@ from hypothesis.stateful import precondition, rule
 
 from message_buffer.lanes.outcomes import Cancelled, Empty, Forgotten, OnHold, Resumed, Retimed, Unmoved
 from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.layers import Rules
 from tests.support.machine.base import RULES, conversations, seldom, skews
 from tests.support.machine.writer import Writers
@@ -54,7 +55,7 @@ class Operators(Writers):
         if frozen:
             self.cancelled_batches.add(frozen.batch_id)
             self.cancelled_ids[name] |= {message_id for message_id, _ in frozen.messages}
-        leaving_until = frozen.token_until if frozen and frozen.token_until > now else None
+        leaving_until = frozen.token_until + MAX_CALL_MS if frozen and frozen.token_until > now else None
         self.tokens += 1
         forget_id = f"forget-{self.tokens}"
         outcome = self.call(skew, twice, "forget_conversation", name, forget_id=forget_id, secret=secret)

@@ -1,5 +1,8 @@
 """Two processors that want the same shard: lease, claims, invocations that fail, leaving and handing over."""
 
+from collections.abc import Iterable
+from math import ceil
+
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -26,11 +29,16 @@ class Processors(ConversationProcessors):
     @rule(processor=processors, skew=skews, twice=seldom)
     def acquire(self, processor: str, skew: int, twice: bool) -> None:
         outcome, now = self.call(skew, twice, "acquire_lease", 0, processor), self.now(skew)
-        if self.lease and self.lease[0] != processor and self.lease[1] > now:
-            assert outcome == LeaseTaken(self.lease[1])
-        else:
-            assert outcome == Acquired(now + SETTINGS.lease_ms)
-            self.lease = (processor, now + SETTINGS.lease_ms)
+        another = self.lease is not None and self.lease[0] != processor
+        if another and self.lease[1] > now:  # type: ignore[index]
+            assert outcome == LeaseTaken(self.lease[1])  # type: ignore[index]
+            return
+        # The other one did not leave, so it died: what it had claimed and nobody has taken is put back.
+        untaken = [m for m in self.model.values() if another and m.state == "INFLIGHT" and not m.is_taken]
+        assert outcome == Acquired(now + SETTINGS.lease_ms, len(untaken))
+        for model in untaken:
+            model.back_to_pending(now)
+        self.lease = (processor, now + SETTINGS.lease_ms)
 
     @rule(processor=processors, skew=skews, twice=seldom)
     def renew(self, processor: str, skew: int, twice: bool) -> None:
@@ -57,30 +65,35 @@ class Processors(ConversationProcessors):
     @rule(processor=processors, limit=st.sampled_from((1, 100, 100)), skew=skews, twice=seldom, crash=seldom)
     def claim(self, processor: str, limit: int, skew: int, twice: bool, crash: bool) -> None:
         now = self.now(skew)
-        due = {n for n, m in self.model.items() if m.state == "PENDING" and m.scheduled_at <= now}
-        early = {n for n, m in self.model.items() if m.state == "PENDING" and self._score(n) <= now} - due
-        in_flight = sum(m.state == "INFLIGHT" and m.scheduled_at > now for m in self.model.values())
-        room = max(min(limit, SETTINGS.slots - in_flight), 0)
+        early = {n for n, m in self.model.items() if m.state == "PENDING" and self._score(n) <= now < m.scheduled_at}
         twice = twice and not early  # a claim that only moves early scores is no claim: its repeat may find more
         outcome = self.call(skew, twice, "claim_due", 0, processor, limit=limit)
         if not self._owns(processor, now):
             assert outcome == Lost()
             return
         assert isinstance(outcome, Claimed)
+        flying = sorted((m.score, n.encode(), m) for n, m in self.model.items() if m.state == "INFLIGHT")
+        expired = [model for score, _, model in flying if score <= now][:limit]
+        assert outcome.expired == len(expired)
+        for model in expired:
+            model.back_to_pending(now)
+        due = {n for n, m in self.model.items() if m.state == "PENDING" and m.scheduled_at <= now}
+        in_flight = sum(m.state == "INFLIGHT" and m.score > now for m in self.model.values())
+        room = max(min(limit, SETTINGS.slots - in_flight), 0)
         claimed = [due.conversation for due in outcome.conversations]
         assert len(claimed) == len(set(claimed)) <= room
         assert set(claimed) <= due
-        if not early:
+        if not early and all(model.scheduled_at <= now for model in expired):
             assert len(claimed) == min(len(due), room)
             if not any(self.model[name].is_found_late for name in due):
                 self._vips_come_first(claimed, due, room)
         self._count_debt(claimed)
         for name in claimed:
             self.model[name].claim(now + SETTINGS.claim_ms)
-        left = [m.scheduled_at for m in self.model.values() if m.state == "PENDING"]
+        left = [m.scheduled_at for m in self.model.values() if m.state != "IDLE"]
         assert outcome.next_due_at_ms is not None if left else outcome.next_due_at_ms is None
         assert outcome.next_due_at_ms is None or outcome.next_due_at_ms <= min(left)
-        more_is_due = outcome.next_due_at_ms is not None and outcome.next_due_at_ms <= now
+        more_is_due = any(float(score) <= now for score in self._scores("pending"))
         assert outcome.waits_for_slot == (more_is_due and in_flight + len(claimed) >= SETTINGS.slots)
         if not crash:
             self.invocations += claimed
@@ -98,7 +111,8 @@ class Processors(ConversationProcessors):
         self.vip_debt = max(0, min(self.vip_debt, 4))
 
     def _score(self, name: str) -> int:
-        return int(self._pending().get(name.encode(), b"0"))
+        pending = self.engine.keys().get("{b0}:pending")
+        return int(pending.pairs.get(name.encode(), b"0")) if pending else 0
 
     @precondition(lambda self: self.invocations)
     @rule(
@@ -133,7 +147,7 @@ class Processors(ConversationProcessors):
     @rule(processor=processors, handover=st.booleans(), skew=skews, twice=seldom)
     def leave(self, processor: str, handover: bool, skew: int, twice: bool) -> None:
         now = self.now(skew)
-        scores = [float(score) for score in self._pending().values()]
+        scores = [ceil(float(score)) for key in ("pending", "inflight") for score in self._scores(key)]
         near = bool(scores) and min(scores) <= now + SETTINGS.horizon_ms
         twice = twice and handover  # an idle leave that is repeated finds the lease gone
         outcome = self.call(skew, twice, "hand_over" if handover else "leave_if_idle", 0, processor)
@@ -143,9 +157,9 @@ class Processors(ConversationProcessors):
             assert isinstance(outcome, WorkIsNear)
         else:
             assert isinstance(outcome, Released)
-            assert outcome.start_processor == near
+            assert (outcome.start_id is not None) == near
             self.lease = None
 
-    def _pending(self) -> dict[bytes, bytes]:
-        key = self.engine.keys().get("{b0}:pending")
-        return key.pairs if key else {}
+    def _scores(self, kind: str) -> Iterable[bytes]:
+        key = self.engine.keys().get("{b0}:" + kind)
+        return key.pairs.values() if key else ()

@@ -1,0 +1,203 @@
+"""Measure how late batches are after functions are killed under load: `python -m bench.crashes [--quick]`.
+
+On a local stage with the default times, messages of new conversations arrive at a fixed rate. In each round the
+processes of a function are killed with -9; the emulator starts others when it is asked to. *Next* is the time from the
+kill to the next batch, *last* the lateness of the latest one. With `--notices off` the stage hears nothing of failed
+runs.
+"""
+
+import argparse
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import psutil
+
+from bench.lateness import own_stage
+from bench.measure import figure
+from bench.report import Target, print_targets, save
+from bufferctl.events import Arrival
+from local.events import collect
+from local.outputs import Outputs
+from local.stage import Stage
+from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
+from tests.support.local_stage import LocalStage
+
+ROUNDS = 5
+RATE = 2
+# The emulator starts a process for each run that finds none free, so no more messages are sent while so many wait.
+MOST_UNDER_WAY = 20
+BEFORE_SECONDS, AFTER_SECONDS = 3.0, 15.0
+LAST_EVENT_SECONDS = 60.0
+WARM_UP_SECONDS = 5.0
+# Without a fallback no batch waits for the table, which a busy emulator answers late.
+OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}, "fallback": False}
+PROCESSOR, CONVERSATION_PROCESSOR = "processor", "conversation_processor"
+# The most seconds that next and last may take, without notices of failed runs and with them.
+MOST = {"off": (8.0, 12.0), "on": (2.0, 3.0)}
+
+
+class Scene:
+    def __init__(self, stage: LocalStage, aws: AwsProxy) -> None:
+        self.stage, self.aws = stage, aws
+
+    def kill_processor(self) -> None:
+        assert self.stage.kill(PROCESSOR)
+
+    def kill_before_take(self) -> None:
+        """Stop the processes of the conversation processor, and kill them when one has been invoked."""
+        stopped = self.stage.workers(CONVERSATION_PROCESSOR)
+        for each in stopped:
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
+        deadline = time.monotonic() + 10
+        while not self._any_untaken():
+            assert time.monotonic() < deadline, "no conversation was claimed"
+            time.sleep(0.01)
+        time.sleep(0.2)  # the time to invoke the function
+        for each in stopped:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+    def _any_untaken(self) -> bool:
+        """Return whether something is claimed, and not taken: a claim's score is a whole number."""
+        flying = cast(list[tuple[str, float]], self.stage.valkey.zrange("{b0}:inflight", 0, -1, withscores=True))
+        return any(score.is_integer() for _, score in flying)
+
+    def kill_after_take(self) -> None:
+        self._kill_while_it_emits(CONVERSATION_PROCESSOR)
+
+    def kill_both(self) -> None:
+        self._kill_while_it_emits(PROCESSOR, CONVERSATION_PROCESSOR)
+
+    def _kill_while_it_emits(self, *roles: str) -> None:
+        held = self.aws.hold(PUT_EVENTS)
+        held.wait()
+        self.stage.kill(*roles)
+        held.release()
+        self.aws.reset()
+
+
+KILLS: dict[str, Callable[[Scene], None]] = {
+    "processor": Scene.kill_processor,
+    "conversation processor, before the take": Scene.kill_before_take,
+    "conversation processor, after the take": Scene.kill_after_take,
+    "both, after the take": Scene.kill_both,
+}
+
+
+def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -> None:
+    began = time.monotonic()
+    for number in range(int(RATE * seconds)):
+        time.sleep(max(0.0, began + number / RATE - time.monotonic()))
+        while len(due_at_ms.keys() - {_id(each) for each in stage.inbox.arrivals}) >= MOST_UNDER_WAY:
+            time.sleep(0.05)
+        name = uuid.uuid4().hex
+        answer = stage.webhooks.post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
+        assert answer.status == 200, answer
+        ((_, state),) = answer.json["conversations"].items()
+        due_at_ms[name] = state["dueAt"]
+
+
+def one_round(scene: Scene, kill: Callable[[Scene], None]) -> dict[str, Any]:
+    """Kill under load, and return next and last in seconds, and how many batches were lost or came twice."""
+    stage, due_at_ms = scene.stage, dict[str, int]()
+    send_at_rate(stage, due_at_ms, BEFORE_SECONDS)
+    with ThreadPoolExecutor(1) as pool:
+        # A kill that waits for a step of the functions needs messages meanwhile.
+        killing = pool.submit(_killed_ms, scene, kill)
+        send_at_rate(stage, due_at_ms, AFTER_SECONDS)
+        killed_ms = killing.result()
+    wanted = set(due_at_ms)
+    _wait_for(stage, wanted)
+    came = [each for each in stage.inbox.arrivals if _id(each) in wanted]
+    first = {_id(each): each.at_ms for each in reversed(came)}
+    after = [each.at_ms for each in came if each.at_ms > killed_ms]
+    return {
+        "next_s": round((min(after) - killed_ms) / 1_000, 2) if after else None,
+        "last_s": round(max(at_ms - due_at_ms[name] for name, at_ms in first.items()) / 1_000, 2),
+        "lost": len(wanted - first.keys()),
+        "twice": len(came) - len(first),
+    }
+
+
+def _wait_for(stage: LocalStage, names: set[str]) -> None:
+    stage.inbox.wait_until(
+        lambda arrivals: names <= {_id(each) for each in arrivals}, timeout_seconds=LAST_EVENT_SECONDS
+    )
+
+
+def _killed_ms(scene: Scene, kill: Callable[[Scene], None]) -> float:
+    kill(scene)
+    return time.time() * 1_000
+
+
+def _id(arrival: Arrival) -> str:
+    return str(arrival.batch["messages"][0]["id"])
+
+
+@contextmanager
+def notices(outputs: Outputs, *, are_on: bool) -> Iterator[None]:
+    """Leave the destinations for failed runs as they are deployed, or remove them."""
+    if not are_on:
+        functions = outputs.client("lambda")
+        for role in (PROCESSOR, CONVERSATION_PROCESSOR):
+            functions.put_function_event_invoke_config(
+                FunctionName=outputs.Functions[role], MaximumRetryAttempts=0, MaximumEventAgeInSeconds=60
+            )
+    yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.crashes", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: one round, writes nothing")
+    parser.add_argument(
+        "--notices", choices=("on", "off", "both"), default="both", help="whether the stage hears of failed runs"
+    )
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stage is stopped then, too
+    wanted = ("on", "off") if given.notices == "both" else (given.notices,)
+    result: dict[str, Any] = {"rate": RATE, "rounds": {}}
+    targets = []
+    with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox, aws_proxy(outputs.AwsEndpointUrl) as aws:
+        stage = LocalStage(cast(Stage, None), outputs, inbox)
+        with stage.configured(CONVERSATION_PROCESSOR, AWS_ENDPOINT_URL=aws.url):
+            for mode in wanted:
+                with notices(outputs, are_on=mode == "on"):
+                    result["rounds"][mode] = found = measure(Scene(stage, aws), rounds=1 if given.quick else ROUNDS)
+                targets += targets_of(mode, found)
+    print_targets(targets)
+    save("crashes", result, targets, quick=given.quick)
+
+
+def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    warm_up: dict[str, int] = {}
+    send_at_rate(scene.stage, warm_up, WARM_UP_SECONDS)
+    _wait_for(scene.stage, set(warm_up))
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in KILLS}
+    for _ in range(rounds):
+        for name, kill in KILLS.items():
+            told = one_round(scene, kill)
+            found[name].append(told)
+            print(f"{name:42}{told}", flush=True)
+    return found
+
+
+def targets_of(mode: str, found: dict[str, list[dict[str, Any]]]) -> list[Target]:
+    targets = []
+    for name, rounds in found.items():
+        for column, most in zip(("next_s", "last_s"), MOST[mode], strict=True):
+            said = f"{column[:4]} batch after kill -9 of {name}, notices {mode}, s"
+            targets.append(Target(said, most, figure([each[column] for each in rounds])))
+    targets.append(
+        Target(f"lost after kill -9, notices {mode}", 0, figure([sum(r["lost"] for rs in found.values() for r in rs)]))
+    )
+    return targets
+
+
+if __name__ == "__main__":
+    main()

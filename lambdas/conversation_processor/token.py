@@ -1,0 +1,60 @@
+"""The token of a run: the right to emit the batch that the run has taken, which a heartbeat renews."""
+
+from lambdas.limits import TOKEN_RENEWALS
+from message_buffer.clock import Clock
+from message_buffer.errors import StoreError
+from message_buffer.events.emission import TimeLeft
+from message_buffer.heartbeat import Heartbeat
+from message_buffer.lanes.outcomes import Stale
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.telemetry import Telemetry
+
+
+class TokenEnded(Exception):
+    """Another run may take the batch, so this one must not begin to emit it. Put the batch back."""
+
+
+class Token:
+    def __init__(
+        self, store: Store, conversation: str, name: str, *, until_ms: int, telemetry: Telemetry, clock: Clock
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._conversation = conversation
+        self._until_ms = until_ms
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def kept(self) -> Heartbeat:
+        """Return a heartbeat that renews the token while its block runs."""
+        return Heartbeat(self._renew, every_seconds=self._store.settings.token_ms / TOKEN_RENEWALS / 1_000)
+
+    def require(self) -> None:
+        """Raise TokenEnded unless the token lasts."""
+        if self._clock() >= self._until_ms:
+            raise TokenEnded
+
+    def _renew(self) -> None:
+        try:
+            renewed = self._store.renew_token(self._conversation, self._name)
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            self._telemetry.count("StoreFailures")
+            return
+        if isinstance(renewed, Stale):
+            self._until_ms = 0
+            raise TokenEnded
+        self._until_ms = renewed.expires_at_ms
+
+
+class TimeOfToken(TimeLeft):
+    """The time left until Lambda kills the run, in which a call may begin only while the run has its token."""
+
+    def __init__(self, time: TimeLeft, token: Token) -> None:
+        self._time = time
+        self._token = token
+
+    def require_a_call(self) -> None:
+        self._token.require()
+        self._time.require_a_call()

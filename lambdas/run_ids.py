@@ -1,0 +1,13 @@
+"""Names the runs of processors and conversation processors, for their leases and tokens."""
+
+from uuid import uuid4
+
+
+def new_run_id(started_by: str | int | None) -> str:
+    """Return an id that begins with what the run was started by: a start id, or the deadline of a claim.
+
+    The rest is random, because Lambda may deliver one event twice, and then only one of the two runs may have the lease
+    or the batch. `started_by` is None in the events of older code.
+    """
+    run = uuid4().hex
+    return run if started_by is None else f"{started_by}.{run}"
