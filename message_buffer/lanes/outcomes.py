@@ -184,6 +184,26 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessorEnded:
+    """What a dead processor had is free. `ended` is False if it had nothing any more.
+
+    If `wait_ms` is not 0, processors died in a row: call again after this time, so that the next one is started then.
+    """
+
+    ended: bool
+    wait_ms: int
+    start_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEnded:
+    """The conversation of a dead conversation processor is due again at `due_at_ms`, or None if it had none any more."""
+
+    due_at_ms: int | None
+    start_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """The buffer is due at once."""
 
