@@ -22,7 +22,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
-| CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
+| CLAIM_TIMEOUT_MS | processor, conversation_processor, watchdog | Valkey | how long a conversation stays claimed |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
 | CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
@@ -36,7 +36,8 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
-| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
+| NOTICE_QUEUE_URL | watchdog | Valkey | the queue for Lambda's notices of runs that failed |
+| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for notices that the watchdog could not handle |
 | AGES_OUT | admin | | JSON: the copies that `conversation.forget` cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
@@ -173,7 +174,7 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
     return {
         "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
         "LEASE_MS": str(config.timings.lease_ms),
-        "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
+        **_claims(config),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
         "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
     }
@@ -187,6 +188,7 @@ def conversation_processor(
     destinations: EventDestinations,
 ) -> Environment:
     return {
+        **_claims(config),
         "CONVERSATION_PROCESSOR_TIMEOUT_MS": str(config.timings.conversation_processor_timeout_ms),
         **_emitting(config, destinations),
         **_starting(processor),
@@ -198,8 +200,8 @@ def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinati
     return {**_emitting(config, destinations), **_windows(windows)}
 
 
-def watchdog(*, processor: lambda_.IFunction) -> Environment:
-    return _starting(processor)
+def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.IQueue) -> Environment:
+    return {**_claims(config), "NOTICE_QUEUE_URL": notices.queue_url, **_starting(processor)}
 
 
 def admin(
@@ -239,6 +241,10 @@ def _emitting(config: StageConfig, destinations: EventDestinations) -> Environme
         "MAX_ATTEMPTS": str(config.limits.max_attempts),
         "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
     }
+
+
+def _claims(config: StageConfig) -> Environment:
+    return {"CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms)}
 
 
 def _starting(processor: lambda_.IFunction | None) -> Environment:

@@ -55,6 +55,7 @@ class DynamoDbProcessorSettings(NamedTuple):
 
 class WatchdogSettings(NamedTuple):
     valkey: ValkeySettings
+    notice_queue_url: str
 
 
 class AdminSettings(NamedTuple):
@@ -173,7 +174,10 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(token_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS),
+        valkey=env.valkey(
+            claim_ms=env.whole("CLAIM_TIMEOUT_MS"),
+            token_ms=env.whole("CONVERSATION_PROCESSOR_TIMEOUT_MS") + TOKEN_MARGIN_MS,
+        ),
         dynamodb_lane=env.fallback(),
         emission=env.emission(),
     )
@@ -189,7 +193,7 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
 
 def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
     env = _environment(environ)
-    return WatchdogSettings(env.valkey())
+    return WatchdogSettings(env.valkey(claim_ms=env.whole("CLAIM_TIMEOUT_MS")), env.text("NOTICE_QUEUE_URL"))
 
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:

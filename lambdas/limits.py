@@ -127,8 +127,8 @@ MIN_MS_LEFT_TO_PAUSE = 2_000
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
-# A pass ends if less time than its slowest step is left, which is a call to Valkey of 2.4 seconds and a processor's
-# start.
+# A pass, or a run that gives up, ends if less time than its slowest step is left, which is a call to Valkey of 2.4
+# seconds and a processor's start.
 MAX_STEP_MS = 4_000 + MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------
