@@ -95,7 +95,7 @@ class Concurrency(Settings):
     conversation_processor: Instances | None = None
     """Limits how many batches of the Valkey lane are emitted at the same time."""
     watchdog: Instances | None = None
-    """One is enough, because the watchdog runs only twice a minute."""
+    """Three are enough: one for a pass, and two for notices of runs that failed."""
     dynamodb_processor: Instances | None = None
     """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None

@@ -20,6 +20,7 @@ from infra.limits import (
     MAX_NOTICES_IN_A_BATCH,
     MAX_WATCHDOG_PASSES_IN_A_BATCH,
     MAX_WATCHDOGS_WITH_NOTICES,
+    NOTICE_RETENTION_DAYS,
     RULE_SECONDS,
     SECOND_PASS_RETENTION_SECONDS,
     VISIBILITY_TIMEOUTS,
@@ -48,6 +49,7 @@ class ValkeyLane:
             scope,
             "Notices",
             config=self._config,
+            retention=cdk.Duration.days(NOTICE_RETENTION_DAYS),
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
             dead_letters=sqs.DeadLetterQueue(queue=self.undelivered, max_receive_count=MAX_NOTICE_RECEIVES),
         )
