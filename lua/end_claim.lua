@@ -32,8 +32,10 @@ local found = redis.call('HMGET', processor_key, 'untaken_deaths', 'untaken_at',
 local score, start = tonumber(redis.call('ZSCORE', inflight_key, conversation)), found[3] == start_id and 1 or 0
 local taken = redis.call('HMGET', taken_key, 'token', 'token_until', 'deaths')
 -- The token's end is the score in inflight exactly while the token's claim is the latest one.
-local is_taken = score and score == tonumber(taken[2]) and string.sub(taken[1], 1, #deadline + 1) == deadline .. '.'
-if not is_taken and score ~= tonumber(deadline) then return {'STALE', start} end
+local is_taken = score and math.ceil(score) == tonumber(taken[2])
+local is_dead = score and score == tonumber(deadline)
+if is_taken then is_dead = string.sub(taken[1], 1, #deadline + 1) == deadline .. '.' end
+if not is_dead then return {'STALE', start} end
 
 redis.call('ZREM', inflight_key, conversation)
 local pause

@@ -25,14 +25,15 @@ local start_id, start_ms, horizon_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV
 
 local found = redis.call('HMGET', processor_key, 'lease_id', 'starting_until', 'starting_by', 'deaths', 'died_at')
 local alive, start = redis.call('HGET', open_key, ''), 0
-local has_lease = found[1] and string.sub(found[1], 1, #dead_id + 1) == dead_id .. '.'
+local has_lease = alive and alive > now and string.sub(found[1], 1, #dead_id + 1) == dead_id .. '.'
 local has_start, pause_id = found[3] == dead_id, 'after ' .. dead_id
 local wait_ms = found[3] == pause_id and math.max(found[2] - now_ms, 0) or 0
 if has_lease then
-  redis.call('HDEL', open_key, '')
-  redis.call('HDEL', processor_key, 'lease_id', 'heartbeat_at')
+  -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('DEL', wake_key)
-  alive = false
+  -- The lease ended by the clock of every host. The owner stays, so that the next one puts its claims back.
+  alive = now_ms - 60001 .. '0000000000000'
+  redis.call('HSET', open_key, '', alive)
 end
 if has_lease or has_start then
   -- A reservation further ahead than 2 x start_ms would be ignored.

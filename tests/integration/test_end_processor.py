@@ -81,6 +81,15 @@ def test_an_id_that_only_begins_like_that_of_the_lease_ends_nothing(engine: Engi
     assert isinstance(engine.store.renew_lease(0, "s10.run"), Renewed)
 
 
+def test_the_next_processor_knows_that_the_last_one_did_not_leave(engine: Engine) -> None:
+    reserve(engine, "s1")
+    engine.store.acquire_lease(0, LEASE)
+    end(engine, "s1", start_id="s2")
+    assert engine.keys()["{b0}:processor"].pairs[b"lease_id"] == LEASE.encode()
+    lagging = engine.another_store(clock=lambda: engine.clock.now_ms - 5_000)
+    assert isinstance(lagging.acquire_lease(0, "s2.run"), Acquired), "by its clock the lease has ended, too"
+
+
 def test_a_throttled_start_that_is_told_a_minute_late_starts_what_is_missing(engine: Engine) -> None:
     reserve(engine, "s1")
     engine.clock.advance(60_000)
