@@ -43,7 +43,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
 | MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
 | OVERSIZE_BUCKET | admin, conversation_processor, dynamodb_processor, responder | | the bucket for larger batches |
-| MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
+| MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many failures a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
 | DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that the responder cannot answer |
 | RESPONDER | responder | | JSON: the settings `Responder` of `infra/settings_and_defaults.py`, and two times |

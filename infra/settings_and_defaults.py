@@ -164,8 +164,8 @@ class Limits(Settings):
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
-    """After this many failed attempts a batch becomes a dead letter. The pauses between attempts grow to a minute, so
-    20 attempts take a quarter of an hour, in which a short outage of the bus can end."""
+    """After this many failures of the bus, or of the bucket, a batch becomes a dead letter. The pauses between attempts
+    grow to a minute, so 20 take a quarter of an hour, in which a short outage of the bus can end."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message."""

@@ -139,7 +139,7 @@ DYNAMODB_LANE_FIRST_MS = 1_000
 ASK_TABLE_AGAIN_MS = 3_000
 # A batch waits at most five times for the DynamoDB lane to emit its messages of the same conversation.
 MAX_WAITS_FOR_DYNAMODB_LANE = 5
-# If the table fails, a batch is put back for at most ten attempts, half a minute in all. Then the batch is emitted
+# If the table fails, a batch is put back at most ten times, half a minute in all. Then the batch is emitted
 # without asking the table, because an outage of the table must not become an outage of the Valkey lane.
 MAX_ATTEMPTS_TO_AGREE = 10
 # Another run may take the batch once the token has expired, so a token is valid longer than the function may run. The

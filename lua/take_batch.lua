@@ -13,9 +13,10 @@
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[6]  limit                  int   put at most this many messages into one batch, 1..1000
 -- ARGV[7]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
--- Returns  {"TAKEN", batch_id, attempt, generation, first_at_ms, last_at_ms, due_at_ms, reason, left_out | nil, payloads...}
+-- Returns  {"TAKEN", batch_id, attempt, failures, waits, unasked, deaths, died_at_ms | nil, generation, first_at_ms, last_at_ms,
+--           due_at_ms, reason, left_out | nil, payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
--- Repeat   returns the same batch and attempt
+-- Repeat   returns the same batch, attempt and counts
 -- Keeps    once taken, the id and the content of a batch never change
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -25,9 +26,11 @@ local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000
 -- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
-local taken = redis.call('HMGET', taken_key,
-  'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at', 'due_at', 'why', 'left_out')
+local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at',
+  'due_at', 'why', 'left_out', 'failures', 'waits', 'unasked', 'deaths', 'died_at')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
+local failures, waits, unasked = tonumber(taken[11]) or 0, tonumber(taken[12]) or 0, tonumber(taken[13]) or 0
+local deaths, died_at = tonumber(taken[14]) or 0, tonumber(taken[15]) or false
 local generation, first_at, last_at, due_at, reason, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
 if owner ~= token and token_until > now_ms then return {'BUSY', token_until} end
 
@@ -72,9 +75,12 @@ if not batch_id then
 end
 
 if owner ~= token then attempt = attempt + 1 end
+-- A run that neither completed nor retried the batch has died.
+if owner and owner ~= token and token_until > 0 then deaths, died_at = deaths + 1, token_until end
 -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
+if died_at then redis.call('HSET', taken_key, 'deaths', deaths, 'died_at', died_at) end
 redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms, conversation)
-return {'TAKEN', batch_id, attempt, tonumber(generation), tonumber(first_at), tonumber(last_at), tonumber(due_at), reason,
-  left_out, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}
+return {'TAKEN', batch_id, attempt, failures, waits, unasked, deaths, died_at, tonumber(generation), tonumber(first_at),
+  tonumber(last_at), tonumber(due_at), reason, left_out, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

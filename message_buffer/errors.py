@@ -10,6 +10,8 @@ MessageBufferError
 ├── RulesConflict               another operator has changed these rules since they were read
 ├── LockLost                    (retryable) the lock has expired, and another run may have it
 ├── SendFailed                  (retryable) an AWS service refused a call, or did not respond in time
+│   ├── NotEmitted              a batch's destinations failed; after `max_attempts` of these it is a dead letter
+│   └── TooLittleTime           the function may not run long enough for another call
 └── StoreError                  Valkey did not carry out a call
     ├── StoreUnavailable        (retryable) no connection, no reply in time, or a fail-over is in progress
     ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses writes that need memory
@@ -59,6 +61,14 @@ class LockLost(MessageBufferError):
 
 class SendFailed(MessageBufferError):
     retryable = True
+
+
+class NotEmitted(SendFailed):
+    pass
+
+
+class TooLittleTime(SendFailed):
+    pass
 
 
 class StoreError(MessageBufferError):

@@ -30,9 +30,12 @@ MAX_MESSAGES_IN_A_BATCH = 1_000
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS
-# The first pause before another attempt to emit a batch. The pause doubles with each attempt, up to MAX_RETRY_MS.
+# The first pause before another attempt to emit a batch. The pause doubles with each failure, up to MAX_RETRY_MS.
 MIN_RETRY_MS = 1 * SECOND_MS
 MAX_RETRY_MS = 60 * SECOND_MS
+# A batch that was taken by this many runs which died is a dead letter. With the pauses between them this takes longer
+# than ten minutes, in which a bad deployment can be undone.
+MAX_DEATHS = 20
 
 # -- rules ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from typing import Any
 from lambdas import environment as config
 from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
-from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, MAX_WAITS_FOR_DYNAMODB_LANE
 from message_buffer.aws import clients as aws
 from message_buffer.errors import StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
@@ -42,9 +41,6 @@ def _agreement(settings: config.ConversationProcessorSettings, telemetry: Teleme
         MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED),
         TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED),
         telemetry,
-        max_waits=min(MAX_WAITS_FOR_DYNAMODB_LANE, settings.emission.max_attempts // 2),
-        # Keep the last attempt for emitting the batch without the table.
-        max_attempts_of_agreement=min(MAX_ATTEMPTS_TO_AGREE, settings.emission.max_attempts - 1),
     )
 
 

@@ -55,7 +55,7 @@ class LaneAgreement:
         try:
             theirs = self._theirs(conversation, taken, names)
         except SendFailed as error:
-            if taken.attempt <= self._most_attempts:
+            if taken.unasked < self._most_attempts:
                 raise DynamoDbLaneUnasked(str(error)) from error
             self._telemetry.count("JournalFailures")
             self._telemetry.warn("DynamoDB lane not asked", conversation=conversation, reason=str(error))
@@ -68,7 +68,7 @@ class LaneAgreement:
         return frozenset(position for position, name in enumerate(names) if name in theirs)
 
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
-        if taken.attempt <= self._most_waits and self._table.window(conversation).is_open:
+        if taken.waits < self._most_waits and self._table.window(conversation).is_open:
             self._let_dynamodb_lane_go_first(conversation)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:

@@ -9,8 +9,8 @@ from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
 from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
-from message_buffer.lanes.outcomes import Stale, Taken
+from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
+from message_buffer.lanes.outcomes import Counted, Stale, Taken
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
 
@@ -54,14 +54,21 @@ class ConversationProcessor:
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
+        rest_ms = self._rest_ms(taken)
+        if rest_ms > 0:
+            self._telemetry.warn(
+                "batch rests", conversation=conversation, batch=taken.batch_id, deaths=taken.deaths, retry_in_ms=rest_ms
+            )
+            self._put_back(conversation, token, wait_ms=rest_ms, counted=None)
+            return
         try:
             self._send(conversation, token, taken, time)
         except DynamoDbLaneFirst:
-            self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS)
+            self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS, counted="waits")
             return
         except DynamoDbLaneUnasked as error:
             self._telemetry.warn("message table silent", conversation=conversation, reason=str(error))
-            self._put_back(conversation, token, wait_ms=ASK_TABLE_AGAIN_MS)
+            self._put_back(conversation, token, wait_ms=ASK_TABLE_AGAIN_MS, counted="unasked")
             return
         except Exception as error:  # noqa: BLE001 - the batch is tried again after any error, and becomes a dead letter in the end
             self._try_later(conversation, token, taken, error)
@@ -94,15 +101,24 @@ class ConversationProcessor:
         if taken.payloads:
             self._emission.send(conversation, taken, time)
 
+    def _rest_ms(self, taken: Taken) -> int:
+        """Return how much longer the batch waits because a run died: not after the first death, then 1, 2, 4 … s."""
+        if taken.died_at_ms is None or taken.deaths == 1:
+            return 0
+        pause_ms = back_off_ms(taken.deaths - 1, self._random)
+        # The host that died may have had a clock that was ahead.
+        return min(taken.died_at_ms + pause_ms - self._clock(), pause_ms)
+
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
-        wait_ms = back_off_ms(taken.attempt, self._random)
+        counted: Counted | None = "failures" if is_failure(error) else None
+        wait_ms = back_off_ms(taken.failures + 1 if counted else taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
         if isinstance(error, SendFailed) or (isinstance(error, StoreError) and error.retryable):
             self._telemetry.warn("emit failed", **fields, reason=str(error), retry_in_ms=wait_ms)
         else:
             self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
-        self._put_back(conversation, token, wait_ms=wait_ms)
+        self._put_back(conversation, token, wait_ms=wait_ms, counted=counted)
 
-    def _put_back(self, conversation: str, token: str, *, wait_ms: int) -> None:
-        self._lane.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms)
+    def _put_back(self, conversation: str, token: str, *, wait_ms: int, counted: Counted | None) -> None:
+        self._lane.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms, counted=counted)

@@ -27,7 +27,7 @@ from lambdas.limits import (
 )
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
-from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
+from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, MessageTable, StoredMessage, Window
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
@@ -46,7 +46,7 @@ class _Locked(NamedTuple):
 
 class _Batch(NamedTuple):
     frozen: Frozen
-    attempt: int
+    window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
     left: bool
@@ -168,7 +168,8 @@ class DynamoDbProcessor:
             fit = _fitting(stored)
             frozen = _freeze(locked.conversation, fit, contents.window)
             if self._table.freeze(locked.conversation, locked.owner, frozen, changes=contents.window.changes):
-                return _Batch(frozen, FIRST_ATTEMPT, [each.body for each in fit], left=len(fit) < len(stored))
+                first = contents.window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
+                return _Batch(frozen, first, [each.body for each in fit], left=len(fit) < len(stored))
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
@@ -203,14 +204,17 @@ class DynamoDbProcessor:
 
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
         conversation, attempt = locked.conversation, locked.window.attempt
-        wait_ms = back_off_ms(attempt, self._random)
+        failures = 1 if is_failure(error) else 0
+        wait_ms = back_off_ms(locked.window.failures + 1 if failures else attempt, self._random)
+        fields: dict[str, str | int] = {"conversation": conversation, "attempt": attempt, "retry_in_ms": wait_ms}
         if isinstance(error, MessageBufferError):
-            self._telemetry.warn("window failed", conversation=conversation, attempt=attempt, reason=str(error))
+            self._telemetry.warn("window failed", **fields, reason=str(error))
         else:
-            self._telemetry.crash("window failed", error, conversation=conversation, attempt=attempt)
+            self._telemetry.crash("window failed", error, **fields)
         self._telemetry.count("Retries")
         try:
-            self._table.retry(conversation, locked.owner, due_at_ms=self._clock() + wait_ms)
+            due_at_ms = self._clock() + wait_ms
+            self._table.retry(conversation, locked.owner, due_at_ms=due_at_ms, failures=failures)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         self._rest(trigger, wait_ms)
@@ -224,13 +228,13 @@ class DynamoDbProcessor:
 
 
 def _again(frozen: Frozen, contents: Contents) -> _Batch:
-    attempt = contents.window.attempt
+    window = contents.window
     bodies = {each.name: each.body for each in contents.stored}
     left = not bodies.keys() <= set(frozen.names)
     if any(name not in bodies for name in frozen.names):
         # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-        return _Batch(frozen, attempt, None, left)
-    return _Batch(frozen, attempt, [bodies[name] for name in frozen.names], left)
+        return _Batch(frozen, window, None, left)
+    return _Batch(frozen, window, [bodies[name] for name in frozen.names], left)
 
 
 def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
@@ -263,7 +267,7 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
     frozen = batch.frozen
     return Taken(
         batch_id=frozen.batch_id,
-        attempt=batch.attempt,
+        attempt=batch.window.attempt,
         generation=frozen.generation,
         first_at_ms=frozen.first_at_ms,
         last_at_ms=frozen.last_at_ms,
@@ -271,4 +275,7 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         flush_reason=frozen.reason,
         payloads=payloads,
         lane="window",
+        failures=batch.window.failures,
+        # This run has not ended either.
+        deaths=max(batch.window.unended - 1, 0),
     )

@@ -10,14 +10,17 @@ from typing import Any, NamedTuple, Protocol
 
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, SendFailed
+from message_buffer.errors import InvalidInput, MessageBufferError, NotEmitted, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.telemetry import Telemetry
+
+# Names the function that empties each lane.
+RUNS = {"debounce": "conversation processor", "window": "DynamoDB processor"}
 
 
 class Limits(NamedTuple):
@@ -38,7 +41,7 @@ class TimeLeft:
 
     def require_a_call(self) -> None:
         if self._remaining_ms() < self._needed_ms:
-            raise SendFailed("too little time is left for another call")
+            raise TooLittleTime("too little time is left for another call")
 
 
 class Objects(Protocol):
@@ -71,19 +74,32 @@ class Emission:
         self._clock = clock
 
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        """Emit a batch, or dead-letter it. Raise SendFailed if the caller must try the batch again later."""
-        if taken.attempt > self._limits.max_attempts:
-            # The run of the last attempt was killed; otherwise that run would have dead-lettered the batch.
+        """Emit a batch, or dead-letter it.
+
+        Raise SendFailed if the caller must try the batch again later, in particular NotEmitted if a destination failed.
+        """
+        if taken.deaths >= MAX_DEATHS:
+            reason = f"the {RUNS[taken.lane]} died {taken.deaths} times"
+            self._dead_letter(conversation, taken, time, reason=reason)
+            return
+        if taken.failures >= self._limits.max_attempts:
+            # The last failure was an unexpected error, or the dead-letter queue failed, too.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
             self._emit(conversation, taken, time)
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
+        except TooLittleTime:
+            # Earlier calls, such as those to a slow table, have used up the time. That is no failure of a destination.
+            raise
         except SendFailed as error:
-            if taken.attempt < self._limits.max_attempts:
-                raise
-            self._dead_letter(conversation, taken, time, reason=str(error))
+            if taken.failures + 1 < self._limits.max_attempts:
+                raise NotEmitted(str(error)) from error
+            try:
+                self._dead_letter(conversation, taken, time, reason=str(error))
+            except SendFailed as failure:
+                raise NotEmitted(str(failure)) from failure
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
@@ -155,7 +171,12 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
     return Emission(destinations, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
 
 
-def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
-    """Return a pause that doubles with each attempt, less up to half by chance, so that retries spread."""
-    longest = min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS)
+def is_failure(error: Exception) -> bool:
+    """Return whether the error counts toward `max_attempts`: a destination failed, or the error is a bug."""
+    return isinstance(error, NotEmitted) or not isinstance(error, MessageBufferError)
+
+
+def back_off_ms(nth: int, random: Callable[[], float]) -> int:
+    """Return the pause after the nth failure, which doubles each time, less up to half by chance, to spread retries."""
+    longest = min(MIN_RETRY_MS << min(nth - 1, 16), MAX_RETRY_MS)
     return int(longest * (1 - random() / 2))

@@ -12,6 +12,8 @@ RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
 """The quota that is used up, or `waiting` if too much waits in the conversation."""
+Counted = Literal["failures", "waits", "unasked"]
+"""The count of a frozen batch that `retry_batch` raises: see `Taken`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,16 @@ class Taken:
     lane: LaneName = "debounce"
     left_out: frozenset[int] | None = None
     """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
+    failures: int = 0
+    """How often the batch could not be emitted."""
+    waits: int = 0
+    """How often it was put back so that the DynamoDB lane could go first."""
+    unasked: int = 0
+    """How often it was put back because the DynamoDB lane's table failed."""
+    deaths: int = 0
+    """How many runs took it and neither completed nor retried it."""
+    died_at_ms: int | None = None
+    """When the token of the last of those runs ended, or None if the batch was retried since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ def retried(machine: EngineMachine) -> None:
     machine.emitting_fails(0, 5_000, 0, False)
 
 
+def failed(machine: EngineMachine) -> None:
+    """Retry the batch at once, and count a failure."""
+    machine.emitting_fails(0, 4, 0, False)
+
+
 def given_away(machine: EngineMachine) -> None:
     """Let the conversation processor's time run out, and give its batch to another."""
     machine.engine.clock.advance(SETTINGS.token_ms + 1)
@@ -281,9 +286,44 @@ BUGS = (
     Bug(
         "anybody may send a batch to its retry",
         "retry_batch",
-        "if redis.call('HGET', taken_key, 'token') ~= token then return {'STALE'} end",
+        "if taken[1] ~= token then return {'STALE'} end",
         "",
         (vip, lambda m: m.conversation_processor_stalls(0, "p1", "fails")),
+    ),
+    Bug(
+        "a repeated retry is counted again",
+        "retry_batch",
+        " and taken[2] ~= '0'",
+        "",
+        (vip, taken, lambda m: m.emitting_fails(0, 4, 0, True)),
+    ),
+    Bug(
+        "a retry counts nothing",
+        "retry_batch",
+        "if counted ~= ''",
+        "if false",
+        (vip, taken, failed, taken),
+    ),
+    Bug(
+        "a retry forgets no death",
+        "retry_batch",
+        "redis.call('HDEL', taken_key, 'died_at')",
+        "",
+        (vip, taken, lambda m: m.conversation_processor_stalls(0, "p1", "dies"), failed, taken),
+    ),
+    Bug(
+        "a death is not counted",
+        "take_batch",
+        "if owner and owner ~= token and token_until > 0 then",
+        "if false then",
+        (vip, taken, lambda m: m.conversation_processor_stalls(0, "p1", "dies")),
+    ),
+    Bug(
+        "a retry counts as a death",
+        "take_batch",
+        "if owner and owner ~= token and token_until > 0 then",
+        "if owner and owner ~= token then",
+        (vip, taken, failed, taken),
     ),
     Bug(
         "a retry keeps the token alive",

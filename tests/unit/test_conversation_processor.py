@@ -20,7 +20,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft, back_off_ms
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Taken
-from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, RELEASE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, RELEASE_MS
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
@@ -335,15 +335,54 @@ def test_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_on(scene:
 
 def test_a_batch_whose_conversation_processors_all_died_is_put_aside(scene: Scene) -> None:
     scene.send("m1")
-    for n in range(MAX_ATTEMPTS):
-        assert scene.engine.claim() == [CONVERSATION]
-        assert isinstance(scene.engine.store.take_batch(CONVERSATION, f"dies-{n}"), Taken)
-        scene.engine.clock.advance(scene.engine.store.settings.token_ms)
-        scene.engine.store.recover_expired(0)
+    for n in range(MAX_DEATHS):
+        die(scene, f"dies-{n}")
     scene.run_until_idle()
     assert scene.events() == []
-    assert scene.letters()[0]["reason"] == "attempts exhausted"
+    assert scene.letters()[0]["reason"] == f"the conversation processor died {MAX_DEATHS} times"
     assert scene.is_idle()
+
+
+def die(scene: Scene, token: str) -> None:
+    """Let a run take the batch and die."""
+    assert scene.engine.claim() == [CONVERSATION]
+    assert isinstance(scene.engine.store.take_batch(CONVERSATION, token), Taken)
+    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
+    scene.engine.store.recover_expired(0)
+
+
+def test_a_batch_whose_runs_die_waits_longer_each_time_but_not_after_the_first_death(scene: Scene) -> None:
+    scene.send("m1")
+    for deaths in range(1, 9):
+        die(scene, f"dies-{deaths}")
+        if deaths > 1:
+            scene.run()
+            assert scene.telemetry.said("batch rests")[-1]["retry_in_ms"] == min(1_000 << deaths - 2, MAX_RETRY_MS)
+            scene.engine.clock.advance(MAX_RETRY_MS)
+    scene.run()
+    assert [event["attempt"] for event in scene.events()] == [16]
+    assert len(scene.telemetry.said("batch rests")) == 7
+
+
+def test_a_batch_does_not_rest_if_its_last_run_died_long_ago(scene: Scene) -> None:
+    scene.send("m1")
+    for deaths in range(3):
+        die(scene, f"dies-{deaths}")
+    scene.engine.clock.advance(2_000)
+    scene.run()
+    assert scene.ids() == [["m1"]]
+
+
+def test_deaths_are_no_failures_of_the_bus(scene: Scene) -> None:
+    scene.send("m1")
+    for n in range(MAX_ATTEMPTS + 1):
+        die(scene, f"dies-{n}")
+        scene.engine.clock.advance(MAX_RETRY_MS)
+    scene.bus.failures = [SendFailed("put event: Throttling")]
+    scene.run()
+    assert scene.telemetry.said("emit failed")[-1]["retry_in_ms"] == 1_000
+    scene.run_until_idle()
+    assert scene.ids() == [["m1"]]
 
 
 @pytest.mark.parametrize(
@@ -459,7 +498,8 @@ def test_a_conversation_processor_that_was_late_already_is_not_killed_and_a_late
         scene.send(f"m{n}", "\u0001" * 10_000)
     for _ in range(MAX_ATTEMPTS - 1 + refused):
         slow.process(take_ms=take_ms)
-    slow.process()
+    for _ in range(MAX_ATTEMPTS + 1):
+        slow.process()
     assert len(scene.letters()) + len(scene.events()) == 1
     assert scene.is_idle()
 

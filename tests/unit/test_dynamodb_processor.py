@@ -11,6 +11,7 @@ from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.limits import (
+    MAX_DEATHS,
     WINDOW_GRACE_MS,
 )
 from message_buffer.rules.layers import Rules
@@ -20,8 +21,10 @@ from tests.support.window import (
     MAX_ATTEMPTS,
     RULES,
     WINDOW_MS,
+    Killed,
     WindowScene,
     due,
+    killed,
     settle,
 )
 
@@ -100,6 +103,32 @@ def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowSce
     window.pass_time(60_000)
     assert window.letters.bodies == []
     assert [event["attempt"] for event in window.events()] == [1]
+
+
+def test_a_table_that_fails_after_the_freeze_uses_up_no_attempt_of_the_bus(window: WindowScene) -> None:
+    window.send("m1")
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    window.pass_time(WINDOW_MS)
+    with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
+        window.pass_time(300_000)
+    assert read.call_count > MAX_ATTEMPTS
+    window.bus.failures = [SendFailed("put event: Throttling")]
+    window.pass_time(60_000)
+    assert window.telemetry.said("window failed")[-1]["retry_in_ms"] == 2_000
+    assert window.batches() == [["m1"]]
+    assert window.letters.bodies == []
+
+
+@pytest.mark.case(30)
+def test_a_batch_whose_runs_all_die_becomes_a_dead_letter(window: WindowScene) -> None:
+    due(window, "m1")
+    for _ in range(MAX_DEATHS):
+        with window.wire.at("put_events", killed), pytest.raises(Killed):
+            window.run()
+        window.clock.advance(WINDOW_LOCK_MS + 1)
+    window.run()
+    assert json.loads(window.letters.bodies[0])["reason"] == f"the DynamoDB processor died {MAX_DEATHS} times"
+    assert window.is_at_rest()
 
 
 @pytest.mark.case(30)

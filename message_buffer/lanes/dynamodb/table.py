@@ -73,6 +73,10 @@ class Window(NamedTuple):
     owner: str = ""
     owner_until_ms: int = 0
     attempt: int = 0
+    failures: int = 0
+    """How often the frozen batch could not be emitted."""
+    unended: int = 0
+    """The number of runs that have locked the window since its batch was frozen, and have not released it."""
     frozen: Frozen | None = None
     id_secret: str = ""
     """The key with which names are hashed; empty if the conversation was never forgotten."""
@@ -365,7 +369,7 @@ class MessageTable(Table):
         return self._lock(
             conversation,
             owner,
-            change="ADD #attempt :one",
+            change="ADD #attempt :one, #unended :one",
             only_if=" AND attribute_exists(#open) AND #due_at <= :now AND"
             " (attribute_exists(#frozen) OR attribute_not_exists(#held_until) OR #held_until <= :now)",
             now_ms=now_ms,
@@ -418,14 +422,14 @@ class MessageTable(Table):
     def release(self, conversation: str, owner: str) -> bool:
         return self._owned("release lock", conversation, owner, do="REMOVE #owner, #owner_until")
 
-    def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
-        """Release the lock, and make the window due again at `due_at_ms`."""
+    def retry(self, conversation: str, owner: str, *, due_at_ms: int, failures: int = 0) -> bool:
+        """Release the lock, count `failures`, and make the window due again at `due_at_ms`."""
         return self._owned(
             "retry window",
             conversation,
             owner,
-            do="SET #due_at = :due REMOVE #owner, #owner_until",
-            values={"due": due_at_ms},
+            do="SET #due_at = :due REMOVE #owner, #owner_until ADD #failures :failures, #unended :less",
+            values={"due": due_at_ms, "failures": failures, "less": -1},
         )
 
     def freeze(self, conversation: str, owner: str, frozen: Frozen, *, changes: int) -> bool:
@@ -434,13 +438,14 @@ class MessageTable(Table):
             "freeze batch",
             conversation,
             owner,
-            # Count the batch's attempts from 1, because runs that ended before the freeze do not count.
-            do="SET #frozen = :frozen, #attempt = :first ADD #waiting :less",
+            # Count from this run, because runs that ended before the freeze do not count.
+            do="SET #frozen = :frozen, #attempt = :first, #failures = :none, #unended = :first ADD #waiting :less",
             values={
                 "frozen": _frozen_item(frozen),
                 "changes": changes,
                 "less": -len(frozen.names),
                 "first": FIRST_ATTEMPT,
+                "none": 0,
             },
             only_if=" AND attribute_not_exists(#frozen) AND #changes = :changes",
         )
@@ -452,7 +457,7 @@ class MessageTable(Table):
             conversation,
             owner,
             do="SET #waiting = :none, #expires_at = :expires"
-            " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt",
+            " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt, #failures, #unended",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=" AND #generation = :generation",
         )
@@ -463,7 +468,7 @@ class MessageTable(Table):
             "forget batch",
             conversation,
             owner,
-            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #held_until",
+            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #failures, #unended, #held_until",
             values={"id": forget_id, "at": at_ms},
         )
 
@@ -473,7 +478,8 @@ class MessageTable(Table):
             "reopen window",
             conversation,
             owner,
-            do="SET #due_at = :due, #reason = :reason, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt",
+            do="SET #due_at = :due, #reason = :reason, #open = :slice"
+            " REMOVE #frozen, #owner, #owner_until, #attempt, #failures, #unended",
             values={"due": due_at_ms, "reason": reason, "slice": _slice_of(conversation)},
         )
 
@@ -534,6 +540,8 @@ def _window(item: Item) -> Window:
         owner=text(item, "owner"),
         owner_until_ms=number(item, "owner_until"),
         attempt=number(item, "attempt"),
+        failures=number(item, "failures"),
+        unended=number(item, "unended"),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         id_secret=text(item, "id_secret"),
         forget_id=text(item, "forget_id"),

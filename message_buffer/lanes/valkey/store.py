@@ -114,6 +114,8 @@ class Store:
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, reply.reason.decode(), reply.payloads,
                     left_out=None if reply.left_out is None else _positions(reply.left_out),
+                    failures=reply.failures, waits=reply.waits, unasked=reply.unasked, deaths=reply.deaths,
+                    died_at_ms=reply.died_at_ms,
                 )  # fmt: skip
             case b"BUSY":
                 return o.Busy(reply.until_ms)
@@ -136,11 +138,13 @@ class Store:
             return o.Stale()
         return o.Completed(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
 
-    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
+    def retry_batch(
+        self, conversation: str, token: str, *, retry_at_ms: int, counted: o.Counted | None = None
+    ) -> o.Retried | o.Stale:
         start = self._start()
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
-            **start,
+            counted=counted or "", **start,
         )  # fmt: skip
         return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, _reserved(start, reply.start))
 

@@ -6,6 +6,8 @@ from hypothesis.stateful import precondition, rule
 from message_buffer.lanes.outcomes import Busy, Completed, Excluded, Retried, Stale, Taken
 from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
 
+COUNTED = ("failures", "waits", "unasked", None)
+
 
 class ConversationProcessors(Base):
     @precondition(lambda self: self.invocations)
@@ -32,13 +34,15 @@ class ConversationProcessors(Base):
             model.freeze(outcome.batch_id, SETTINGS.max_batch, now)
         assert model.frozen is not None
         batch = model.frozen
-        batch.attempt += 1
-        batch.token, batch.token_until = token, now + SETTINGS.token_ms
+        batch.take(token, now + SETTINGS.token_ms)
         model.scheduled_at = batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
         assert outcome.left_out == batch.left_out
+        counts = {"failures": outcome.failures, "waits": outcome.waits, "unasked": outcome.unasked}
+        assert counts | {"deaths": outcome.deaths} == {name: batch.counts[name] for name in (*counts, "deaths")}
+        assert outcome.died_at_ms == batch.died_at
         if not crash:
             self.runs.append(Run(name, token, outcome.batch_id, outcome.payloads))
 
@@ -101,11 +105,14 @@ class ConversationProcessors(Base):
         self.runs.remove(run)
         model = self.model[run.conversation]
         retry_at = now + delay
-        outcome = self.call(skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at)
+        counted = COUNTED[delay % len(COUNTED)]
+        outcome = self.call(
+            skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at, counted=counted
+        )
         if model.frozen is None or model.frozen.token != run.token:
             assert outcome == Stale()
             return
-        model.frozen.token_until = 0
+        model.frozen.retry(counted)
         model.back_to_pending(retry_at)
         assert isinstance(outcome, Retried)
         assert outcome.due_at_ms == model.scheduled_at
