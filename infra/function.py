@@ -82,7 +82,8 @@ class Function(lambda_.Function):
         """Create the function.
 
         Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
-        detection. The queue `notices` receives Lambda's records of asynchronous invocations that failed or that it gave up.
+        detection. The queue `notices` receives Lambda's records of asynchronous invocations that failed or were given
+        up.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement

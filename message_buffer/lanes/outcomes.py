@@ -209,7 +209,7 @@ class ProcessorEnded:
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnded:
-    """The conversation of a dead conversation processor is due again at `due_at_ms`, or None if it had none any more."""
+    """A dead conversation processor's conversation is due again at `due_at_ms`, or None if it had none any more."""
 
     due_at_ms: int | None
     start_id: str | None = None

@@ -134,8 +134,12 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_HANDOVER_MS",
         },
         "conversation_processor": {
-            "PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "CONVERSATION_PROCESSOR_TIMEOUT_MS", *emitting, *holding,
-        },  # fmt: skip
+            "PROCESSOR_FUNCTION_NAME",
+            "CLAIM_TIMEOUT_MS",
+            "CONVERSATION_PROCESSOR_TIMEOUT_MS",
+            *emitting,
+            *holding,
+        },
         "dynamodb_processor": {*emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "NOTICE_QUEUE_URL"},
         "admin": {

@@ -1,4 +1,4 @@
-"""The model test finds each of these bugs in the scripts that notices call, planted as in test_valkey_lane_seeded_bugs."""
+"""The model test finds each of these bugs in the scripts that notices call."""
 
 import shutil
 from pathlib import Path

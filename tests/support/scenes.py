@@ -326,8 +326,8 @@ SCENES = [
     *(
         Scene("end_processor", state, end_processor, nothing_more_ended)
         for state in (
-            reserved_by_the_dead, leased_by_the_dead, leased_by_the_dead_again, processor_that_sleeps, claimed_by_the_dead,
-            idle,
+            reserved_by_the_dead, leased_by_the_dead, leased_by_the_dead_again, processor_that_sleeps,
+            claimed_by_the_dead, idle,
         )
     ),
     *(

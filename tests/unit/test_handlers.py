@@ -10,6 +10,7 @@ from lambdas.conversation_processor import handler as conversation_processor
 from lambdas.processor import handler as processor
 from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 
@@ -150,7 +151,7 @@ def test_a_message_of_another_queue_is_a_pass_after_which_the_next_start_needs_n
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(watchdog.Functions, "prepare", lambda _: done.append("prepared"))
+    monkeypatch.setattr(Functions, "prepare", lambda _: done.append("prepared"))
     watchdog_with(monkeypatch, telemetry, run_pass=lambda _left: done.append("pass"))
     for event in (records_of("WatchdogEcho-1"), {}):
         assert watchdog.handler(event, CONTEXT) is None

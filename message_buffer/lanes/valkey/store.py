@@ -346,7 +346,7 @@ class Store:
         return o.ProcessorEnded(reply.word == b"ENDED", reply.wait_ms, _reserved(start, reply.start))
 
     def end_claim(self, conversation: str, *, deadline_ms: int) -> o.ClaimEnded:
-        """Put back what the conversation processor of this claim has. If that run is alive, it may still complete it."""
+        """Put back what the run of this claim has. If that run is alive, it may still complete the batch."""
         start = self._start()
         reply = self._run(
             "end_claim", conversation=conversation, now_ms=self._clock(), deadline_ms=deadline_ms,
