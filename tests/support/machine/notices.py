@@ -53,8 +53,7 @@ class Notices(Courses):
         if had_lease:
             assert self.lease is not None
             self.lease = (self.lease[0], now - 60_000)
-        alive = self.lease is not None and self.lease[1] > now
-        if not (had_lease or had_start) or alive:
+        if not (had_lease or had_start):
             assert self._reservation() == before or outcome.start_id, "a reservation of another run is gone"
         assert 0 <= outcome.wait_ms <= 1.5 * SETTINGS.start_ms
         times = [model.scheduled_at for model in self.model.values() if model.state != "IDLE"]
