@@ -37,7 +37,7 @@ WATCHDOG_PASS_SECONDS = 30
 RULE_SECONDS = 60
 # The rule starts only every second pass, so a queue delays a message that starts the pass in between.
 WATCHDOG_SECOND_PASS_DELAY_SECONDS = RULE_SECONDS - WATCHDOG_PASS_SECONDS
-# A notice is handled within seconds. One that nobody reads is worthless after a day, and names a conversation.
+# The watchdog handles a notice within seconds. An unread notice is worthless after a day, and names a conversation.
 NOTICE_RETENTION_DAYS = 1
 # A second pass that is late is superfluous, because the rule starts the next pass within the minute.
 SECOND_PASS_RETENTION_SECONDS = 300

@@ -39,7 +39,7 @@ class ConversationProcessor:
         """Emit and complete the conversation's batch, or put it back for another attempt.
 
         `deadline_ms` is that of the claim for which this run was started. After an error that the batch did not cause,
-        the run gives its claim up, so that another one need not wait for the claim's end.
+        the run gives its claim up, so that the next run need not wait for the claim's end.
         """
         try:
             self._process(conversation, time, deadline_ms)

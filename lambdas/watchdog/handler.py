@@ -1,7 +1,7 @@
 """Lambda entry of the watchdog.
 
-A rule starts a pass every minute, and a queue starts another one 30 seconds later. A second queue invokes it with
-notices, and it returns those that the queue must deliver again.
+A rule starts a pass every minute, and a queue starts the next pass 30 seconds later. The queue of notices invokes it
+with some notices; it returns those that the queue must deliver again.
 """
 
 from functools import cache

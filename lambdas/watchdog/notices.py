@@ -1,8 +1,8 @@
-"""Notices: Lambda's records of asynchronous runs that failed, which it puts into a queue soon after the failure.
+"""Handles notices, which are Lambda's records of asynchronous runs that failed.
 
-A notice is a strong suspicion, but no proof: Lambda may deliver one event twice, and tells of one run at a time. It may
-come twice or late, and anyone who may send to the queue could forge it. So it ends only what was made for its own
-event, by scripts that do no harm if that run is still alive.
+A notice is a strong suspicion, but no proof, because Lambda may deliver one event to two runs, of which only one failed.
+A notice may also come twice or late, and anyone who may send to the queue could forge it. So the scripts that this
+module calls end only what was made for the notice's own event, and do no harm if that run is still alive.
 """
 
 import json
@@ -17,7 +17,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_TIME_MS
 from message_buffer.telemetry import Telemetry
 
-# What Lambda and Python call a condition or a type of error. Other texts may quote a message, so they are not logged.
+# The form of a condition and of the type of an error. Other texts may quote a message, so they are not logged.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,99}")
 _START_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -100,7 +100,7 @@ class Notices:
             processor = self._lane.end_processor(dead.shard, dead.started_by)
             ended, wait_ms = processor.ended, processor.wait_ms
         else:
-            # Nothing tells what the run had. Start what is missing.
+            # The event of older code does not name what its run had, so only start a missing processor.
             self._lane.recover_expired(dead.shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
             ended = False
         if ended:

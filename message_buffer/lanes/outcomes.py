@@ -197,7 +197,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorEnded:
-    """What a dead processor had is free. `ended` is False if it had nothing any more.
+    """The lease and the reservation of a dead processor are free. `ended` is False if it had neither any more.
 
     If `wait_ms` is not 0, processors died in a row: call again after this time, so that the next one is started then.
     """
