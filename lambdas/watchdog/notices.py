@@ -1,8 +1,8 @@
 """Handles notices, which are Lambda's records of asynchronous runs that failed.
 
-A notice is a strong suspicion, but no proof, because Lambda may deliver one event to two runs, of which only one failed.
-A notice may also come twice or late, and anyone who may send to the queue could forge it. So the scripts that this
-module calls end only what was made for the notice's own event, and do no harm if that run is still alive.
+A notice is a strong suspicion, but no proof, because Lambda may deliver one event to two runs, and only one of them
+failed. A notice may also come twice or late, and anyone who may send to the queue could forge it. So the scripts that
+this module calls end only what was made for the notice's own event, and do no harm if that run is still alive.
 """
 
 import json
