@@ -36,12 +36,12 @@ def main() -> None:
         else:
             _stop_if_something_is_missing(config)
             layer = build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
+        compose(app, config, source=ROOT, layer=layer)
     except (ConfigError, LayerError) as error:
         sys.exit(f"{error}")
-    compose(app, config, source=ROOT, layer=layer)
     if not config.is_local:
         enforce_cdk_nag(app)
-    app.synth()
+    let_lambda_read(Path(app.synth().directory))
 
 
 def _stop_if_something_is_missing(config: StageConfig) -> None:
@@ -53,6 +53,20 @@ def _stop_if_something_is_missing(config: StageConfig) -> None:
     purpose = purpose_of_caller(psutil.Process().parents())
     if purpose and preflight.main(["--stage", config.name, "--for", purpose]):
         sys.exit(1)
+
+
+def let_lambda_read(synthesized: Path) -> None:
+    """Let everybody read the copies that will be deployed, because Lambda's user is not the owner of the files.
+
+    A clone made with umask 077 has private files. The hash of an asset leaves the files' modes out, so without this a
+    private copy, once deployed, would remain until its content changes.
+    """
+    for folder in synthesized.glob("asset.*/"):
+        for path in (folder, *folder.rglob("*")):
+            mode = path.stat().st_mode
+            wanted = mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0)
+            if wanted != mode:
+                path.chmod(wanted)
 
 
 def purpose_of_caller(parents: list[psutil.Process]) -> str | None:

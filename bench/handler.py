@@ -87,11 +87,7 @@ def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SEC
     address = ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true")
 
     def opened() -> Any:
-        client: Any = connect(address)
-        # The node's own client is what the store talks to.
-        node = client.get_node_from_key(b"{b0}:")
-        commands.around(client.get_redis_connection(node))
-        return client
+        return commands.around(connect(address))
 
     ingest = Ingest(
         lane=valkey_lane(Store(Connection(opened), SETTINGS)),

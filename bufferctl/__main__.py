@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--stage", default=LOCAL, help="the stage; default: local, which `make up` starts")
     parser.add_argument("--profile", help="a profile of your AWS configuration")
-    parser.add_argument("--region", help="the stage's region; default: your profile's")
+    parser.add_argument("--region", help="the stage's region; default: that in cdk.json")
     parser.add_argument(
         "--outputs", type=Path, default=LOCAL_OUTPUTS, help="outputs.json of a local stage in another folder"
     )

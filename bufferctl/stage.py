@@ -12,7 +12,10 @@ from bufferctl import sessions
 from bufferctl.errors import Failed, Unreachable
 
 LOCAL = "local"
-LOCAL_OUTPUTS = Path(__file__).parent.parent / ".local" / "outputs.json"
+ROOT = Path(__file__).parent.parent
+LOCAL_OUTPUTS = ROOT / ".local" / "outputs.json"
+# The region of a stage for which cdk.json names none; tests compare it with the settings of `infra`.
+DEFAULT_REGION = "us-east-1"
 
 Json = dict[str, Any]
 Client = Callable[[str], Any]
@@ -87,7 +90,7 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
     import boto3  # noqa: PLC0415 - it would make --help slow
     from botocore.config import Config  # noqa: PLC0415
 
-    session = boto3.Session(profile_name=profile, region_name=region)
+    session = boto3.Session(profile_name=profile, region_name=region or _region_of(name))
 
     def client(service: str) -> Any:
         return session.client(service, config=Config(**(sessions.ONCE if service == "lambda" else {})))
@@ -101,6 +104,17 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
         webhook_secret=lambda: _generic_secret(client, outputs["WebhookSecretId"]),
         client=client,
     )
+
+
+def _region_of(name: str) -> str:
+    """Return the region that cdk.json gives the stage. Raise Failed if cdk.json does not have the stage."""
+    stages = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
+    if name not in stages:
+        raise Failed(
+            f"cdk.json has no stage '{name}', but {', '.join(sorted(stages))}. For a stage of another clone, give its "
+            "--region."
+        )
+    return str(stages[name].get("region", DEFAULT_REGION))
 
 
 def _outputs(client: Client, stack_name: str) -> dict[str, str]:

@@ -30,6 +30,12 @@ MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
 MAX_MESSAGES_OVER_QUOTA = 100
+# What ElastiCache may refuse to its user: the alarm's role, ElastiCache's metric, and a sentence.
+SIGN_IN_FAILURES = (
+    ("commands", "CommandAuthorizationFailures", "The cache's user may not run a command of a script."),
+    ("keys", "KeyAuthorizationFailures", "The cache's user may not touch a key of a script."),
+    ("throttled", "IamAuthenticationThrottling", "ElastiCache throttles sign-ins."),
+)
 # The functions that other functions start, and with them the watchdog, which a rule starts: all may lose a start.
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
@@ -295,6 +301,15 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.cache("ThrottledCmds", statistic="Sum"),
             periods=2,
             out_of=5,
+        ),
+        *(
+            Watch(
+                heading="Cache sign-ins",
+                role=role,
+                says=says,
+                metric=metrics.cache(name, statistic="Sum", period=FIVE_MINUTES),
+            )
+            for role, name, says in SIGN_IN_FAILURES
         ),
         Watch(
             heading="Cache evictions",

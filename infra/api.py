@@ -51,9 +51,13 @@ def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFun
 
     Platforms know the API's address, so the API remains the same resource unless its kind changes.
     """
+    # API Gateway may write to groups below this path without a statement in the account's one policy for log delivery,
+    # which has little room. The name has the stack's id, so a group that was kept is not in the way of a new stage.
+    stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
     log_group = logs.LogGroup(
         scope,
         "ApiAccess",
+        log_group_name=f"/aws/vendedlogs/message-buffer/{config.name}/{stack_id}",
         retention=logs.RetentionDays[config.log_retention.upper()],
         removal_policy=removal_policy(config),
     )

@@ -20,7 +20,7 @@ MAJOR_VERSION = "8"
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
-        "+eval +evalsha +blpop +command +cluster|slots +asking",
+        "+eval +evalsha +blpop +command +cluster|slots",
         "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hincrby +hmget +hscan +hset",
         "+llen +lmove +lpush +lrange +lrem +lset +ltrim +rpush",

@@ -1,6 +1,6 @@
 """This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
-Before `synth`, `diff`, `deploy` and `destroy` it runs `infra.preflight`, which lists everything that is missing.
+Before each command in `PURPOSES` it runs `infra.preflight`, which lists everything that is missing.
 """
 
 import argparse
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 CACHES = ROOT / ".build"
 # `main` sets this variable, so that the app does not run preflight a second time.
 LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
-PURPOSES = {"synth": "synth", "synthesize": "synth", "diff": "diff", "deploy": "deploy", "destroy": "destroy"}
+PURPOSES = {word: word for word in ("synth", "diff", "deploy", "destroy", "bootstrap")} | {"synthesize": "synth"}
 
 
 def command(*arguments: str) -> list[str]:

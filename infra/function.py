@@ -12,7 +12,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
-from infra.function_variables import Environment, ValkeyAccess, common
+from infra.function_variables import Environment, ValkeyAccess, check_size, common
 from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 from infra.settings_and_defaults import StageConfig, Warmth
 
@@ -94,6 +94,11 @@ class Function(lambda_.Function):
             removal_policy=removal_policy(config),
         )
         keep_identity(log_group, f"{construct_id}Logs")
+        variables = {
+            **common(role, config=config, valkey=runtime.valkey, log_id_key=runtime.log_id_key),
+            **environment,
+        }
+        check_size(role, variables)
         super().__init__(
             scope,
             construct_id,
@@ -105,10 +110,7 @@ class Function(lambda_.Function):
             layers=[runtime.layer],
             memory_size=memory_mb,
             timeout=timeout,
-            environment={
-                **common(role, config=config, valkey=runtime.valkey, log_id_key=runtime.log_id_key),
-                **environment,
-            },
+            environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,

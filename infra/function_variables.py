@@ -19,6 +19,9 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | VALKEY_CACHE_NAME | callers of Valkey | Valkey in AWS | the cache for which the sign-in token is made |
 | SHARDS | callers of Valkey | Valkey | the number of shards |
 | START_MS | callers of Valkey | Valkey | how long a start of a processor may take |
+| VALKEY_CONNECT_MS | callers of Valkey | Valkey | how long connecting, TLS and the sign-in may take together |
+| VALKEY_ANSWER_MS | callers of Valkey | Valkey | how long an answer on an open connection may take |
+| VALKEY_WEBHOOK_MS | ingest | Valkey | how long a webhook may wait until Valkey is connected |
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
@@ -60,6 +63,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import aws_cdk as cdk
 from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_events as events
 from aws_cdk import aws_lambda as lambda_
@@ -69,13 +73,21 @@ from aws_cdk import aws_sqs as sqs
 
 from infra.copies import ages_out
 from infra.limits import HIDDEN_SECONDS, LOCK_MARGIN_SECONDS, RESPONDER_MARGIN_SECONDS
-from infra.settings_and_defaults import Responder, StageConfig
+from infra.settings_and_defaults import ConfigError, Responder, StageConfig
 
 if TYPE_CHECKING:
     # Only for types: `infra.storage` imports `infra.function`, which imports this module.
     from infra.storage import EventDestinations, WindowStorage
 
 Environment = Mapping[str, str]
+
+# Lambda's limit for the names and values of a function's variables together.
+MAX_ENVIRONMENT_BYTES = 4_096
+# Reckon with this many bytes for a value that is known only after the deployment. The longest are URLs of queues and
+# ARNs of secrets.
+BYTES_OF_AN_UNKNOWN_VALUE = 120
+# The settings that may be so long that the variables exceed the limit, by the variable that contains them.
+LONG_SETTINGS = {"RULES": "rules", "RESPONDER": "responder.instructions"}
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,8 @@ def common(
     of_valkey = {
         "SHARDS": str(config.shards),
         "START_MS": str(config.timings.start_ms),
+        "VALKEY_CONNECT_MS": str(config.timings.connect_ms),
+        "VALKEY_ANSWER_MS": str(config.timings.answer_ms),
         **valkey.environment(),
     } if valkey else {}  # fmt: skip
     return {
@@ -113,6 +127,21 @@ def common(
         **({"LOG_ID_KEY": log_id_key} if log_id_key else {}),
         **of_valkey,
     }
+
+
+def check_size(role: str, environment: Environment) -> None:
+    """Raise ConfigError, with the settings to shorten, if Lambda would refuse the variables."""
+    sizes = {
+        name: len(name) + (BYTES_OF_AN_UNKNOWN_VALUE if cdk.Token.is_unresolved(value) else len(value.encode()))
+        for name, value in environment.items()
+    }
+    if sum(sizes.values()) <= MAX_ENVIRONMENT_BYTES:
+        return
+    long = ", ".join(f"`{LONG_SETTINGS[name]}` with {sizes[name]:,}" for name in LONG_SETTINGS if name in sizes)
+    raise ConfigError(
+        f"The environment variables of the function {role} would have {sum(sizes.values()):,} bytes, but Lambda accepts"
+        f" {MAX_ENVIRONMENT_BYTES:,}. Shorten in cdk.json: {long} bytes."
+    )
 
 
 def responder(
@@ -266,6 +295,7 @@ def _waiting(config: StageConfig) -> Environment:
     return {
         "MAX_WAITING_MESSAGES": str(config.limits.max_waiting_messages),
         "MAX_WAITING_BYTES": str(config.limits.max_waiting_bytes),
+        "VALKEY_WEBHOOK_MS": str(config.timings.webhook_ms),
     }
 
 

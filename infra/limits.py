@@ -14,8 +14,8 @@ from message_buffer.limits import DAY_MS, REMEMBERED_MS
 INGEST_TIMEOUT_SECONDS = 15
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
-# Longer than the responder waits for a response.
-GATE_TIMEOUT_SECONDS = 10
+# Longer than the responder waits for a response, and than one call to Valkey with the largest settings.
+GATE_TIMEOUT_SECONDS = 15
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
 DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30

@@ -26,6 +26,7 @@ class NetworkStack(cdk.Stack):
     """The network of the Valkey lane's functions and the cache."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
+        self._zones = list(config.network.availability_zones)
         super().__init__(scope, construct_id, env=env)
         by_nat = config.network.egress == "nat"
         self.vpc = self._make_vpc(config, by_nat=by_nat)
@@ -45,13 +46,16 @@ class NetworkStack(cdk.Stack):
             security_group=functions,
         )
 
+    @property
+    def availability_zones(self) -> list[str]:
+        """Return the zones that the stage names. Otherwise CDK would look zones up in the stage's account."""
+        return self._zones or super().availability_zones
+
     def _make_vpc(self, config: StageConfig, *, by_nat: bool) -> ec2.Vpc:
-        zones = list(config.network.availability_zones)
         vpc = ec2.Vpc(
             self,
             "Vpc",
-            availability_zones=zones or None,
-            max_azs=None if zones else ZONES,
+            max_azs=ZONES,
             nat_gateways=config.network.nat_gateways if by_nat else 0,
             subnet_configuration=_subnets(by_nat=by_nat),
             # To restrict the default group, CDK would add a Lambda function that may change security groups. Nothing is
@@ -59,6 +63,8 @@ class NetworkStack(cdk.Stack):
             restrict_default_security_group=False,
         )
         keep_identity(vpc, "Vpc")
+        if self._zones:
+            suppress_finding(vpc, "CloudFormation-Validate::W3010", "The stage names its zones in cdk.json.")
         for name, service in {
             "S3": ec2.GatewayVpcEndpointAwsService.S3,
             "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB,

@@ -8,7 +8,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from infra import cli
 
@@ -45,6 +45,9 @@ LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
 # Lambda's documentation of PutFunctionConcurrency: at least 100 executions must remain unreserved.
 MIN_UNRESERVED_EXECUTIONS = 100
 
+# A processor and its successor, the watchdog, and room for some webhooks and batches at the same time.
+MIN_COMFORTABLE_EXECUTIONS = 50
+
 CLIENT_CONFIG = Config(
     connect_timeout=MAX_PREFLIGHT_CONNECT_SECONDS,
     read_timeout=MAX_PREFLIGHT_READ_SECONDS,
@@ -53,7 +56,7 @@ CLIENT_CONFIG = Config(
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 SIGN_IN = "Sign in (`aws sso login`, or new keys in the environment) and name the profile in AWS_PROFILE"
 
-Purpose = Literal["synth", "diff", "deploy", "destroy"]
+Purpose = Literal["synth", "bootstrap", "diff", "deploy", "destroy"]
 Clients = Callable[[str], Any]
 
 
@@ -61,6 +64,10 @@ class Account(NamedTuple):
     id: str
     client: Clients
     """Makes a client with which to read from a service in the stage's region."""
+
+
+class Advice(str):
+    """A sentence about something that does not prevent the command."""
 
 
 class Missing(Exception):
@@ -145,7 +152,7 @@ def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
 
 def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> Iterator[str]:
     """Yield what is missing in the account."""
-    checks = [bootstrap_problems]
+    checks = [] if purpose == "bootstrap" else [bootstrap_problems]
     if purpose == "deploy":
         checks += [concurrency_problems, zone_problems, api_log_problems]
     for check in checks:
@@ -175,13 +182,19 @@ def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
 
 
 def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Yield a problem if the functions reserve more concurrency than the account has left to reserve."""
+    """Yield a problem if the functions reserve more than the account has left, and advice if the account has little."""
+    limit = account.client("lambda").get_account_settings()["AccountLimit"]
     wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
     if config.warmth.ingest == "provisioned" and config.concurrency.ingest is None:
         wanted += config.warmth.provisioned_instances
     if not wanted:
+        if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:
+            yield Advice(
+                f"Account {account.id} may run only {limit['ConcurrentExecutions']} functions at once in "
+                f"{config.region}, as new accounts may. The stage works, but Lambda throttles bursts of webhooks and "
+                f"batches, which then come late. Ask for 1,000 (Service Quotas, Lambda, Concurrent executions)."
+            )
         return
-    limit = account.client("lambda").get_account_settings()["AccountLimit"]
     free = limit["UnreservedConcurrentExecutions"] + _reserved_by(config, account)
     available = max(0, free - MIN_UNRESERVED_EXECUTIONS)
     if wanted > available:
@@ -260,9 +273,11 @@ def main(given: Sequence[str] | None = None) -> int:
         prog=".venv/bin/python -m infra.preflight", description="What is missing for a deployment?"
     )
     parser.add_argument("--stage", required=True)
-    parser.add_argument("--for", dest="purpose", required=True, choices=("synth", "diff", "deploy", "destroy"))
+    parser.add_argument("--for", dest="purpose", required=True, choices=get_args(Purpose))
     arguments = parser.parse_args(given)
-    found = list(problems(cli.context()["stages"], arguments.stage, arguments.purpose))
+    everything = list(problems(cli.context()["stages"], arguments.stage, arguments.purpose))
+    sys.stderr.write("".join(f"Good to know: {sentence}\n" for sentence in everything if isinstance(sentence, Advice)))
+    found = [sentence for sentence in everything if not isinstance(sentence, Advice)]
     if found:
         sentences = "".join(f"  - {sentence}\n" for sentence in found)
         what = f"stage '{arguments.stage}'" if arguments.stage else "a stage"

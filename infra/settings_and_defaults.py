@@ -18,8 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
 from message_buffer.errors import InvalidRules
-from message_buffer.limits import MAX_QUOTA
-from message_buffer.rules.layers import RULE_FIELDS, RuleLayer
+from message_buffer.limits import (
+    MAX_CALL_MS,
+    MAX_QUOTA,
+    RELEASE_MS,
+    VALKEY_ANSWER_MS,
+    VALKEY_ATTEMPTS,
+    VALKEY_CONNECT_MS,
+)
+from message_buffer.rules.layers import RULE_FIELDS, RuleLayer, check_platform_names
 
 LOCAL = "local"
 # The emulator serves an API at a fixed path only if the API requests an id of its own.
@@ -200,6 +207,14 @@ class Timings(Settings):
     """How long before the end of its life a processor begins to hand over to its successor."""
     processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
     """How long a processor may run; this is also the function's time-out."""
+    connect_ms: Annotated[int, Field(ge=1_000, le=10_000)] = VALKEY_CONNECT_MS
+    """How long connecting to Valkey, TLS and the sign-in may take together. In a private network this may take seconds
+    for the first connection of a function's instance."""
+    answer_ms: Annotated[int, Field(ge=100, le=1_000)] = VALKEY_ANSWER_MS
+    """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable."""
+    webhook_ms: Annotated[int, Field(ge=1_000, le=8_000)] = 4_000
+    """How long a webhook may wait until Valkey is connected. After that the DynamoDB lane takes its messages, or they
+    are answered 503. Some platforms wait 5 seconds for a response."""
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> Timings:
@@ -396,6 +411,7 @@ class StageConfig(Settings):
             valid = ", ".join(sorted(RULE_NAMES | {OVERRIDES}))
             raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {valid}")
         try:
+            check_platform_names(overrides if isinstance(overrides, dict) else ())
             RuleLayer.model_validate({**rules, "name": "stage"})
         except InvalidRules as error:
             raise ValueError(str(error).replace("\n", "; ")) from error
@@ -418,6 +434,12 @@ class StageConfig(Settings):
             raise ValueError(
                 f"timings.conversation_processor_timeout_ms must be at least {MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS}:"
                 " in less time a conversation processor cannot wait for a slow AWS and still put its batch back"
+            )
+        needed_ms = self.timings.connect_ms + VALKEY_ATTEMPTS * self.timings.answer_ms + MAX_CALL_MS + RELEASE_MS
+        if not self.is_local and self.timings.conversation_processor_timeout_ms < needed_ms:
+            raise ValueError(
+                f"timings.conversation_processor_timeout_ms must be at least {needed_ms} with this connect_ms and"
+                " answer_ms: after the slowest take a conversation processor needs time for a slow AWS call"
             )
         has_network = self.has_valkey_lane and not self.is_local
         if self.account and has_network and len(self.network.availability_zones) != ZONES:

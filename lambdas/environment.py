@@ -23,6 +23,8 @@ class IngestSettings(NamedTuple):
     """None on a stage with the DynamoDB lane alone."""
     dynamodb_lane: DynamoDbLaneSettings | None
     """None if the Valkey lane has no fallback."""
+    webhook_ms: int
+    """The time that one webhook may wait until Valkey is connected; 0 on a stage with the DynamoDB lane alone."""
     webhook_secret_id: str
     time_is_required: bool
     """True if webhooks of the generic platform must be signed together with their time."""
@@ -121,7 +123,12 @@ class _Environment(Variables):
 
     def valkey(self, *, processor: str = "PROCESSOR_FUNCTION_NAME", **timings: int) -> ValkeySettings:
         return ValkeySettings(
-            connection=ConnectionSettings(self.text("REDIS_URL"), ca_file=self.optional("VALKEY_CA_FILE")),
+            connection=ConnectionSettings(
+                self.text("REDIS_URL"),
+                self.whole("VALKEY_CONNECT_MS"),
+                self.whole("VALKEY_ANSWER_MS"),
+                self.optional("VALKEY_CA_FILE"),
+            ),
             iam=self._iam(),
             store=StoreSettings(shards=self.whole("SHARDS"), start_ms=self.whole("START_MS"), **timings),
             processor_function=self.text(processor),
@@ -144,6 +151,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
     return IngestSettings(
         valkey=valkey,
         dynamodb_lane=dynamodb_lane,
+        webhook_ms=env.whole("VALKEY_WEBHOOK_MS") if valkey else 0,
         webhook_secret_id=env.text("WEBHOOK_SECRET_ID"),
         time_is_required=env.text("GENERIC_TIMESTAMP") == "required",
         event_bus=env.text("EVENT_BUS_NAME"),

@@ -44,8 +44,12 @@ MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
 # A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
+# Telegram reports the deletion of at most this many messages in one update.
+MAX_MESSAGES_DELETED_AT_ONCE = 100
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
+# A time with more digits than one in seconds, and at most this many, is one in milliseconds.
+MAX_DIGITS_OF_A_TIME_IN_MS = 15
 
 # -- admin ---------------------------------------------------------------------------------------------------
 
@@ -70,8 +74,9 @@ MAX_PAGES_IN_A_LISTING = 200
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
-# Retiming stops when less time than this is left, which one slow page and the response may need.
-MIN_MS_LEFT_TO_RETIME = 10_000
+# Retiming stops when less time than this is left. One call to Valkey, with the largest settings, and the response fit
+# into it.
+MIN_MS_LEFT_TO_RETIME = 13_000
 
 # -- admin: dead letters -------------------------------------------------------------------------------------
 
@@ -117,8 +122,8 @@ MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000
 # After two lengths of a lease without Valkey, the lease is certainly lost, and the processor leaves.
 MAX_LEASES_WITHOUT_VALKEY = 2
-# If Valkey fails with less time left than this, a processor leaves instead of pausing, so that it can still publish its
-# metrics.
+# If Valkey fails with less time left than this and one more call, a processor leaves instead of pausing, so that it can
+# still publish its metrics.
 MIN_MS_LEFT_TO_PAUSE = 2_000
 
 # -- watchdog ------------------------------------------------------------------------------------------------
@@ -127,9 +132,9 @@ MIN_MS_LEFT_TO_PAUSE = 2_000
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
-# A pass, or a run that gives up, ends if less time than its slowest step is left, which is a call to Valkey of 2.4
-# seconds and a processor's start.
-MAX_STEP_MS = 4_000 + MAX_CALL_MS
+# A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start.
+# A pass ends, and a failed run gives nothing up, if less time than that is left.
+MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------
 

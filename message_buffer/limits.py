@@ -89,13 +89,15 @@ MAX_ENTRIES_IN_A_CALL = 10
 MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 # The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
 MAX_DEAD_LETTER_BYTES = 256 * 1024
-# The time that a conversation processor needs at its end to complete its batch or to put it back.
+# The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
+# on an open connection fit into it with the largest `timings.answer_ms`.
 RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------
 
-# Time-outs of one attempt to reach Valkey; a healthy server answers within a few milliseconds.
-VALKEY_CONNECT_MS = 400
+# The defaults of two settings, `timings.connect_ms` and `timings.answer_ms`. A healthy server answers within a few
+# milliseconds, but the first connection from a private network may take seconds.
+VALKEY_CONNECT_MS = 5 * SECOND_MS
 VALKEY_ANSWER_MS = 800
 VALKEY_ATTEMPTS = 2
 # ElastiCache closes a connection 12 hours after its IAM sign-in, so a client is replaced an hour before that.

@@ -17,7 +17,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
-from message_buffer.rules.layers import RuleLayer, resolve_rules
+from message_buffer.rules.layers import RuleLayer, check_platform_names, resolve_rules
 from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
@@ -87,6 +87,7 @@ class RulesAdmin:
 
     def set(self, request: SetRules) -> Json:
         scope = _checked_scope(request.scope)
+        check_platform_names(_platforms_named(scope, request.rules))
         others = [each for each in self._table.read_all() if each.scope != scope]
         self._check(scope, [*others, _Candidate(scope, request.rules, 0)])
         version = self._table.put(
@@ -206,6 +207,15 @@ def _checked_scope(scope: str) -> str:
             " account:<platform>/<account>; inside a name, write %2F for a / and %25 for a %."
         )
     return scope
+
+
+def _platforms_named(scope: str, rules: Mapping[str, Any]) -> Iterable[str]:
+    kind, *parts = re.split("[:/]", scope)
+    overrides = rules.get("platformOverrides")
+    return [
+        *({"account": parts[:1], "conversation": parts[1:2]}.get(kind, ())),
+        *(overrides if isinstance(overrides, dict) else ()),
+    ]
 
 
 def _example_of(scope: str) -> ConversationId:

@@ -22,6 +22,7 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
@@ -36,25 +37,40 @@ def _telemetry() -> Telemetry:
 @cache
 def _ingest() -> Ingest:
     settings, telemetry = config.read_ingest(), _telemetry()
+    patience = _patience(settings)
     return Ingest(
-        lane=_lane(settings, telemetry),
+        lane=_lane(settings, telemetry, patience),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
         time_is_required=settings.time_is_required,
+        patience=patience,
     )
 
 
-def _lane(settings: config.IngestSettings, telemetry: Telemetry) -> Lane:
+def _patience(settings: config.IngestSettings) -> WebhookPatience | None:
+    if settings.valkey is None:
+        return None
+    _, connect_ms, answer_ms, _ = settings.valkey.connection
+    return WebhookPatience(connect_ms=connect_ms, answer_ms=answer_ms, webhook_ms=settings.webhook_ms)
+
+
+def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
     if settings.valkey is not None and settings.dynamodb_lane is None:
-        return open_valkey_lane(settings.valkey, telemetry)
+        valkey_lane = open_valkey_lane(settings.valkey, telemetry, patience=patience)
+        valkey_lane.store.prepare()
+        return valkey_lane
     assert settings.dynamodb_lane is not None
     # Use short time-outs, because the platform waits for the response, and sends the webhook again if none comes.
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
     if settings.valkey is None:
         return dynamodb_lane
-    valkey_lane = open_valkey_lane(settings.valkey, telemetry, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS)
+    valkey_lane = open_valkey_lane(
+        settings.valkey, telemetry, patience=patience, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS
+    )
+    # Connect while the secrets and the rules are read for the first time.
+    valkey_lane.store.prepare()
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 

@@ -28,6 +28,19 @@ class Done:
     amended: int = 0
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
+    def summary(self) -> dict[str, object]:
+        """Return the body of the response: what became of the messages and changes, and how long each buffer waits."""
+        return {
+            "accepted": self.accepted,
+            "duplicates": self.duplicates,
+            "changed": self.changed,
+            "amended": self.amended,
+            "stopped": self.stopped,
+            "flushed": self.flushed,
+            "ignored": self.ignored.total(),
+            "conversations": self.conversations,
+        }
+
     def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
         """Set the due time and the count in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}

@@ -33,12 +33,13 @@ from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, Sto
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
+from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
 
 class Ingest:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the handler makes each of them
         self,
         *,
         lane: Lane,
@@ -49,8 +50,10 @@ class Ingest:
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
         time_is_required: bool = False,
+        patience: WebhookPatience | None = None,
     ) -> None:
         self._lane = lane
+        self._patience = patience
         self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
@@ -61,6 +64,8 @@ class Ingest:
 
     def answer(self, request: Request) -> Response:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
+        if self._patience:
+            self._patience.begin()
         platform = self._platforms.get(request.platform)
         if platform is None or (request.route == "typing" and not platform.tells_typing):
             return refuse_platform()
@@ -113,9 +118,7 @@ class Ingest:
         report(self._telemetry, platform.name, done)
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
-        body, content_type = platform.acknowledge(
-            {"accepted": done.accepted, "duplicates": done.duplicates, "conversations": done.conversations}
-        )
+        body, content_type = platform.acknowledge(done.summary())
         return Response(200, body, content_type)
 
     def _refuse_for_now(self) -> Response:

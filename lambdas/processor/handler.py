@@ -46,7 +46,9 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         conversation_processors=ConversationProcessors(parts.functions, parts.settings.conversation_processor_function),
         starter=ProcessorStarter(parts.functions, parts.settings.valkey.processor_function, parts.telemetry),
         telemetry=parts.telemetry,
-        timings=Timings(parts.settings.idle_ms, parts.settings.handover_ms),
+        timings=Timings(
+            parts.settings.idle_ms, parts.settings.handover_ms, parts.settings.valkey.connection.max_call_ms
+        ),
         start=Start(shard, event.get("start")),
     )
     reason = "error"

@@ -16,10 +16,10 @@ from lambdas.limits import (
     MAX_LEASES_WITHOUT_VALKEY,
     MAX_MS_BETWEEN_LEASE_RENEWALS,
     MAX_PAUSE_MS,
+    MAX_PROCESSOR_START_MS,
     MAX_RETURN_MS,
     MAX_STARTS_AT_ONCE,
     MAX_STARTS_UNDER_WAY,
-    MAX_STEP_MS,
     METRICS_EVERY_MS,
     MIN_MS_LEFT_TO_PAUSE,
     MIN_PAUSE_MS,
@@ -54,6 +54,7 @@ class Start(NamedTuple):
 class Timings(NamedTuple):
     idle_ms: int
     handover_ms: int
+    max_call_ms: int = 0  # how long a call to Valkey may take
 
 
 class Time(NamedTuple):
@@ -184,7 +185,7 @@ class Processor:
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
             if (
                 now - self._down_since > MAX_LEASES_WITHOUT_VALKEY * self._store.settings.lease_ms
-                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE
+                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE + self._timings.max_call_ms
             ):
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)
@@ -286,7 +287,7 @@ class Processor:
 
         The pauses are those after a death, because the error may come again in every run.
         """
-        if self._start_id is None or remaining_ms() < MAX_STEP_MS:
+        if self._start_id is None or remaining_ms() < self._timings.max_call_ms + MAX_PROCESSOR_START_MS:
             return
         try:
             ended = self._store.end_processor(self._shard, self._start_id)

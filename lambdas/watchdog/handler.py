@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
+from lambdas.limits import MAX_PROCESSOR_START_MS
 from lambdas.watchdog.notices import NoticeQueue, Notices
 from lambdas.watchdog.service import Watchdog
 from message_buffer.aws.functions import Functions
@@ -27,9 +28,10 @@ class _Parts(NamedTuple):
 def _parts() -> _Parts:
     settings, telemetry = config.read_watchdog(), Telemetry(config.log_id_key())
     lane = open_valkey_lane(settings.valkey, telemetry)
+    max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
     return _Parts(
-        Watchdog(lane, telemetry),
-        Notices(lane, NoticeQueue(settings.notice_queue_url), telemetry),
+        Watchdog(lane, telemetry, max_step_ms=max_step_ms),
+        Notices(lane, NoticeQueue(settings.notice_queue_url), telemetry, max_step_ms=max_step_ms),
         f":{settings.notice_queue_url.rpartition('/')[2]}",
         telemetry,
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_STEP_MS
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, SendFailed, StoreError
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -54,10 +54,11 @@ class NoticeQueue:
 
 
 class Notices:
-    def __init__(self, lane: ValkeyLane, queue: Hides, telemetry: Telemetry) -> None:
+    def __init__(self, lane: ValkeyLane, queue: Hides, telemetry: Telemetry, *, max_step_ms: int) -> None:
         self._lane = lane
         self._queue = queue
         self._telemetry = telemetry
+        self._max_step_ms = max_step_ms
 
     def handle(self, records: Iterable[Mapping[str, Any]], remaining_ms: Callable[[], int]) -> list[str]:
         """Act on each notice, and return the ids of those that the queue must deliver again.
@@ -67,7 +68,7 @@ class Notices:
         return [record["messageId"] for record in records if not self._handle(record, remaining_ms)]
 
     def _handle(self, record: Mapping[str, Any], remaining_ms: Callable[[], int]) -> bool:
-        if remaining_ms() < MAX_STEP_MS:
+        if remaining_ms() < self._max_step_ms:
             return self._again(record, for_ms=0)
         try:
             dead = read_notice(record["body"], shards=self._lane.store.settings.shards)

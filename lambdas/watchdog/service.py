@@ -3,11 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lambdas.limits import (
-    MAX_CONVERSATIONS_IN_A_RECOVERY,
-    MAX_CONVERSATIONS_RECOVERED_IN_A_PASS,
-    MAX_STEP_MS,
-)
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_RECOVERED_IN_A_PASS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.lanes.outcomes import Recovered
@@ -23,8 +19,11 @@ class _Health(NamedTuple):
 
 
 class Watchdog:
-    def __init__(self, lane: ValkeyLane, telemetry: Telemetry, *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self, lane: ValkeyLane, telemetry: Telemetry, *, max_step_ms: int, clock: Clock = system_clock
+    ) -> None:
         self._lane = lane
+        self._max_step_ms = max_step_ms
         self._telemetry = telemetry
         self._clock = clock
 
@@ -38,7 +37,7 @@ class Watchdog:
         first_error: StoreError | None = None
         checked: list[_Health] = []
         for n in range(shards):
-            if remaining_ms() < MAX_STEP_MS:
+            if remaining_ms() < self._max_step_ms:
                 self._telemetry.count("SweepsCut")
                 self._telemetry.warn("pass cut", shards_left=shards - n)
                 break
@@ -84,5 +83,5 @@ class Watchdog:
                 self._telemetry.warn("recovered", conversation=conversation)
             conversations += len(recovered.conversations)
             is_last = len(recovered.conversations) < MAX_CONVERSATIONS_IN_A_RECOVERY
-            if is_last or conversations >= MAX_CONVERSATIONS_RECOVERED_IN_A_PASS or remaining_ms() < MAX_STEP_MS:
+            if is_last or conversations >= MAX_CONVERSATIONS_RECOVERED_IN_A_PASS or remaining_ms() < self._max_step_ms:
                 return recovered, conversations

@@ -9,6 +9,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.valkey.from_environment import ValkeySettings
 from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
 from message_buffer.telemetry import Telemetry
@@ -16,13 +17,22 @@ from message_buffer.telemetry import Telemetry
 
 def open_valkey(settings: ValkeySettings, telemetry: Telemetry) -> Opener:
     """Return the object that opens connections to Valkey. It counts each failure that a second attempt repaired."""
-    return Opener(settings, sign_cache_token, count_swallowed=lambda: telemetry.count("StoreRetries"))
+    return Opener(
+        settings,
+        sign_cache_token,
+        count_swallowed=lambda: telemetry.count("StoreRetries"),
+        warn_slow=lambda took_ms: telemetry.warn("slow connection to Valkey", took_ms=took_ms),
+    )
 
 
 def open_valkey_lane(
-    settings: ValkeySettings, telemetry: Telemetry, *, retry_within_ms: int | None = None
+    settings: ValkeySettings,
+    telemetry: Telemetry,
+    *,
+    patience: Patience | None = None,
+    retry_within_ms: int | None = None,
 ) -> ValkeyLane:
-    store = open_store(settings, open_valkey(settings, telemetry), retry_within_ms=retry_within_ms)
+    store = open_store(settings, open_valkey(settings, telemetry), patience=patience, retry_within_ms=retry_within_ms)
     return ValkeyLane(store, ProcessorStarter(Functions(), settings.processor_function, telemetry))
 
 

@@ -11,6 +11,8 @@ from message_buffer.errors import InvalidId
 from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 DEFAULT_TENANT = "default"
+# Every platform that ingest knows; a test compares these names with its modules.
+PLATFORM_NAMES = ("generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
 
 
 class ConversationId(NamedTuple):

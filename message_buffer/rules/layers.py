@@ -35,7 +35,7 @@ from message_buffer.limits import (
     MAX_SILENCE_MS,
     MAX_WAIT_MS,
 )
-from message_buffer.messages.conversation_id import DEFAULT_TENANT
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
 from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import Timing
@@ -412,6 +412,25 @@ class RuleLayer(PartialRules):
         if problems:
             raise InvalidRules("\n".join(problems))
         return self
+
+
+def check_platform_names(names: Iterable[str]) -> None:
+    """Raise InvalidRules if there is no such platform.
+
+    Whoever writes rules calls this. Readers do not, because a wrong name would make them skip the whole layer.
+    """
+    problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
+    if problems:
+        raise InvalidRules("\n".join(problems))
+
+
+def _unknown_platform(given: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - as in `_unknown`
+
+    nearest = get_close_matches(given.lower(), PLATFORM_NAMES, n=1)
+    if nearest:
+        return f"unknown platform; did you mean {nearest[0]}?"
+    return f"unknown platform; use one of {', '.join(PLATFORM_NAMES)}"
 
 
 def _applied(steps: Iterable[tuple[str, Mapping[str, RuleValue]]]) -> dict[str, RuleValue]:

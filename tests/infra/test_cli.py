@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
         (["destroy", "--all"], "destroy", "dev"),
         (["synth", "-q", "-c", "stage="], "synth", ""),
         (["ls"], None, "dev"),
-        (["bootstrap", "--context", "stage=prod"], None, "prod"),
+        (["bootstrap", "--context", "stage=prod"], "bootstrap", "prod"),
     ],
 )
 def test_purpose_and_stage_are_read_from_the_arguments(arguments: list[str], purpose: str | None, stage: str) -> None:
@@ -193,3 +193,14 @@ def test_the_app_knows_what_a_foreign_cdk_was_asked_for(parents: list[Any], purp
 def test_without_a_stage_the_stage_is_dev_and_a_change_is_asked_for(context: dict[str, Any]) -> None:
     assert context["stage"] == "dev"
     assert json.loads((ROOT / "cdk.json").read_text("utf-8"))["requireApproval"] == "any-change"
+
+
+def test_lambda_can_read_what_a_private_clone_deploys(tmp_path: Path) -> None:
+    package = tmp_path / "asset.0123" / "lambdas"
+    package.mkdir(parents=True, mode=0o700)
+    (module := package / "handler.py").touch(0o600)
+    (tool := package / "tool").touch(0o700)
+    (private := tmp_path / "tree.json").touch(0o600)
+    program.let_lambda_read(tmp_path)
+    modes = [path.stat().st_mode & 0o777 for path in (package.parent, package, module, tool, private)]
+    assert modes == [0o755, 0o755, 0o644, 0o755, 0o600]

@@ -8,9 +8,18 @@ import pytest
 from pydantic import ValidationError
 
 from infra import settings_and_defaults as reference
-from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_LEASE_MS
-from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, load_stage
+from infra.limits import (
+    ADMIN_TIMEOUT_SECONDS,
+    GATE_TIMEOUT_SECONDS,
+    INGEST_TIMEOUT_SECONDS,
+    MAX_STAGE_NAME_LENGTH,
+    MIN_LEASE_MS,
+    WATCHDOG_TIMEOUT_SECONDS,
+)
+from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, Timings, load_stage
+from lambdas.limits import MAX_PROCESSOR_START_MS, MIN_MS_LEFT_TO_RETIME
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.limits import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS, RELEASE_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS
 
@@ -59,6 +68,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             "timings.conversation_processor_timeout_ms: should be less than or equal to 900000",
         ),
         ({"timings": {"start_ms": 60_000}}, "timings.start_ms: should be less than or equal to 30000"),
+        ({"timings": {"connect_ms": 10_000}}, "conversation_processor_timeout_ms must be at least 21600"),
         ({"timings": {"processor_handover_ms": 5_000}}, "processor_handover_ms must not be less than lease_ms"),
         (
             {"timings": {"processor_life_seconds": 40, "processor_idle_ms": 10_000}},
@@ -83,6 +93,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
             "rules: platformOverrides.whatsapp: got 5; use an object",
         ),
         ({"rules": {"platformOverrides": []}}, "rules: platformOverrides: got []; use an object with"),
+        ({"rules": {"platformOverrides": {"whatsap": {}}}}, "rules: whatsap: unknown platform; did you mean whatsapp?"),
         ({"rules": {"silenceMs": "fast"}}, "rules: silenceMs: got 'fast'; use a whole number of milliseconds"),
         ({"rules": {"silenceMs": 5_000, "maxWaitMs": 4_000}}, "rules: silenceMs: 5000 is not below maxWaitMs (4000)"),
         (
@@ -150,10 +161,23 @@ def test_the_settings_reference_explains_every_setting() -> None:
     assert unexplained == []
 
 
-def test_the_shortest_lease_survives_a_look_and_a_failing_call() -> None:
-    connection, store = ConnectionSettings("valkey://host:1"), SETTINGS
-    failing_ms = connection.connect_timeout_ms + connection.answer_timeout_ms
-    assert store.look_ms + failing_ms < MIN_LEASE_MS - MIN_LEASE_MS // 3
+def test_a_call_to_valkey_with_the_largest_settings_fits_into_every_function() -> None:
+    largest = {name: load_largest(name) for name in ("connect_ms", "answer_ms", "webhook_ms")}
+    call_ms = ConnectionSettings("valkey://h:1", largest["connect_ms"], largest["answer_ms"]).max_call_ms
+    assert largest["answer_ms"] + SETTINGS.look_ms < MIN_LEASE_MS - MIN_LEASE_MS // 3
+    assert call_ms + MAX_PROCESSOR_START_MS < WATCHDOG_TIMEOUT_SECONDS * 1_000
+    assert call_ms < MIN_MS_LEFT_TO_RETIME < ADMIN_TIMEOUT_SECONDS * 1_000
+    assert call_ms < GATE_TIMEOUT_SECONDS * 1_000
+    assert VALKEY_ATTEMPTS * largest["answer_ms"] <= RELEASE_MS
+    # After a wait for Valkey, ingest needs time for the DynamoDB lane.
+    assert (
+        largest["webhook_ms"] + 2 * AWS_ATTEMPTS * AWS_HURRIED_ANSWER_SECONDS * 1_000 < INGEST_TIMEOUT_SECONDS * 1_000
+    )
+
+
+def load_largest(name: str) -> int:
+    bounds = Timings.model_fields[name].metadata
+    return int(next(bound.le for bound in bounds if hasattr(bound, "le")))
 
 
 def test_the_local_stage_asks_for_the_address_of_valkey() -> None:

@@ -189,7 +189,7 @@ def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> 
 
 
 def test_a_pass_of_the_watchdog_writes_as_much_as_the_model_says(scene: Scene) -> None:
-    Watchdog(scene.lane, scene.telemetry, clock=scene.engine.clock).run_pass(remaining_ms=lambda: 25_000)
+    Watchdog(scene.lane, scene.telemetry, max_step_ms=1, clock=scene.engine.clock).run_pass(remaining_ms=lambda: 25_000)
     assert scene.written() == pytest.approx(used("sweep_log_bytes"), rel=0.1)
 
 

@@ -85,7 +85,7 @@ def test_the_watchdog_counts_its_passes_as_often_as_it_is_invoked(
     for passed_ms in (0, WATCHDOG_PASS_SECONDS * 1_000 - 1, WATCHDOG_PASS_SECONDS * 1_000):
         swept.clear()
         fake.clock.advance(begun + passed_ms - fake.clock.now_ms)
-        Watchdog(lane, RecordedTelemetry(), clock=fake.clock).run_pass(lambda: 25_000)
+        Watchdog(lane, RecordedTelemetry(), max_step_ms=1, clock=fake.clock).run_pass(lambda: 25_000)
         first_shards.append(swept[0])
     assert first_shards == [0, 0, 1]
 

@@ -116,3 +116,14 @@ def test_the_app_itself_holds_its_stage_to_the_rules(
     monkeypatch.setattr(program, "enforce_cdk_nag", held.append)
     program.main()
     assert held == [app]
+
+
+def test_a_stage_that_names_its_account_and_zones_asks_nobody_for_zones(composed: Callable[..., cdk.App]) -> None:
+    zones = ["us-east-1c", "us-east-1a"]
+    app = composed("dev", account="111122223333", network={"availability_zones": zones})
+    folder = Path(app.synth().directory)
+    assert "missing" not in json.loads((folder / "manifest.json").read_text())
+    (network,) = folder.glob("*-Network.template.json")
+    resources = json.loads(network.read_text())["Resources"].values()
+    subnets = [each["Properties"]["AvailabilityZone"] for each in resources if each["Type"] == "AWS::EC2::Subnet"]
+    assert subnets == zones * 3

@@ -272,7 +272,7 @@ def test_the_cache_is_found_under_the_name_that_serverless_caches_report(
         for name, each in _alarms(stacks["Operability"]).items()
         if name.startswith("cache-")
     ]
-    assert named == [[{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]] * 4
+    assert named == [[{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]] * 7
 
 
 def test_more_shards_may_start_more_processors(synthesize: Callable[..., Mapping[str, Template]]) -> None:

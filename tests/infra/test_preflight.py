@@ -21,7 +21,7 @@ from botocore.stub import Stubber
 from infra import cli, preflight
 from infra.composition import compose
 from infra.layer import LayerError
-from infra.preflight import Account, Missing, Purpose, identify, problems, problems_there
+from infra.preflight import Account, Advice, Missing, Purpose, identify, problems, problems_there
 from infra.settings_and_defaults import StageConfig
 
 # One process synthesizes for all tests of this file.
@@ -286,12 +286,13 @@ def test_a_rest_api_needs_a_role_that_the_account_gives_to_all_of_them(
     stage_config: Callable[..., StageConfig],
 ) -> None:
     config = stage_config("dev", api={"kind": "rest"})
-    (sentence,) = in_account(config, BOOTSTRAPPED, ("apigateway", "get_account", {}))
+    account = (BOOTSTRAPPED, limits(1_000, 1_000))
+    (sentence,) = in_account(config, *account, ("apigateway", "get_account", {}))
     assert "no role for CloudWatch Logs" in sentence
     paragraph = sentence.rpartition("#")[2].rstrip(".").replace("-", " ")
     assert f"\n## {paragraph}\n" in (ROOT / "docs" / "deploy.md").read_text().lower()
     given = {"cloudwatchRoleArn": f"arn:aws:iam::{ACCOUNT}:role/logs"}
-    assert not in_account(config, BOOTSTRAPPED, ("apigateway", "get_account", given))
+    assert not in_account(config, *account, ("apigateway", "get_account", given))
 
 
 def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_asked(prod: StageConfig) -> None:
@@ -327,3 +328,28 @@ def test_the_functions_of_a_stage_are_found_by_their_tags(
     buffer = compose(cdk.App(outdir=str(tmp_path / "out")), config, source=ROOT, layer=layer)
     tags = [{"Key": key, "Value": value} for key, value in preflight.stage_tags(config).items()]
     Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})
+
+
+def test_an_account_with_little_concurrency_is_advised_not_refused(stage_config: Callable[..., StageConfig]) -> None:
+    (sentence,) = in_account(stage_config("dev"), BOOTSTRAPPED, limits(10, 10))
+    assert isinstance(sentence, Advice)
+    assert f"Account {ACCOUNT} may run only 10 functions at once in us-east-1" in sentence
+    assert not in_account(stage_config("dev"), BOOTSTRAPPED, limits(1_000, 1_000))
+
+
+def test_advice_is_printed_and_does_not_fail_the_command(
+    machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.setattr(preflight, "problems", lambda *_: iter([Advice("The account is small.")]))
+    assert preflight.main(["--stage", "dev", "--for", "deploy"]) == 0
+    assert capsys.readouterr().err == "Good to know: The account is small.\n"
+
+
+def test_a_bootstrap_needs_credentials_but_no_bootstrap(
+    machine: pytest.MonkeyPatch, stage_config: Callable[..., StageConfig]
+) -> None:
+    assert not in_account(stage_config("dev"), purpose="bootstrap")
+    session = Session(("sts", "get_caller_identity", "ExpiredToken"))
+    machine.setattr(boto3, "Session", lambda: session)
+    (sentence,) = problems(STAGES, "dev", "bootstrap")
+    assert sentence.startswith("The AWS credentials have expired.")

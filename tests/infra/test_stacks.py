@@ -12,7 +12,7 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.composition import compose
-from infra.settings_and_defaults import StageConfig
+from infra.settings_and_defaults import ConfigError, StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -106,7 +106,7 @@ def test_lambda_neither_retries_nor_hoards_async_events(stage: str, synthesize: 
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize: Callable[..., Stacks]) -> None:
     common = {"STAGE", *(f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL"))}
-    valkey = {"SHARDS", "START_MS", "REDIS_URL"}
+    valkey = {"SHARDS", "START_MS", "REDIS_URL", "VALKEY_CONNECT_MS", "VALKEY_ANSWER_MS"}
     if stage != "local":
         valkey |= {"VALKEY_IAM_USER", "VALKEY_CACHE_NAME"}
     holding = {"MESSAGE_TABLE", "TRIGGER_QUEUE_URL"}
@@ -124,6 +124,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "ACCOUNT_CONVERSATIONS_PER_MINUTE",
             "MAX_WAITING_MESSAGES",
             "MAX_WAITING_BYTES",
+            "VALKEY_WEBHOOK_MS",
             *holding,
         },
         "processor": {
@@ -558,3 +559,37 @@ def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> Non
     )
     assert run.returncode != 0
     assert run.stderr.strip() == "Unknown stage 'moon'. Valid stages: dev."
+
+
+@pytest.mark.parametrize("kind", ["http", "rest"])
+def test_the_access_log_needs_no_room_in_the_accounts_policy_for_logs(
+    kind: str, synthesize: Callable[..., Stacks]
+) -> None:
+    group = synthesize("dev", api={"kind": kind})["Buffer"].to_json()["Resources"]["ApiAccess"]["Properties"]
+    first, stack_id = group["LogGroupName"]["Fn::Join"][1]
+    assert first == "/aws/vendedlogs/message-buffer/dev/"
+    assert stack_id == {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"rules": {"stopWords": [f"{n}-{'x' * 37}" for n in range(10, 50)]}}, ""),
+        (
+            {"rules": {word: [f"{n}-{word:x<37}" for n in range(10, 60)] for word in ("stopWords", "flushWords")}},
+            r"function ingest would have .* Shorten in cdk.json: `rules` with 4,",
+        ),
+        (
+            {"responder": {"instructions": "Be kind. " * 400}},
+            r"function responder would have .* Shorten in cdk.json: `responder.instructions` with 4,",
+        ),
+    ],
+)
+def test_variables_that_lambda_would_refuse_are_refused_with_the_setting(
+    overrides: dict[str, Any], sentence: str, composed: Callable[..., cdk.App]
+) -> None:
+    if not sentence:
+        composed("dev", **overrides)
+        return
+    with pytest.raises(ConfigError, match=sentence):
+        composed("dev", **overrides)

@@ -13,6 +13,7 @@ from message_buffer.lanes.valkey.connection import Client, connect
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.wake import Wake
+from tests.support.engine import open_line
 from tests.support.valkey_server import ValkeyServer
 
 KEY = wake_key(0)
@@ -58,7 +59,7 @@ def blocked(admin: Any) -> int:
 
 
 def test_a_wake_that_is_there_already_ends_the_sleep_at_once(wake: Wake, admin: Any) -> None:
-    wake.wait(0)
+    open_line(wake)
     admin.lpush(KEY, 1)
     woken, took_ms = timed(lambda: wake.wait(5))
     assert woken
@@ -66,7 +67,7 @@ def test_a_wake_that_is_there_already_ends_the_sleep_at_once(wake: Wake, admin: 
 
 
 def test_a_wake_in_the_middle_of_a_sleep_ends_it(wake: Wake, admin: Any) -> None:
-    wake.wait(0)
+    open_line(wake)
     timer = threading.Timer(0.1, lambda: admin.lpush(KEY, 1))
     timer.start()
     woken, took_ms = timed(lambda: wake.wait(5))
@@ -77,7 +78,7 @@ def test_a_wake_in_the_middle_of_a_sleep_ends_it(wake: Wake, admin: Any) -> None
 
 @pytest.mark.promise("P5")
 def test_without_a_wake_the_sleep_ends_on_time(wake: Wake) -> None:
-    wake.wait(0)
+    open_line(wake)
     late_ms = []
     for n in range(100):
         woken, took_ms = timed(lambda wait_ms=1 + n % 7: wake.wait(wait_ms / 1_000))  # type: ignore[misc]
@@ -117,7 +118,7 @@ def test_the_time_out_of_the_pop_is_not_the_timer(wake: Wake, admin: Any, monkey
 
 def test_who_hangs_up_takes_nobody_elses_wake(wake: Wake, open_client: Callable[[], Client], admin: Any) -> None:
     predecessor = Wake(open_client, 0)
-    predecessor.wait(0)
+    open_line(predecessor)
     assert blocked(admin) == 1
     predecessor.close()
     assert not wake.wait(0.05)
@@ -126,7 +127,7 @@ def test_who_hangs_up_takes_nobody_elses_wake(wake: Wake, open_client: Callable[
 
 
 def test_a_lost_line_costs_one_sleep_and_is_made_anew(wake: Wake, admin: Any) -> None:
-    wake.wait(0)
+    open_line(wake)
     admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     woken, took_ms = timed(lambda: wake.wait(0.1))
     assert not woken

@@ -13,6 +13,7 @@ from message_buffer.lanes.valkey.connection import Client, Connection
 from message_buffer.lanes.valkey.from_environment import StoreSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.lanes.valkey.store import FIRST_LOOK, Store
+from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 
@@ -247,3 +248,9 @@ def monitored(admin: Any) -> Iterator[Watch]:
                 watch.feed(line)
         connection.disconnect()
         admin.connection_pool.release(connection)
+
+
+def open_line(wake: Wake) -> None:
+    """Wait until the wake's connection is open, which takes place while it sleeps."""
+    while wake._pop is None:
+        assert not wake.wait(0.001)

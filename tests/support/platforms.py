@@ -18,6 +18,12 @@ RECEIVED_AT_MS = 1_700_000_000_000
 Json = dict[str, Any]
 
 
+# The body of the response to a webhook of which nothing was buffered, changed or ignored.
+NOTHING_DONE: Json = dict.fromkeys(
+    ("accepted", "duplicates", "changed", "amended", "stopped", "flushed", "ignored"), 0
+) | {"conversations": {}}
+
+
 def fixtures() -> list[Path]:
     return [path for path in sorted(FIXTURES.rglob("*.json")) if not path.name.endswith(".expected.json")]
 

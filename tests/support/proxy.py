@@ -1,19 +1,23 @@
-"""A TCP proxy before a server. It can lose answers, and speak TLS for a server that cannot."""
+"""A TCP proxy before a server. It can lose answers, delay new connections, and speak TLS for a server that cannot."""
 
 import contextlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 
 class Proxy:
-    """Forwards bytes. After `lose_answers(n)` the answers of the next n script calls do not reach the client."""
+    """Forwards bytes, on each new connection after a delay. After `lose_answers(n)` the answers of the next n script
+    calls do not reach the client.
+    """
 
-    def __init__(self, server_port: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, server_port: int, tls: ssl.SSLContext | None = None, *, delay_seconds: float = 0.0) -> None:
         self._server_port = server_port
         self._tls = tls
+        self.delay_seconds = delay_seconds
         self._lock = threading.Lock()
         self._to_lose = 0
         self.lost = 0
@@ -53,6 +57,7 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        time.sleep(self.delay_seconds)
         try:
             if self._tls:
                 client = self._tls.wrap_socket(client, server_side=True)

@@ -227,7 +227,7 @@ def test_a_conversation_whose_batch_is_on_its_way_is_listed_with_what_waits_behi
 
 
 def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None:
-    names = ["acme/sms/+1/+2", "acme/whatsapp/1/2", "acme2/sms/+1/+2", "a%2Fb/sms/+1/+2"]
+    names = ["acme/twilio/+1/+2", "acme/whatsapp/1/2", "acme2/twilio/+1/+2", "a%2Fb/twilio/+1/+2"]
     for name in names:
         desk.engine.send(name, "m1")
 
@@ -236,8 +236,8 @@ def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None
 
     assert found() == sorted(names)
     assert found(tenant="acme") == names[:2]
-    assert found(platform="sms") == sorted([names[0], *names[2:]])
-    assert found(tenant="acme", platform="sms") == names[:1]
+    assert found(platform="twilio") == sorted([names[0], *names[2:]])
+    assert found(tenant="acme", platform="twilio") == names[:1]
     assert found(tenant="a/b") == names[3:]
     assert found(tenant="nobody") == []
 
@@ -245,7 +245,7 @@ def test_the_list_can_be_narrowed_to_a_tenant_and_a_platform(desk: Desk) -> None
 def test_all_shards_are_listed_page_by_page_and_one_shard_alone(fake: Engine) -> None:
     desk = Desk(fake)
     fake.store = fake.another_store(SETTINGS._replace(shards=3))
-    names = {f"acme/sms/+1/{n}" for n in range(40)}
+    names = {f"acme/twilio/+1/{n}" for n in range(40)}
     for name in names:
         fake.send(name, "m1")
     rows = listed(desk, limit=1)
@@ -535,13 +535,16 @@ def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_delete
         ("tenant:acme", {"name": "other"}, "name: unknown field; remove it"),
         ("tenant:acme", {"maxWaitMs": 2_000}, "with the layers beneath, on any platform: silenceMs: 2000 is not below"),
         ("agent:acme/bot", {"minMessages": 6}, "with the layers beneath, on any platform: minMessages: 6 is above"),
-        ("conversation:acme/sms/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, sms: silenceMs: 25000"),
-        ("account:sms/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
+        ("conversation:acme/twilio/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, twilio: silenceMs: 25000"),
+        ("account:twilio/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
+        ("account:whatsap/1", {"tenant": "acme"}, "whatsap: unknown platform; did you mean whatsapp?"),
+        ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of generic, instagram, "),
+        ("stage", {"platformOverrides": {"Telegram": {}}}, "Telegram: unknown platform; did you mean telegram?"),
     ],
 )
 def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rules: Json, problem: str) -> None:
     desk.table.items["tenant:acme"] = StoredRules(
-        "tenant:acme", {"maxMessages": 5, "platformOverrides": {"sms": {"maxWaitMs": 20_000}}}, 1, ME, 1
+        "tenant:acme", {"maxMessages": 5, "platformOverrides": {"twilio": {"maxWaitMs": 20_000}}}, 1, ME, 1
     )
     before = dict(desk.table.items)
     code, message = desk.error("rules.set", scope=scope, rules=rules)
@@ -551,9 +554,9 @@ def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rule
 
 
 def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: Desk) -> None:
-    desk.table.items["stage"] = StoredRules("stage", {"platformOverrides": {"sms": {"maxWaitMs": 4_000}}}, 1, ME, 1)
+    desk.table.items["stage"] = StoredRules("stage", {"platformOverrides": {"twilio": {"maxWaitMs": 4_000}}}, 1, ME, 1)
     code, message = desk.error("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
-    assert (code, message.partition(":")[0]) == ("invalid", "with the layers beneath, sms")
+    assert (code, message.partition(":")[0]) == ("invalid", "with the layers beneath, twilio")
     assert desk.ask("rules.set", scope="tenant:acme", rules={"silenceMs": 3_999})["ok"]
 
 
@@ -565,7 +568,7 @@ def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: D
         "tenant:",
         "tenant:a/b",
         "agent:a",
-        "account:sms",
+        "account:twilio",
         "conversation:a/b/c",
         "!version",
         "tenant:a%20b",
@@ -587,28 +590,28 @@ def test_whoever_read_older_rules_changes_nothing(desk: Desk) -> None:
 
 def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     desk.result("rules.set", scope="stage", rules={"maxMessages": 7})
-    desk.result("rules.set", scope="account:sms/+1", rules={"tenant": "acme", "agent": "bot"})
-    desk.result("rules.set", scope="agent:acme/bot", rules={"platformOverrides": {"sms": {"silenceMs": 900}}})
+    desk.result("rules.set", scope="account:twilio/+1", rules={"tenant": "acme", "agent": "bot"})
+    desk.result("rules.set", scope="agent:acme/bot", rules={"platformOverrides": {"twilio": {"silenceMs": 900}}})
     desk.table.items["tenant:acme"] = StoredRules("tenant:acme", {"silenceM": 1}, 9, ME, 1)
-    explained = desk.result("rules.explain", conversation="acme/sms/+1/+2")
+    explained = desk.result("rules.explain", conversation="acme/twilio/+1/+2")
     assert explained["agent"] == "bot"
     rules = explained["rules"]
     assert rules["maxMessages"] == {"value": 7, "layer": "stage", "via": "set here", "version": 1}
     assert rules["silenceMs"] == {
-        "value": 900, "layer": "agent:acme/bot", "via": "platformOverrides.sms", "version": 3,
+        "value": 900, "layer": "agent:acme/bot", "via": "platformOverrides.twilio", "version": 3,
     }  # fmt: skip
     assert rules["minMessages"]["layer"] == "defaults"
     assert explained["skipped"] == [
         {"layer": "tenant:acme", "reason": "silenceM: unknown field; did you mean silenceMs?"}
     ]
-    another = desk.result("rules.explain", conversation="acme/sms/+1/+2", agent="other")
+    another = desk.result("rules.explain", conversation="acme/twilio/+1/+2", agent="other")
     assert another["rules"]["silenceMs"]["layer"] == "deployed"
 
 
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:
     desk = behind_it
     slow = Rules(silence_ms=20_000, typing_inference_ms=0)
-    ours, theirs = "acme/sms/+1/+2", "other/sms/+1/+2"
+    ours, theirs = "acme/twilio/+1/+2", "other/twilio/+1/+2"
     for name in (ours, theirs):
         desk.engine.send(name, "m1", rules=slow)
     now = desk.engine.clock.now_ms
@@ -625,21 +628,21 @@ def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind
     [
         ("stage", {"silenceMs": 5_000}),
         ("agent:acme/bot", {"silenceMs": 5_000}),
-        ("conversation:acme/sms/+1/+2", {"silenceMs": 5_000}),
-        ("account:sms/+1", {"tenant": "acme", "agent": "slow bot"}),
+        ("conversation:acme/twilio/+1/+2", {"silenceMs": 5_000}),
+        ("account:twilio/+1", {"tenant": "acme", "agent": "slow bot"}),
     ],
 )
 def test_every_kind_of_scope_finds_its_open_buffers(desk: Desk, scope: str, rules: Json) -> None:
-    desk.result("rules.set", scope="account:sms/+1", rules={"tenant": "acme", "agent": "bot"})
+    desk.result("rules.set", scope="account:twilio/+1", rules={"tenant": "acme", "agent": "bot"})
     desk.result("rules.set", scope="agent:acme/slow bot", rules={"silenceMs": 5_000})
-    desk.engine.send("acme/sms/+1/+2", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
+    desk.engine.send("acme/twilio/+1/+2", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
     desk.result("rules.set", scope=scope, rules=rules)
-    shown = desk.result("conversation.show", conversation="acme/sms/+1/+2")
+    shown = desk.result("conversation.show", conversation="acme/twilio/+1/+2")
     assert shown["dueAt"] == desk.engine.clock.now_ms + 5_000
 
 
 def test_retiming_ends_before_the_time_does_and_says_so(desk: Desk) -> None:
-    desk.engine.send("acme/sms/+1/+2", "m1")
+    desk.engine.send("acme/twilio/+1/+2", "m1")
     desk.time_left_ms = MIN_MS_LEFT_TO_RETIME - 1
     answer = desk.result("rules.set", scope="stage", rules={"silenceMs": 5_000})
     assert answer["open"]["complete"] is False

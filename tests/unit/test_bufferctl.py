@@ -22,6 +22,8 @@ from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutErro
 from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
 from bufferctl.events import subscribe
+from bufferctl.stage import DEFAULT_REGION
+from infra.settings_and_defaults import StageConfig
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
@@ -470,7 +472,7 @@ def test_a_function_that_fails_is_a_sentence_too(aws: FakeAws, capsys: pytest.Ca
 
 
 def test_a_stage_that_is_not_there_is_said(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "production", "status"]) == 1
+    assert main(["--stage", "production", "--region", "us-east-1", "status"]) == 1
     assert capsys.readouterr().err == (
         "AWS refuses DescribeStacks: Stack MessageBuffer-production-Buffer does not exist\n"
     )
@@ -677,3 +679,26 @@ def test_rules_without_an_open_buffer_say_so(aws: FakeAws, capsys: pytest.Captur
     aws.answer("rules.delete", {"deleted": "stage", "open": {"looked": 0, "retimed": 0, "complete": True}})
     assert run("rules", "delete", "stage") == 0
     assert capsys.readouterr().out == "Deleted. No buffer is open in this scope.\n"
+
+
+def test_the_region_is_that_of_cdk_json_unless_another_is_given(aws: FakeAws, monkeypatch: pytest.MonkeyPatch) -> None:
+    regions: list[str] = []
+
+    def session(*, region_name: str, **_: Any) -> FakeAws:
+        regions.append(region_name)
+        return aws
+
+    monkeypatch.setattr(boto3, "Session", session)
+    aws.answer("conversation.flush", {"dueAt": NOON_MS, "count": 2})
+    for arguments in ([], ["--region", "eu-west-1"]):
+        assert main(["--stage", "prod", *arguments, "conversation", "flush", NAME]) == 0
+    assert regions == ["us-east-1", "eu-west-1"]
+
+
+def test_an_unknown_stage_is_answered_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--stage", "prdo", "status"]) == 1
+    assert "cdk.json has no stage 'prdo', but dev, local, prod." in capsys.readouterr().err
+
+
+def test_a_stage_without_a_region_is_where_it_is_deployed() -> None:
+    assert StageConfig.model_fields["region"].default == DEFAULT_REGION

@@ -7,7 +7,14 @@ import pytest
 from lambdas import environment as config
 from message_buffer.errors import InvalidSettings
 
-COMMON = {"STAGE": "test", "SHARDS": "2", "START_MS": "10000", "REDIS_URL": "valkey://127.0.0.1:6379"}
+COMMON = {
+    "STAGE": "test",
+    "SHARDS": "2",
+    "START_MS": "10000",
+    "REDIS_URL": "valkey://127.0.0.1:6379",
+    "VALKEY_CONNECT_MS": "6000",
+    "VALKEY_ANSWER_MS": "700",
+}
 QUOTA = {"ACCOUNT_MESSAGES_PER_MINUTE": "600", "ACCOUNT_CONVERSATIONS_PER_MINUTE": "60"}
 WAITING = {"MAX_WAITING_MESSAGES": "5000", "MAX_WAITING_BYTES": "33554432"}
 INGEST = (
@@ -16,6 +23,7 @@ INGEST = (
     | WAITING
     | {
         "LANE": "valkey",
+        "VALKEY_WEBHOOK_MS": "3000",
         "PROCESSOR_FUNCTION_NAME": "p",
         "WEBHOOK_SECRET_ID": "s",
         "GENERIC_TIMESTAMP": "optional",
@@ -64,7 +72,7 @@ DYNAMODB_PROCESSOR = DYNAMODB_LANE | {
     "MAX_ATTEMPTS": "5",
     "DEAD_LETTER_QUEUE_URL": "https://q",
 }
-OF_THE_VALKEY_LANE = {*COMMON, *WAITING, "PROCESSOR_FUNCTION_NAME"} - {"STAGE"}
+OF_THE_VALKEY_LANE = {*COMMON, *WAITING, "PROCESSOR_FUNCTION_NAME", "VALKEY_WEBHOOK_MS"} - {"STAGE"}
 
 
 def without_a_cache(variables: dict[str, str]) -> dict[str, str]:
@@ -145,6 +153,12 @@ def test_rules_must_be_an_object(value: str) -> None:
 def test_timings_reach_the_store() -> None:
     store = config.read_processor(PROCESSOR).valkey.store
     assert (store.shards, store.lease_ms, store.claim_ms, store.start_ms) == (2, 15_000, 30_000, 10_000)
+
+
+def test_time_outs_reach_the_connection() -> None:
+    connection, webhook_ms = config.read_watchdog(WATCHDOG).valkey.connection, config.read_ingest(INGEST).webhook_ms
+    assert (connection.connect_timeout_ms, connection.answer_timeout_ms, webhook_ms) == (6_000, 700, 3_000)
+    assert connection.max_call_ms == 6_000 + 2 * 700
 
 
 def test_a_token_outlasts_its_conversation_processor() -> None:

@@ -17,6 +17,7 @@ from tests.support.platforms import RECEIVED_AT_MS, webhook
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/generic.webhook.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 FIELDS = sorted(SCHEMA["definitions"]["message"]["properties"])
+ALL_FIELDS = sorted({*FIELDS, "reaction"})
 OF_ATTACHMENT = sorted(SCHEMA["definitions"]["attachment"]["properties"])
 LEAST: dict[str, Any] = {"account": "shop", "conversation": "c1", "id": "m1", "text": "Hey"}
 WHOLE = LEAST | {
@@ -32,7 +33,11 @@ WHOLE = LEAST | {
     "tenant": "acme",
     "agent": "sales",
     "edited": True,
+    "deleted": False,
 }  # fmt: skip
+OF = {"account": "shop", "conversation": "c1", "id": "m1"}
+DELETION = OF | {"deleted": True, "author": "Ada", "tenant": "acme"}
+REACTION = OF | {"reaction": "👍", "author": "Ada", "tenant": "acme"}
 
 
 def is_read(body: object) -> bool:
@@ -64,7 +69,7 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
     intake = PLATFORMS["generic"].read(sent, signer=Signer(all_but=frozenset()), received_at_ms=RECEIVED_AT_MS)
     (update,) = intake.updates
     message = update.message.model_dump(by_alias=True)  # type: ignore[union-attr] # it is new
-    for field in set(WHOLE) - {"account", "conversation", "tenant", "agent", "edited"}:
+    for field in set(WHOLE) - {"account", "conversation", "tenant", "agent", "edited", "deleted"}:
         assert message[field] == WHOLE[field], field
 
 
@@ -75,8 +80,13 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
         WHOLE,
         [LEAST],
         [LEAST] * 1_000,
-        LEAST | {"unknown": {"to": ["us"]}},
-        LEAST | {"text": ""},
+        DELETION,
+        REACTION,
+        [LEAST, OF | {"deleted": True}, OF | {"reaction": None}],
+        LEAST | {"text": "", "type": "call"},
+        LEAST | {"text": "", "attachments": [{"type": "image"}]},
+        LEAST | {"sentAt": "2026-01-31T12:00:00Z"},
+        LEAST | {"sentAt": "2026-01-31T12:00:00.123456+05:30"},
         LEAST | dict.fromkeys(["type", "author", "sentAt", "replyTo", "attachments", "groupId", "agent"]),
         LEAST | {"sentAt": MAX_TIME_MS},
         LEAST | {"id": "x" * MAX_MESSAGE_ID_BYTES},
@@ -97,9 +107,22 @@ def test_both_accept_a_body_of_the_platform(body: object) -> None:
         [LEAST, without("text")],
         *map(without, LEAST),
         *(LEAST | {field: None} for field in (*LEAST, "tenant", "edited")),
-        *(LEAST | {field: 5} for field in FIELDS if field != "sentAt"),
+        *(LEAST | {field: 5} for field in ALL_FIELDS if field != "sentAt"),
         *(LEAST | {field: ""} for field in ("account", "conversation", "id", "type", "replyTo", "tenant", "agent")),
         *(LEAST | {"sentAt": wrong} for wrong in (-1, 1.5, "1700000000000", True, MAX_TIME_MS + 1)),
+        *(LEAST | {"sentAt": f"{wrong}"} for wrong in ("2026-01-31", "2026-01-31T12:00:00", "1969-12-31T12:00:00Z")),
+        LEAST | {"unknown": {"to": ["us"]}},
+        LEAST | {"text": ""},
+        LEAST | {"text": "", "type": None, "attachments": []},
+        LEAST | {"text": "", "edited": True},
+        LEAST | {"deleted": True},
+        LEAST | {"reaction": "👍"},
+        OF | {"deleted": True, "reaction": "👍"},
+        OF | {"deleted": False},
+        OF | {"deleted": "true"},
+        *(DELETION | {field: None} for field in DELETION if field != "author"),
+        *(REACTION | {field: ""} for field in REACTION),
+        *(changed | {"edited": False} for changed in (DELETION, REACTION)),
         LEAST | {"id": "x" * (MAX_MESSAGE_ID_BYTES + 1)},
         LEAST | {"edited": "true"},
         LEAST | {"attachments": [None]},
@@ -120,8 +143,10 @@ ANYTHING = st.one_of(
     st.lists(TEXTS, max_size=2), st.dictionaries(TEXTS, TEXTS, max_size=2),
 )  # fmt: skip
 ATTACHMENTS = st.lists(st.dictionaries(st.sampled_from(OF_ATTACHMENT), ANYTHING, max_size=4), max_size=2)
-CHANGES = st.dictionaries(st.sampled_from(FIELDS), ANYTHING | ATTACHMENTS, max_size=3)
-MESSAGES = st.builds(lambda known, changed: known | changed, st.sampled_from([LEAST, WHOLE]), CHANGES)
+CHANGES = st.dictionaries(st.sampled_from(ALL_FIELDS), ANYTHING | ATTACHMENTS, max_size=3)
+MESSAGES = st.builds(
+    lambda known, changed: known | changed, st.sampled_from([LEAST, WHOLE, DELETION, REACTION]), CHANGES
+)
 
 
 @given(MESSAGES | st.lists(MESSAGES, max_size=3) | ANYTHING)

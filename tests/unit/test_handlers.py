@@ -12,6 +12,7 @@ from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
@@ -69,7 +70,7 @@ def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch
 def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
     settings = SimpleNamespace(
         conversation_processor_function="c",
-        valkey=SimpleNamespace(processor_function="p"),
+        valkey=SimpleNamespace(processor_function="p", connection=ConnectionSettings("valkey://127.0.0.1:1")),
         idle_ms=10_000,
         handover_ms=30_000,
     )
@@ -109,6 +110,7 @@ def test_what_the_store_deals_with_itself_is_counted(
     variables = {
         "REDIS_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION_NAME": "p",
         "CLAIM_TIMEOUT_MS": "1", "NOTICE_QUEUE_URL": "http://sqs/notices",
+        "VALKEY_CONNECT_MS": "1000", "VALKEY_ANSWER_MS": "100",
         "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
     }  # fmt: skip
     for name, value in variables.items():

@@ -163,7 +163,9 @@ ODD = message(account=account(150))
 HONEST = {
     "generic: over several lines": json.dumps(ODD, indent=2).encode(),
     "generic: the account last": json.dumps({"text": "x" * 60_000, **dict(reversed(ODD.items()))}).encode(),
-    "generic: another field of that name first": json.dumps({"shop": {"account": account(7)}} | ODD).encode(),
+    "generic: another field of that name first": json.dumps(
+        {"attachments": [{"type": "file", "account": account(7)}]} | ODD
+    ).encode(),
     "generic: the account of another in the text": json.dumps(ODD | {"text": f'"account":"{account(7)}"'}).encode(),
     "generic: a list": json.dumps([ODD, ODD | {"id": "m2"}]).encode(),
     "generic: an escaped slash": json.dumps(ODD).replace("1555", "\\u0031555").encode(),
@@ -260,7 +262,7 @@ def test_agents_that_a_sender_names_do_not_fill_the_memory_with_rules(monkeypatc
 @pytest.mark.parametrize(
     ("platform", "content", "status", "reason"),
     [
-        ("generic", message(sentAt="now"), 400, "sentAt is not valid: Input should be a valid integer."),
+        ("generic", message(sentAt=-1), 400, "sentAt is not valid: Input should be greater than or equal to 0."),
         ("generic", message(text="x" * 70_000), 413, "A message is too large: "),
         ("whatsapp", b"{", 400, "The body is not JSON in UTF-8."),
     ],

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from lambdas.limits import MAX_STEP_MS
 from lambdas.watchdog.notices import Notices, read_notice
 from message_buffer.errors import InvalidInput, SendFailed, StoreUnavailable
 from message_buffer.lanes.outcomes import LeaseTaken, Lost, Renewed, Taken
@@ -18,6 +17,7 @@ from tests.support.engine import Engine
 from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 
 NOW = Rules(priority="vip")
+MAX_STEP_MS = 14_000
 RECORD = "requestPayload requestContext responseContext responsePayload"
 
 
@@ -36,7 +36,12 @@ class Scene:
     def __init__(self, engine: Engine) -> None:
         self.engine, self.store = engine, engine.store
         self.functions, self.telemetry, self.queue = FakeFunctions(), RecordedTelemetry(), FakeNoticeQueue()
-        self.notices = Notices(valkey_lane(engine.store, self.functions, self.telemetry), self.queue, self.telemetry)
+        self.notices = Notices(
+            valkey_lane(engine.store, self.functions, self.telemetry),
+            self.queue,
+            self.telemetry,
+            max_step_ms=MAX_STEP_MS,
+        )
 
     def tell(self, *payloads: Any, left: Callable[[], int] = lambda: 25_000) -> list[str]:
         """Deliver a notice for each payload, and return those that stay in the queue."""

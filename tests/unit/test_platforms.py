@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Credentials, Signer, Webhook
+from lambdas.ingest.platforms.base import Credentials, Incoming, Signer, Webhook
+from message_buffer.events.batch_ready import content_of
+from message_buffer.messages.conversation_id import PLATFORM_NAMES
+from message_buffer.messages.message import encode
 from tests.support.platforms import (
     FORM,
     RECEIVED_AT_MS,
@@ -23,6 +27,7 @@ from tests.support.platforms import (
     webhook,
 )
 
+EVENT = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text("utf-8"))
 SECRET = "s3cret"
 ANYBODY = Signer(all_but=frozenset())
 SHOP_BOT = Signer(frozenset({"shopbot"}))
@@ -250,3 +255,23 @@ def test_no_bytes_and_no_header_get_past_the_signature(platform: str, body: byte
     for prefix in ("", "sha256="):
         sent = webhook(platform, body, **dict.fromkeys(names, prefix + given))
         assert not authentic(sent, "a secret longer than what is drawn" * 3, platform=platform)
+
+
+def test_the_names_that_rules_may_use_are_those_of_the_platforms() -> None:
+    assert set(PLATFORM_NAMES) == PLATFORMS.keys()
+
+
+@pytest.mark.parametrize("fixture", fixtures(), ids=name_of)
+def test_every_field_that_a_platform_fills_is_in_the_schema_of_the_event(fixture: Path) -> None:
+    platform = fixture.parent.name
+    sent = webhook(platform, body_of(platform, json.loads(fixture.read_text())))
+    intake = PLATFORMS[platform].read(sent, signer=signer_of(platform), received_at_ms=RECEIVED_AT_MS)
+    schema = {"$ref": "#/definitions/message", "definitions": EVENT["definitions"]}
+    named, of_attachment = (set(EVENT["definitions"][of]["properties"]) for of in ("message", "attachment"))
+    for update in intake.updates:
+        if isinstance(update, Incoming):
+            (message,) = content_of([encode(update.message)]).messages
+            jsonschema.Draft4Validator(schema).validate(message)
+            assert message.keys() <= named
+            for attachment in message["attachments"]:
+                assert attachment["type"] in {"contact", "chat"} or attachment.keys() <= of_attachment

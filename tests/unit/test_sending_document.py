@@ -28,8 +28,8 @@ def test_the_body_is_one_of_the_schema() -> None:
 
 def test_every_field_is_named_and_those_that_are_required_are_called_so() -> None:
     named = dict(re.findall(r"^\| `(\w+)` \| (required|optional) \|", DOCUMENT, re.MULTILINE))
-    message = SCHEMA["definitions"]["message"]
-    assert named.keys() == message["properties"].keys()
+    message, reaction = SCHEMA["definitions"]["message"], SCHEMA["definitions"]["reaction"]
+    assert named.keys() == message["properties"].keys() | reaction["properties"].keys()
     assert {field for field, need in named.items() if need == "required"} == set(message["required"])
 
 

@@ -18,6 +18,7 @@ from message_buffer.errors import (
 )
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import load_script
+from tests.support.engine import ManualClock
 
 SCRIPT = load_script("renew_lease")
 KEYS = [b"{b0}:processor"]
@@ -105,17 +106,48 @@ def test_every_error_tells_whether_to_come_again() -> None:
 def test_a_passing_fault_is_tried_again_within_the_call() -> None:
     client = Client(theirs.ConnectionError("reset"), [b"RENEWED", 5])
     assert run(client) == [b"RENEWED", 5]
+    assert client.commands == ["EVALSHA", "closed", "EVALSHA"], "on a new connection"
+
+
+def test_a_passing_state_of_the_server_is_no_reason_to_connect_again() -> None:
+    client = Client(theirs.TryAgainError("Multiple keys request during rehashing of slot"), [b"RENEWED", 5])
+    assert run(client) == [b"RENEWED", 5]
     assert client.commands == ["EVALSHA", "EVALSHA"]
+
+
+class SlowClient(Client):
+    """Takes its time for each failure."""
+
+    def __init__(self, *does: Any, clock: ManualClock, took_ms: int) -> None:
+        super().__init__(*does)
+        self._clock = clock
+        self._took_ms = took_ms
+
+    def execute_command(self, command: str, *args: Any) -> Any:
+        self._clock.advance(self._took_ms)
+        return super().execute_command(command, *args)
 
 
 @pytest.mark.parametrize(("took_ms", "tries"), [(0, 2), (300, 2), (301, 1)])
 def test_who_has_another_way_tries_again_only_what_failed_at_once(took_ms: int, tries: int) -> None:
-    times = iter([1_000, 1_000, 1_000 + took_ms, 1_000 + took_ms])
-    client = Client(theirs.TimeoutError("late"), theirs.TimeoutError("late"))
-    connection = Connection(opening(client), 2, retry_within_ms=300, clock=lambda: next(times))
+    late, clock = theirs.TimeoutError("late"), ManualClock()
+    client = SlowClient(late, late, clock=clock, took_ms=took_ms)
+    connection = Connection(opening(client, client), 2, retry_within_ms=300, clock=clock)
     with pytest.raises(StoreUnavailable):
         connection.run(SCRIPT, KEYS, (1, "l", 2))
-    assert len(client.commands) == tries
+    assert client.commands.count("EVALSHA") == tries
+
+
+def test_the_time_of_a_slow_dial_is_no_reason_not_to_try_again() -> None:
+    clock = ManualClock()
+    client = Client(theirs.ConnectionError("reset"), [b"LOST"])
+
+    def slowly() -> Any:
+        clock.advance(3_000)
+        return client
+
+    connection = Connection(slowly, 2, retry_within_ms=300, clock=clock)
+    assert connection.run(SCRIPT, KEYS, (1, "l", 2)) == [b"LOST"]
 
 
 @pytest.mark.parametrize("error", [theirs.OutOfMemoryError("full"), ResponseError("throttled"), ResponseError("a bug")])
@@ -129,7 +161,7 @@ def test_what_will_not_pass_in_a_moment_is_not_tried_again(error: Exception) -> 
 def test_a_forgotten_script_is_sent_and_its_failure_is_tried_again_too() -> None:
     client = Client(theirs.NoScriptError("No matching script."), theirs.TimeoutError("late"), [b"LOST"])
     assert run(client) == [b"LOST"]
-    assert client.commands == ["EVALSHA", "EVAL", "EVALSHA"]
+    assert client.commands == ["EVALSHA", "EVAL", "closed", "EVALSHA"]
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
@@ -158,7 +190,7 @@ def test_a_connection_to_what_is_only_a_replica_now_is_given_up_before_the_next_
 def test_a_fault_that_the_next_try_healed_is_told_all_the_same() -> None:
     told: list[Exception] = []
     client = Client(theirs.ConnectionError("reset"), [b"LOST"])
-    Connection(opening(client), swallowed=told.append).run(SCRIPT, KEYS, (1, "l", 2))
+    Connection(opening(client, client), swallowed=told.append).run(SCRIPT, KEYS, (1, "l", 2))
     assert [type(error) for error in told] == [StoreUnavailable]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_STEP_MS
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY
 from lambdas.watchdog.service import Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Recovered
@@ -11,6 +11,7 @@ from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
 from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 
+MAX_STEP_MS = 14_000
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 
 
@@ -20,7 +21,7 @@ class Scene:
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.store = engine.another_store(SETTINGS._replace(shards=shards))
         lane = valkey_lane(self.store, self.functions, self.telemetry)
-        self.watchdog = Watchdog(lane, self.telemetry, clock=engine.clock)
+        self.watchdog = Watchdog(lane, self.telemetry, max_step_ms=MAX_STEP_MS, clock=engine.clock)
 
     def run_pass(self) -> None:
         self.watchdog.run_pass(lambda: 25_000)

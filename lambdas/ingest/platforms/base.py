@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from lambdas.limits import (
     MAX_ACCOUNTS_CLAIMED,
     MAX_BYTES_SEARCHED_FOR_ACCOUNTS,
+    MAX_DIGITS_OF_A_TIME_IN_MS,
     MAX_DIGITS_OF_A_TIME_IN_SECONDS,
     MAX_SECRETS_TRIED,
     MAX_WEBHOOK_BYTES,
@@ -268,12 +269,34 @@ def ms_of_seconds(seconds: Any) -> int | None:
     )
 
 
-def time_ms(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= MAX_TIME_MS else None
+def ms_of_time(value: Any) -> int | None:
+    """Return a time that is given in seconds or in milliseconds, as a number or as digits, or None."""
+    ms = ms_of_seconds(value)
+    if ms is None:
+        text = str(value) if type(value) is int or isinstance(value, str) else ""
+        ms = int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS_OF_A_TIME_IN_MS else None
+    return ms if ms is not None and ms <= MAX_TIME_MS else None
 
 
 def drop_nones(fields: Json) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def drop_empty(fields: Json) -> dict[str, Any]:
+    """Return the fields that say something. A platform says the same with a missing field and with an empty one."""
+    return {name: value for name, value in fields.items() if value not in (None, "", False, [], {})}
+
+
+def number_of(value: Any) -> int | float | None:
+    return value if type(value) in (int, float) else None
+
+
+def object_in(text: Any) -> Json:
+    """Return the object that a JSON string contains, or an empty one."""
+    try:
+        return object_of(json.loads(text)) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        return {}
 
 
 def strings_of(values: list[Any], *, separator: str = ", ") -> str:

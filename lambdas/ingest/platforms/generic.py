@@ -4,6 +4,8 @@ The body is an object with these fields (`?`: optional), or a list of such objec
 
     {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
      "agent"?, "groupId"?, "edited"?}
+    {"account", "conversation", "id", "deleted": true, "author"?, "tenant"?}
+    {"account", "conversation", "id", "reaction", "author"?, "tenant"?}
 
 The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.<raw body>">`. The time, in seconds
 since 1970, is in the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the
@@ -12,12 +14,15 @@ stage requires the time.
 A sender that signs with a secret of one account must not name a tenant.
 
 With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
-attachment had `"pending": true` until its transcript was ready.
+attachment had `"pending": true` until its transcript was ready. A deletion and a reaction have the id of the message
+that they are about. A reaction of null removes the author's reaction.
 
 The typing route accepts {"account", "conversation", "tenant"?}, or a list of such objects.
 """
 
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,13 +41,20 @@ from lambdas.ingest.platforms.base import (
     parse_json,
 )
 from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK, MAX_SIGNATURE_AGE_MS
-from message_buffer.messages.changes import Edited
+from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
 TIMESTAMP = "x-signature-timestamp"
 _CLAIMS = claims_of("account")
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
+OF_THE_CONVERSATION = frozenset({"account", "conversation", "tenant"})
+FIELDS = OF_THE_CONVERSATION | {*OF_THE_MESSAGE, "agent", "edited", "deleted", "reaction"}
+OF_A_DELETION = OF_THE_CONVERSATION | {"id", "author", "deleted"}
+OF_A_REACTION = OF_THE_CONVERSATION | {"id", "author", "reaction"}
+MAX_CHARACTERS_QUOTED = 40
+# `datetime.fromisoformat` accepts more forms, and times without a zone.
+ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class Generic(Platform):
@@ -69,7 +81,11 @@ class Generic(Platform):
         return intake
 
     def read_typing(self, webhook: Webhook, *, signer: Signer) -> list[ConversationId]:
-        return [_conversation(given, where, signer) for given, where in _objects(webhook.body)]
+        conversations = []
+        for given, where in _objects(webhook.body):
+            _refuse_others(given, where, OF_THE_CONVERSATION)
+            conversations.append(_conversation(given, where, signer))
+        return conversations
 
 
 def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
@@ -87,20 +103,77 @@ def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
     return [(given, f"[{place}].") for place, given in enumerate(parsed)]
 
 
-def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: Signer) -> Incoming | Edited:
+def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: Signer) -> Incoming | Change:
+    _refuse_others(given, where, FIELDS)
     conversation = _conversation(given, where, signer)
+    if _flag(given, "deleted", where):
+        _refuse_others(given, where, OF_A_DELETION, beside="deleted")
+        return Deleted(conversation, _id(given, where), _author(given, where), received_at_ms)
+    if "reaction" in given:
+        _refuse_others(given, where, OF_A_REACTION, beside="reaction")
+        emoji = None if given["reaction"] is None else _name(given, "reaction", where)
+        return Reacted(conversation, _id(given, where), _author(given, where), emoji, received_at_ms)
     for field in ("id", "text"):
         if field not in given:
             raise InvalidWebhook(f"{where}{field} is missing.")
     agent = None if given.get("agent") is None else _name(given, "agent", where)
-    edited = given.get("edited", False)
-    if not isinstance(edited, bool):
-        raise InvalidWebhook(f"{where}edited must be true or false.")
+    edited = _flag(given, "edited", where)
     fields = {name: given[name] for name in OF_THE_MESSAGE if given.get(name) is not None or name in ("id", "text")}
+    if isinstance(fields.get("sentAt"), str):
+        fields["sentAt"] = _ms_of_iso(fields["sentAt"], where)
     message = _message(fields, where, received_at_ms)
+    if message.type == "text" and not message.text and not message.attachments:
+        raise InvalidWebhook(f"{where}text is empty, and there are no attachments.")
     if edited:
         return Edited(conversation, message, received_at_ms, agent=agent)
     return Incoming(conversation, message, agent=agent)
+
+
+def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str], *, beside: str | None = None) -> None:
+    """Raise InvalidWebhook, with the nearest valid name, if the object has other fields than these."""
+    others = sorted(given.keys() - fields)
+    if not others:
+        return
+    if beside is not None:
+        raise InvalidWebhook(f"{where}{others[0]} cannot be beside {beside}.")
+    from difflib import get_close_matches  # noqa: PLC0415 - only a wrong body needs it
+
+    other = others[0][:MAX_CHARACTERS_QUOTED].encode("utf-8", "replace").decode()
+    nearest = get_close_matches(other, sorted(fields), n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"valid are {', '.join(sorted(fields))}."
+    raise InvalidWebhook(f"{where}{other} is not a field; {hint}")
+
+
+def _flag(given: Mapping[str, Any], field: str, where: str) -> bool:
+    value = given.get(field, False)
+    if not isinstance(value, bool):
+        raise InvalidWebhook(f"{where}{field} must be true or false.")
+    return value
+
+
+def _id(given: Mapping[str, Any], where: str) -> str:
+    """Return the id of a message that was sent before, in the form that the message has."""
+    message = {"id": given.get("id"), "text": ""}
+    if message["id"] is None:
+        raise InvalidWebhook(f"{where}id is missing.")
+    return _message(message, where, 0).id
+
+
+def _author(given: Mapping[str, Any], where: str) -> str | None:
+    return None if given.get("author") is None else _name(given, "author", where)
+
+
+def _ms_of_iso(value: str, where: str) -> int:
+    try:
+        time = datetime.fromisoformat(value) if ISO_TIME.fullmatch(value) else None
+    except ValueError:
+        time = None
+    if time is None:
+        raise InvalidWebhook(
+            f"{where}sentAt must be milliseconds since 1970, or a time in ISO 8601 with its zone, such as "
+            "2026-01-31T12:00:00Z."
+        )
+    return round(time.timestamp() * 1_000)
 
 
 def _conversation(given: Mapping[str, Any], where: str, signer: Signer) -> ConversationId:

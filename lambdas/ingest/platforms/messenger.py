@@ -9,17 +9,16 @@ from typing import Any
 from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
-    InvalidWebhook,
     Json,
     Signer,
     Update,
     Webhook,
+    drop_empty,
     drop_nones,
     id_of,
     list_of,
+    ms_of_time,
     object_of,
-    strings_of,
-    time_ms,
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
@@ -37,6 +36,13 @@ _NO_MESSAGES = {
     "account_linking": "account",
 }
 _OUR_NAME = {"file": "document"}
+# Messenger's thumbs-up is a sticker in three sizes, and Instagram's heart an attachment of a type of its own.
+_THUMBS_UP = {"369239263222822", "369239343222814", "369239383222810"}
+_HEART = "like_heart"
+# Attachments whose payload contains nothing but what every attachment has.
+_FILES = {"image", "audio", "video", "file", "sticker", "location", "fallback"}
+_IDS_OF_SHARED = ("story_media_id", "ig_post_media_id", "reel_video_id")
+_TOLD = {"url", "story_media_url", "title", *_IDS_OF_SHARED}
 
 
 class Messenger(MetaPlatform):
@@ -45,16 +51,24 @@ class Messenger(MetaPlatform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for place, entry in enumerate(self.entries_of(webhook.body)):
-            account = word_of(entry.get("id"))
+        for entry in self.entries_of(webhook.body):
+            account = _id_or_none(entry.get("id"))
             if account is None:
-                raise InvalidWebhook(f"entry[{place}].id is missing, or is not a string.")
+                intake.ignored["unreadable"] += 1
+                continue
             intake.accounts.add(account)
-            for event in list_of(entry.get("messaging")):
-                intake.take(_Event(object_of(event), self.name, account, received_at_ms).read)
+            events = [object_of(event) for event in list_of(entry.get("messaging"))]
+            for change in map(object_of, list_of(entry.get("changes"))):
+                # Instagram's API with its own login, and its test button, send events in this form.
+                value = object_of(change.get("value"))
+                if "sender" in value:
+                    events.append(value)
+                else:
+                    intake.ignored["unknown"] += 1
+            for event in events:
+                intake.take(_Event(event, self.name, account, received_at_ms).read)
             # Ignore threads that another app of the page controls.
             intake.ignored["standby"] += len(list_of(entry.get("standby")))
-            intake.ignored["unknown"] += len(list_of(entry.get("changes")))
         return intake
 
 
@@ -62,10 +76,12 @@ class _Event:
     def __init__(self, event: Json, platform: str, account: str, received_at_ms: int) -> None:
         self._event = event
         self._platform = platform
-        self._author = word_of(object_of(event.get("sender")).get("id"))
+        sender = object_of(event.get("sender"))
+        self._author = _id_or_none(sender.get("id"))
+        self._profile = drop_empty({"userName": word_of(sender.get("username"))})
         self._conversation = ConversationId(DEFAULT_TENANT, platform, account, self._author or "")
         self._received_at_ms = received_at_ms
-        self._sent_at_ms = time_ms(event.get("timestamp"))
+        self._sent_at_ms = ms_of_time(event.get("timestamp"))
         self._at_ms = self._sent_at_ms or received_at_ms
 
     def read(self) -> Update | str:
@@ -80,27 +96,30 @@ class _Event:
             return "echo"
         if content.get("is_deleted"):
             return Deleted(self._conversation, id_of(content.get("mid")), self._author, self._at_ms)
-        if content.get("is_unsupported"):
-            return "unsupported"
         reply, chosen = object_of(content.get("reply_to")), object_of(content.get("quick_reply"))
         attachments = _attachments(content, story=object_of(reply.get("story")))
-        if not attachments and not word_of(content.get("text")):
-            return "unsupported"
+        text = content.get("text") or _emoji(content)
+        # Meta withholds the content of some types. Such a message is often a customer's first, so it is buffered.
+        withheld = not attachments and not word_of(text)
         fields = {
             "id": content.get("mid"),
-            "text": content.get("text") or strings_of([each.get("name") for each in attachments]),
-            "type": "interactive" if chosen else _type(content, attachments),
+            "text": text,
+            "type": "unsupported" if withheld else "interactive" if chosen else _type(text, attachments),
             "replyTo": reply.get("mid"),
             "attachments": attachments,
         }
-        return self._incoming(fields, interactive={"type": "quick_reply", **chosen} if chosen else None)
+        referral = object_of(content.get("referral")) or object_of(self._event.get("referral"))
+        return self._incoming(
+            fields, interactive={"type": "quick_reply", **chosen} if chosen else None, referral=referral
+        )
 
     def read_postback(self, content: Json) -> Update:
         """Read a button that the author pressed. Its title is the text."""
         # Older postbacks have no id. Use the time instead, since a person cannot press twice within a millisecond.
         own_id = content.get("mid") or f"postback:{self._at_ms}"
         fields = {"id": own_id, "text": content.get("title", ""), "type": "interactive"}
-        return self._incoming(fields, interactive={**content, "type": "postback"})
+        referral = object_of(content.get("referral"))
+        return self._incoming(fields, interactive={**content, "type": "postback"}, referral=referral)
 
     def read_edit(self, content: Json) -> Update:
         fields = {"id": content.get("mid"), "text": content.get("text"), "editedAt": self._at_ms}
@@ -111,9 +130,11 @@ class _Event:
         emoji = None if taken_back else word_of(content.get("emoji")) or word_of(content.get("reaction"))
         return Reacted(self._conversation, id_of(content.get("mid")), self._author, emoji, self._at_ms)
 
-    def _incoming(self, fields: dict[str, Any], *, interactive: Json | None) -> Incoming:
+    def _incoming(self, fields: dict[str, Any], *, interactive: Json | None, referral: Json) -> Incoming:
         said = drop_nones({"sentAt": self._sent_at_ms, "interactive": interactive})
-        return Incoming(self._conversation, self._message(fields | said))
+        product = {"id": _id_or_none(object_of(referral.get("product")).get("id"))}
+        details = {"referral": _referral(referral), "product": drop_empty(product), "profile": self._profile}
+        return Incoming(self._conversation, self._message(fields | said | drop_empty(details)))
 
     def _message(self, fields: dict[str, Any]) -> Message:
         common = {"author": self._author, "receivedAt": self._received_at_ms, "platform": self._platform}
@@ -128,9 +149,40 @@ _READERS: Mapping[str, Callable[[_Event, Json], Update | str]] = {
 }
 
 
-def _type(content: Json, attachments: list[dict[str, Any]]) -> str:
+def _id_or_none(value: Any) -> str | None:
+    """Return an id that Meta gives as a string or, in some webhooks, as a number."""
+    return str(value) if type(value) is int else word_of(value)
+
+
+def _emoji(content: Json) -> str:
+    """Return the emoji that the author chose with one touch, which Meta sends as an attachment without text."""
+    given = [object_of(each) for each in list_of(content.get("attachments"))]
+    places = [content, *(object_of(each.get("payload")) for each in given)]
+    if any(_id_or_none(place.get("sticker_id")) in _THUMBS_UP for place in places):
+        return "👍"
+    return "❤️" if any(each.get("type") == _HEART for each in given) else ""
+
+
+def _referral(given: Json) -> dict[str, Any]:
+    """Read the ad or link from which the author began to write."""
+    ad = object_of(given.get("ads_context_data"))
+    return drop_empty(
+        {
+            "type": word_of(given.get("source")),
+            "id": _id_or_none(given.get("ad_id")),
+            "url": word_of(given.get("referer_uri")),
+            "ref": word_of(given.get("ref")),
+            "title": word_of(ad.get("ad_title")),
+            "mediaUrl": word_of(ad.get("photo_url")) or word_of(ad.get("video_url")),
+            "postId": _id_or_none(ad.get("post_id")),
+            "productId": _id_or_none(ad.get("product_id")),
+        }
+    )
+
+
+def _type(text: Any, attachments: list[dict[str, Any]]) -> str:
     # A text with a link preview, or in reply to a story, is still a text.
-    beside = {"fallback", "story"} if word_of(content.get("text")) else set()
+    beside = {"fallback", "story"} if word_of(text) else set()
     kinds = [str(each["type"]) for each in attachments if each["type"] not in beside]
     return kinds[0] if kinds else "text"
 
@@ -148,13 +200,15 @@ def _attachment(given: Json) -> dict[str, Any]:
     payload = object_of(given.get("payload"))
     kind = word_of(given.get("type")) or "fallback"
     sticker, place = payload.get("sticker_id"), object_of(payload.get("coordinates"))
-    return drop_nones(
-        {
-            "type": _OUR_NAME.get(kind, kind),
-            "url": payload.get("url") or given.get("url"),
-            "id": str(sticker) if sticker else None,
-            "name": payload.get("title") or given.get("title"),
-            "latitude": place.get("lat"),
-            "longitude": place.get("long"),
-        }
-    )
+    shared = next((_id_or_none(payload[name]) for name in payload if name in _IDS_OF_SHARED), None)
+    fields = {
+        "type": _OUR_NAME.get(kind, kind),
+        "url": payload.get("url") or payload.get("story_media_url") or given.get("url"),
+        "id": str(sticker) if sticker else shared,
+        "name": payload.get("title") or given.get("title"),
+        "latitude": place.get("lat"),
+        "longitude": place.get("long"),
+    }
+    # A template, a product or an appointment consists of fields that only it has.
+    details = None if kind in _FILES else {name: value for name, value in payload.items() if name not in _TOLD}
+    return drop_nones(fields) | ({"details": details} if details else {})

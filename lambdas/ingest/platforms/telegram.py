@@ -1,9 +1,12 @@
 """Telegram's Bot API: one update per webhook, authenticated by the secret token that was given to setWebhook.
 
 An update does not name its bot. The account is the bot whose token came with it, or `bot` for the platform-wide token.
-A group is one conversation, and so is each topic of a forum.
+A group is one conversation, and so is each topic of a forum, each customer who writes to a channel, and each customer
+of a person who lets the bot answer in their private chats (Telegram Business).
 """
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
@@ -16,18 +19,20 @@ from lambdas.ingest.platforms.base import (
     Signer,
     Update,
     Webhook,
+    drop_empty,
     drop_nones,
     id_of,
     is_same,
     list_of,
     ms_of_seconds,
+    number_of,
     object_of,
     parse_json,
     strings_of,
     word_of,
 )
-from lambdas.limits import MAX_TELEGRAM_WEBHOOK_BYTES
-from message_buffer.messages.changes import Edited, Reacted
+from lambdas.limits import MAX_MESSAGES_DELETED_AT_ONCE, MAX_TELEGRAM_WEBHOOK_BYTES
+from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
@@ -44,6 +49,19 @@ _FILES = {
     "document": "document",
 }
 
+# Further kinds of content that a person sends. A service message, such as about a new member, is none of them.
+_KINDS_WITHOUT_TEXT = (
+    "story",
+    "paid_media",
+    "game",
+    "invoice",
+    "giveaway",
+    "giveaway_winners",
+    "gift",
+    "unique_gift",
+    "passport_data",
+)
+
 _NO_MESSAGES = {
     "channel_post": "channel",
     "edited_channel_post": "channel",
@@ -51,6 +69,7 @@ _NO_MESSAGES = {
     "chat_member": "member",
     "chat_join_request": "member",
     "message_reaction_count": "reactions",
+    "business_connection": "account",
 }
 
 
@@ -73,7 +92,12 @@ class Telegram(Platform):
             raise InvalidWebhook("The body must be a JSON object.")
         (account,) = _bots(signer)
         intake = Intake(accounts={account})
-        intake.take(_Reading(update, account, received_at_ms).read)
+        reading = _Reading(update, account, received_at_ms)
+        deleted = object_of(update.get("deleted_business_messages"))
+        for message_id in list_of(deleted.get("message_ids"))[:MAX_MESSAGES_DELETED_AT_ONCE]:
+            intake.take(partial(reading.read_deletion, deleted, message_id))
+        if not deleted:
+            intake.take(reading.read)
         return intake
 
 
@@ -88,33 +112,31 @@ class _Reading:
         self._received_at_ms = received_at_ms
 
     def read(self) -> Update | str:
-        match self._update:
-            case {"message": dict(message)}:
-                return self._incoming(message)
-            case {"edited_message": dict(message)}:
-                return self._edited(message)
-            case {"callback_query": dict(query)}:
-                return self._pressed(query)
-            case {"message_reaction": dict(reaction)}:
-                return self._reacted(reaction)
+        for name, read in _READERS.items():
+            content = self._update.get(name)
+            if isinstance(content, dict):
+                return read(self, content)
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._update), "unknown")
 
-    def _incoming(self, message: Json) -> Update | str:
+    def read_message(self, message: Json) -> Update | str:
         content = _content_of(message)
         if content is None:
             return "unsupported"
-        fields = content | self._common(message) | {"id": id_of(message.get("message_id"))}
+        fields = content | self._common(message) | {"id": self._id_of(message)}
         return Incoming(self._conversation(message), Message.model_validate(fields), _is_group(message))
 
-    def _edited(self, message: Json) -> Update | str:
+    def read_edit(self, message: Json) -> Update | str:
+        if "location" in message:
+            # A live location is edited every few seconds while its author moves.
+            return "moved"
         content = _content_of(message)
         if content is None:
             return "unsupported"
         at_ms = ms_of_seconds(message.get("edit_date")) or self._received_at_ms
-        fields = content | self._common(message) | {"id": id_of(message.get("message_id")), "editedAt": at_ms}
+        fields = content | self._common(message) | {"id": self._id_of(message), "editedAt": at_ms}
         return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
-    def _pressed(self, query: Json) -> Update | str:
+    def read_press(self, query: Json) -> Update | str:
         """Read a button that the author pressed below the bot's message. The text is its label, or else its data."""
         below = object_of(query.get("message"))
         data = word_of(query.get("data"))
@@ -135,10 +157,10 @@ class _Reading:
             "author": _author(query),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
-        }
+        } | drop_empty({"profile": _profile(query), "chat": _chat(below)})
         return Incoming(self._conversation(below), Message.model_validate(fields), _is_group(below))
 
-    def _reacted(self, reaction: Json) -> Update:
+    def read_reaction(self, reaction: Json) -> Update:
         """Read a reaction. Telegram does not name the message's topic, so use the conversation of the whole chat."""
         latest = [object_of(each) for each in list_of(reaction.get("new_reaction"))]
         emojis = [word_of(each.get("emoji")) or word_of(each.get("custom_emoji_id")) for each in latest]
@@ -150,17 +172,59 @@ class _Reading:
             ms_of_seconds(reaction.get("date")) or self._received_at_ms,
         )
 
+    def read_vote(self, answer: Json) -> Update:
+        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, which has their id."""
+        voter = _author({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
+        poll, chosen = id_of(answer.get("poll_id")), list_of(answer.get("option_ids"))
+        fields = {
+            "id": f"poll:{poll}:{id_of(self._update.get('update_id'))}",
+            "type": "poll_answer",
+            "interactive": {"type": "poll_answer", "pollId": poll, "optionIds": chosen},
+            "author": voter,
+            "receivedAt": self._received_at_ms,
+            "platform": Telegram.name,
+        } | drop_empty({"profile": _profile({"from": answer.get("user")})})
+        conversation = ConversationId(DEFAULT_TENANT, Telegram.name, self._account, voter or "")
+        return Incoming(conversation, Message.model_validate(fields))
+
+    def read_business_message(self, message: Json) -> Update | str:
+        return self.read_message(message) if _is_of_customer(message) else "echo"
+
+    def read_business_edit(self, message: Json) -> Update | str:
+        return self.read_edit(message) if _is_of_customer(message) else "echo"
+
+    def read_deletion(self, deleted: Json, message_id: Any) -> Update:
+        """Read one deletion in a customer's chat with a person. Telegram does not say who deleted the message."""
+        return Deleted(self._conversation(deleted), id_of(message_id), None, self._received_at_ms)
+
+    def _id_of(self, message: Json) -> str:
+        # Every message that vanishes after it was read has the id 0.
+        return id_of(message.get("message_id") or f"update:{id_of(self._update.get('update_id'))}")
+
     def _conversation(self, message: Json) -> ConversationId:
         chat = id_of(object_of(message.get("chat")).get("id"))
+        if business := word_of(message.get("business_connection_id")):
+            chat = f"{business}:{chat}"
         # Outside of forums a thread is a chain of replies, and belongs to the chat's conversation.
         topic = f":{id_of(message.get('message_thread_id'))}" if message.get("is_topic_message") is True else ""
+        if customer := object_of(message.get("direct_messages_topic")):
+            topic = f":{id_of(customer.get('topic_id'))}"
         return ConversationId(DEFAULT_TENANT, Telegram.name, self._account, chat + topic)
 
     def _common(self, message: Json) -> dict[str, Any]:
-        replied = object_of(message.get("reply_to_message")).get("message_id")
+        replied_to = object_of(message.get("reply_to_message"))
+        replied = replied_to.get("message_id")
         # In a topic every message is marked as a reply to the message that opened the topic.
-        is_reply = replied is not None and replied != message.get("message_thread_id")
-        return {
+        opened_topic = message.get("is_topic_message") is True and replied == message.get("message_thread_id")
+        is_reply = replied is not None and not opened_topic
+        details = {
+            "profile": _profile(message),
+            "chat": _chat(message),
+            "forwarded": "forward_origin" in message or "forward_date" in message,
+            "quoted": _quoted(message, replied_to) if is_reply else None,
+            "links": _links(message),
+        }
+        return drop_empty(details) | {
             "author": _author(message),
             "replyTo": id_of(replied) if is_reply else None,
             "sentAt": ms_of_seconds(message.get("date")),
@@ -169,6 +233,18 @@ class _Reading:
             # All parts of an album have the same id.
             "groupId": word_of(message.get("media_group_id")),
         }
+
+
+_READERS: Mapping[str, Callable[[_Reading, Json], Update | str]] = {
+    "message": _Reading.read_message,
+    "edited_message": _Reading.read_edit,
+    "business_message": _Reading.read_business_message,
+    "edited_business_message": _Reading.read_business_edit,
+    "guest_message": _Reading.read_message,
+    "callback_query": _Reading.read_press,
+    "message_reaction": _Reading.read_reaction,
+    "poll_answer": _Reading.read_vote,
+}
 
 
 def _is_group(message: Json) -> bool:
@@ -181,15 +257,130 @@ def _author(message: Json) -> str | None:
     return id_of(who["id"]) if "id" in who else None
 
 
+def _is_of_customer(message: Json) -> bool:
+    """Return whether the customer wrote this, and not the person whose chat it is, or a bot of theirs."""
+    return object_of(message.get("from")).get("id") == object_of(message.get("chat")).get("id")
+
+
+def _profile(message: Json) -> dict[str, Any]:
+    who = object_of(message.get("from"))
+    names = [who.get("first_name"), who.get("last_name")]
+    return drop_empty(
+        {
+            "name": strings_of(names, separator=" "),
+            "userName": word_of(who.get("username")),
+            "language": word_of(who.get("language_code")),
+        }
+    )
+
+
+def _chat(message: Json) -> dict[str, Any]:
+    chat = object_of(message.get("chat"))
+    if chat.get("type") == "private":
+        return {}
+    return drop_empty({"type": word_of(chat.get("type")), "title": word_of(chat.get("title"))})
+
+
+def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
+    """Return what the author replies to: the words that they marked, or else the whole message."""
+    marked = word_of(object_of(message.get("quote")).get("text"))
+    whole = word_of(replied_to.get("text")) or word_of(replied_to.get("caption"))
+    return drop_empty({"text": marked or whole, "author": _author(replied_to)})
+
+
+def _links(message: Json) -> list[dict[str, str]]:
+    """Return the addresses that are hidden behind words. Telegram counts places in UTF-16."""
+    text = word_of(message.get("text")) or word_of(message.get("caption")) or ""
+    words = text.encode("utf-16-le", "surrogatepass")
+    found = []
+    for entity in map(object_of, list_of(message.get("entities")) or list_of(message.get("caption_entities"))):
+        url, offset, length = word_of(entity.get("url")), entity.get("offset"), entity.get("length")
+        if url and type(offset) is int and type(length) is int and offset >= 0:
+            shown = words[2 * offset : 2 * (offset + length)].decode("utf-16-le", "replace")
+            found.append({"text": shown, "url": url})
+    return found
+
+
 def _content_of(message: Json) -> dict[str, Any] | None:
     if isinstance(message.get("text"), str):
         return {"text": message["text"], "type": "text"}
     attachment = _attachment_of(message)
     if attachment is None:
-        return None
+        return _other_content_of(message)
     kind = "contacts" if attachment["type"] == "contact" else attachment["type"]
     described = attachment.pop("text", "")
     return {"text": message.get("caption") or described, "type": kind, "attachments": [drop_nones(attachment)]}
+
+
+def _other_content_of(message: Json) -> dict[str, Any] | None:
+    """Return the content of a message without text and file, or None if it is a service message."""
+    for name, read in _OTHER_CONTENT.items():
+        content = message.get(name)
+        if isinstance(content, dict):
+            return read(content)
+    kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
+    return {"type": kind, "text": word_of(message.get("caption")) or ""} if kind else None
+
+
+def _web_app_data(data: Json) -> dict[str, Any]:
+    shown = word_of(data.get("button_text")) or ""
+    return {"type": "interactive", "text": shown, "interactive": {**data, "type": "web_app_data"}}
+
+
+def _users_shared(shared: Json) -> dict[str, Any]:
+    return _shared("contact", "user_id", [object_of(user) for user in list_of(shared.get("users"))], shared)
+
+
+def _chat_shared(shared: Json) -> dict[str, Any]:
+    return _shared("chat", "chat_id", [shared], shared)
+
+
+def _payment(payment: Json) -> dict[str, Any]:
+    return {"type": "payment", "text": "", "payment": dict(payment)}
+
+
+def _dice(dice: Json) -> dict[str, Any]:
+    return {"type": "dice", "text": word_of(dice.get("emoji")) or "", "value": number_of(dice.get("value"))}
+
+
+def _poll(poll: Json) -> dict[str, Any]:
+    options = [object_of(option).get("text") for option in list_of(poll.get("options"))]
+    return {"type": "poll", "text": strings_of([poll.get("question"), *options], separator="\n")}
+
+
+def _checklist(checklist: Json) -> dict[str, Any]:
+    tasks = [object_of(task).get("text") for task in list_of(checklist.get("tasks"))]
+    return {"type": "checklist", "text": strings_of([checklist.get("title"), *tasks], separator="\n")}
+
+
+def _shared(kind: str, id_field: str, given: list[Json], answer: Json) -> dict[str, Any]:
+    """Read the people or the chat that the author chose for the bot's request."""
+    found = [
+        drop_empty(
+            {
+                "type": kind,
+                "id": id_of(each[id_field]) if id_field in each else None,
+                "name": strings_of([each.get("title"), each.get("first_name"), each.get("last_name")], separator=" "),
+                "userName": word_of(each.get("username")),
+            }
+        )
+        for each in given
+    ]
+    shared = f"{'users' if kind == 'contact' else 'chat'}_shared"
+    names = strings_of([each.get("name") for each in found])
+    chosen = {"type": shared, "requestId": answer.get("request_id")}
+    return {"type": "interactive", "text": names, "attachments": found, "interactive": chosen}
+
+
+_OTHER_CONTENT: Mapping[str, Callable[[Json], dict[str, Any]]] = {
+    "web_app_data": _web_app_data,
+    "users_shared": _users_shared,
+    "chat_shared": _chat_shared,
+    "successful_payment": _payment,
+    "dice": _dice,
+    "poll": _poll,
+    "checklist": _checklist,
+}
 
 
 def _attachment_of(message: Json) -> dict[str, Any] | None:
@@ -200,13 +391,13 @@ def _attachment_of(message: Json) -> dict[str, Any] | None:
             text = strings_of([venue.get("title"), venue.get("address")])
             return {"type": "location", "text": text, **_place(object_of(venue.get("location")))}
         case {"location": dict(location)}:
-            return {"type": "location", **_place(location)}
+            return {"type": "location", **_place(location), "livePeriodSeconds": location.get("live_period")}
         case {"contact": dict(contact)}:
             name = strings_of([contact.get("first_name"), contact.get("last_name")], separator=" ")
             return {"type": "contact", "text": name, "name": name, "phone": contact.get("phone_number")}
     for name, kind in _FILES.items():
         if isinstance(message.get(name), dict):
-            return _file(kind, message[name])
+            return _file(kind, message[name]) | ({"voice": True} if name == "voice" else {})
     return None
 
 
@@ -217,8 +408,12 @@ def _file(kind: str, given: Json) -> dict[str, Any]:
         "mimeType": given.get("mime_type"),
         "name": given.get("file_name"),
         "sizeBytes": given.get("file_size"),
+        "stableId": word_of(given.get("file_unique_id")),
+        "durationSeconds": number_of(given.get("duration")),
+        "title": word_of(given.get("title")),
+        "performer": word_of(given.get("performer")),
         # The emoji describes what the sticker shows.
-        "text": given.get("emoji") if kind == "sticker" else "",
+        "text": (word_of(given.get("emoji")) or "") if kind == "sticker" else "",
     }
 
 

@@ -22,8 +22,10 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     address_of,
+    drop_empty,
     drop_nones,
     is_same,
+    object_in,
 )
 from lambdas.limits import (
     MAX_DIGITS_OF_A_MEDIA_COUNT,
@@ -39,6 +41,17 @@ Form = list[tuple[str, str]]
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
+PROFILE = {"name": "ProfileName", "userId": "ExternalUserId", "country": "FromCountry"}
+REFERRAL = {
+    "type": "ReferralSourceType",
+    "id": "ReferralSourceId",
+    "url": "ReferralSourceUrl",
+    "title": "ReferralHeadline",
+    "text": "ReferralBody",
+    "mediaUrl": "ReferralMediaUrl",
+    "clickId": "ReferralCtwaClid",
+}
+CHOICE = ("ButtonText", "ButtonPayload", "ListId", "ListTitle", "ListDescription")
 
 
 class Twilio(Platform):
@@ -143,12 +156,12 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
         return "status"
     if not form.get("MessageSid") or "From" not in form or "To" not in form:
         return "unknown"
-    _, author = _channel_and_address(form["From"])
+    author = _author(form)
     conversation = ConversationId(DEFAULT_TENANT, Twilio.name, _account(form["To"]), author)
     attachments = [*_media(form), *_place(form)]
     fields = {
         "id": form["MessageSid"],
-        "text": form.get("Body") or form.get("Label", ""),
+        "text": form.get("Body") or form.get("ButtonText") or form.get("ListTitle") or form.get("Label", ""),
         "type": _type(form, attachments),
         "author": form["From"],
         "attachments": attachments,
@@ -156,7 +169,21 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
         "receivedAt": received_at_ms,
         "platform": Twilio.name,
     }
-    return Incoming(conversation, Message.model_validate(fields | _choice(form)))
+    details = {
+        "profile": {name: form.get(theirs) for name, theirs in PROFILE.items() if form.get(theirs)},
+        "referral": {name: form.get(theirs) for name, theirs in REFERRAL.items() if form.get(theirs)},
+        "forwarded": "true" in (form.get("Forwarded"), form.get("FrequentlyForwarded")),
+        "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),
+        "form": object_in(form.get("InteractiveData")),
+    }
+    return Incoming(conversation, Message.model_validate(fields | _choice(form) | drop_empty(details)))
+
+
+def _author(form: Mapping[str, str]) -> str:
+    """Return the author's number, or the id that WhatsApp gives instead of a hidden number, as it is."""
+    channel, address = _channel_and_address(form["From"])
+    user_id = form.get("ExternalUserId", "")
+    return user_id if channel == "whatsapp" and user_id and address == user_id.lower() else address
 
 
 def _channel_and_address(given: str) -> tuple[str, str]:
@@ -170,16 +197,17 @@ def _account(to: str) -> str:
 
 
 def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
-    if _choice(form):
+    if _choice(form) or form.get("InteractiveData"):
         return "interactive"
     if not attachments:
-        return "text"
+        # A message without text and files has a type that Twilio names but does not pass on.
+        return "text" if form.get("Body") else form.get("MessageType") or "text"
     kind: str = attachments[0]["type"]
     return "contacts" if kind == "contact" else kind
 
 
 def _choice(form: Mapping[str, str]) -> dict[str, Any]:
-    chosen = {name: form[name] for name in ("ButtonText", "ButtonPayload", "ListId", "ListTitle") if form.get(name)}
+    chosen = {name: form[name] for name in CHOICE if form.get(name)}
     return {"interactive": chosen} if chosen else {}
 
 

@@ -1,8 +1,8 @@
 """WhatsApp Cloud API.
 
-A webhook has up to 1,000 updates of several users and accounts, messages and statuses mixed, in no order. A webhook
-whose envelope is wrong is refused. A single item that we cannot read is left out and counted, because WhatsApp would
-send a refused webhook again for seven days, with all its good items.
+A webhook has up to 1,000 updates of several users and accounts, messages and statuses mixed, in no order. An entry or
+item that we cannot read is left out and counted, because WhatsApp would send a refused webhook again for seven days,
+with all its good items.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,16 +11,17 @@ from typing import Any
 from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
-    InvalidWebhook,
     Json,
     Signer,
     Update,
     Webhook,
-    address_of,
+    drop_empty,
     drop_nones,
     id_of,
     list_of,
-    ms_of_seconds,
+    ms_of_time,
+    number_of,
+    object_in,
     object_of,
     strings_of,
     word_of,
@@ -37,35 +38,43 @@ class WhatsApp(MetaPlatform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for value in _values(self.entries_of(webhook.body)):
+        for value in _values(self.entries_of(webhook.body), intake):
             account = word_of(object_of(value.get("metadata")).get("phone_number_id"))
             if account is None:
                 intake.ignored["unknown"] += 1
                 continue
             intake.accounts.add(account)
-            for item in list_of(value.get("messages")):
-                intake.take(_Item(object_of(item), account, received_at_ms).read)
+            items = list_of(value.get("messages"))
+            contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
+            # The contact's number may be written differently from the author's, or the author may not be named.
+            sole = contacts[0] if len(contacts) == len(items) == 1 else {}
+            for item in map(object_of, items):
+                contact = _contact_of(item, contacts) or sole
+                intake.take(_Item(item, account, contact, received_at_ms).read)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
         return intake
 
 
 class _Item:
-    def __init__(self, item: Json, account: str, received_at_ms: int) -> None:
+    def __init__(self, item: Json, account: str, contact: Json, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
-        # If the author hides their number behind a user name, WhatsApp sends an id that only this business knows.
-        self._author = word_of(item.get("from")) or word_of(item.get("from_user_id"))
+        # If the author hides their number behind a user name, WhatsApp sends an id that only this business knows. Keep
+        # its upper case, because WhatsApp accepts a reply only to the id as it was.
+        number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
+        user_id = user_id or word_of(contact.get("user_id"))
+        self._author = number or user_id or word_of(contact.get("wa_id"))
+        self._profile = _profile(contact, user_id)
         group = word_of(item.get("group_id"))
         self._group = group is not None
-        self._conversation = ConversationId(
-            DEFAULT_TENANT, WhatsApp.name, account, group or (address_of(self._author) if self._author else "")
-        )
+        user = group or (self._author or "").strip().removeprefix("+")
+        self._conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
 
     def read(self) -> Update | str:
         kind = word_of(self._item.get("type"))
         content = object_of(self._item.get(kind or ""))
-        sent_at_ms = ms_of_seconds(self._item.get("timestamp")) or self._received_at_ms
+        sent_at_ms = ms_of_time(self._item.get("timestamp")) or self._received_at_ms
         match kind:
             case "reaction":
                 # The emoji is missing if the author has removed the reaction.
@@ -84,38 +93,109 @@ class _Item:
                     if isinstance(message, str)
                     else Edited(self._conversation, message, sent_at_ms, self._group)
                 )
-            case "system" | "unsupported":
+            case "system":
                 return kind
-        message = self._message(self._item, self._item.get("id"), sentAt=ms_of_seconds(self._item.get("timestamp")))
+        message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
         return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
 
     def _message(self, item: Json, message_id: Any, **times: int | None) -> Message | str:
         kind = word_of(item.get("type"))
-        read = _READERS.get(kind or "")
-        if kind is None or read is None:
+        if kind is None:
             return "unknown"
-        content = item.get(kind)
+        context = object_of(item.get("context"))
         fields = {
             "id": message_id,
             "type": kind,
             "author": self._author,
-            "replyTo": object_of(item.get("context")).get("id"),
+            "replyTo": context.get("id"),
             "receivedAt": self._received_at_ms,
             "platform": WhatsApp.name,
         }
         # The content of `contacts` is a list; that of the other types is an object.
+        content = item.get(kind)
         content = {"items": content} if isinstance(content, list) else object_of(content)
-        return Message.model_validate(fields | drop_nones(times) | read(content))
+        # A message that WhatsApp withholds is often a customer's first, so it is buffered without its content, like one
+        # of a type that we do not know.
+        read = _READERS.get(kind)
+        said = read(content) if read else {}
+        return Message.model_validate(fields | drop_nones(times) | said | self._details(item, context))
+
+    def _details(self, item: Json, context: Json) -> dict[str, Any]:
+        return drop_empty(
+            {
+                "profile": self._profile,
+                "chat": {"type": "group"} if self._group else None,
+                "forwarded": context.get("forwarded") is True or context.get("frequently_forwarded") is True,
+                "quoted": drop_empty({"author": word_of(context.get("from"))}) if "id" in context else None,
+                "referral": _referral(object_of(item.get("referral"))),
+                "product": _product(object_of(context.get("referred_product"))),
+                "withheld": _withheld(item),
+            }
+        )
 
 
-def _values(entries: Iterable[Json]) -> Iterator[Json]:
-    """Yield the `value` of every change of every entry. Raises InvalidWebhook."""
-    for place, entry in enumerate(entries):
+def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
+    """Yield the `value` of every change of every entry. Count entries without a list of changes as unreadable."""
+    for entry in entries:
         changes = entry.get("changes")
         if not isinstance(changes, list):
-            raise InvalidWebhook(f"entry[{place}].changes is missing, or is not a list.")
+            intake.ignored["unreadable"] += 1
+            continue
         for change in changes:
             yield object_of(object_of(change).get("value"))
+
+
+# -- who writes, and from where --------------------------------------------------------------------
+
+
+def _contact_of(item: Json, contacts: list[Json]) -> Json:
+    """Return what the webhook says of the item's author."""
+    number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
+    for contact in contacts:
+        if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
+            return contact
+    return {}
+
+
+def _profile(contact: Json, user_id: str | None) -> dict[str, Any]:
+    profile = object_of(contact.get("profile"))
+    return drop_empty(
+        {
+            "name": word_of(profile.get("name")),
+            "userName": word_of(profile.get("username")) or word_of(contact.get("username")),
+            "userId": user_id,
+            "country": word_of(profile.get("country_code")),
+        }
+    )
+
+
+def _referral(given: Json) -> dict[str, Any]:
+    """Read the ad or post from which the author began to write."""
+    media = word_of(given.get("image_url")) or word_of(given.get("video_url")) or word_of(given.get("thumbnail_url"))
+    return drop_empty(
+        {
+            "type": word_of(given.get("source_type")),
+            "id": word_of(given.get("source_id")),
+            "url": word_of(given.get("source_url")),
+            "title": word_of(given.get("headline")),
+            "text": word_of(given.get("body")),
+            "mediaUrl": media,
+            "clickId": word_of(given.get("ctwa_clid")),
+            "welcome": word_of(object_of(given.get("welcome_message")).get("text")),
+        }
+    )
+
+
+def _product(given: Json) -> dict[str, Any]:
+    return drop_empty({"id": word_of(given.get("product_retailer_id")), "catalogId": word_of(given.get("catalog_id"))})
+
+
+def _withheld(item: Json) -> dict[str, Any]:
+    """Return why WhatsApp does not pass the content on."""
+    errors = [object_of(error) for error in list_of(item.get("errors"))]
+    if not errors:
+        return {}
+    return drop_empty({"code": number_of(errors[0].get("code")), "title": word_of(errors[0].get("title"))})
 
 
 # -- what the types of messages hold ---------------------------------------------------------------
@@ -133,6 +213,9 @@ def _media(kind: str) -> Callable[[Json], dict[str, Any]]:
             "url": content.get("link") or content.get("url"),
             "mimeType": content.get("mime_type"),
             "name": content.get("filename"),
+            "sha256": word_of(content.get("sha256")),
+            "voice": content.get("voice") is True or None,
+            "animated": content.get("animated") is True or None,
         }
         return {"text": content.get("caption", ""), "attachments": [drop_nones(attachment)]}
 
@@ -141,6 +224,7 @@ def _media(kind: str) -> Callable[[Json], dict[str, Any]]:
 
 def _location(content: Json) -> dict[str, Any]:
     place = {"type": "location", "latitude": content.get("latitude"), "longitude": content.get("longitude")}
+    place["url"] = word_of(content.get("url"))
     return {
         "text": strings_of([content.get("name"), content.get("address")]),
         "attachments": [drop_nones(place)],
@@ -157,9 +241,15 @@ def _contacts(content: Json) -> dict[str, Any]:
 
 
 def _reply(content: Json) -> dict[str, Any]:
-    """Read a choice that the author made. The text is its title, and `interactive` has the id that the bot gave it."""
-    chosen = object_of(content.get("button_reply")) or object_of(content.get("list_reply"))
-    return {"text": chosen.get("title", ""), "interactive": dict(content)}
+    """Read a choice or a form. The text is what the author saw, and `interactive` has the id that the bot gave it.
+
+    `form` has the values of a form, which WhatsApp sends as a string of JSON.
+    """
+    kind = word_of(content.get("type")) or next((name for name in content if name.endswith("_reply")), "")
+    chosen = object_of(content.get(kind))
+    text = word_of(chosen.get("title")) or word_of(chosen.get("body")) or word_of(chosen.get("response"))
+    form = object_in(chosen.get("response_json"))
+    return {"text": text or "", "interactive": dict(content)} | ({"form": form} if form else {})
 
 
 def _button(content: Json) -> dict[str, Any]:

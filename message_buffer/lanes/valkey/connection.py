@@ -1,10 +1,11 @@
 """One connection to Valkey, kept across calls. Only this module turns Valkey's errors into those of the store."""
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from redis import Redis, RedisError
+from redis import RedisError
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.credentials import CredentialProvider
@@ -37,7 +38,9 @@ from message_buffer.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
+from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
 
@@ -52,6 +55,11 @@ _TRANSIENT = (
     InvalidResponse,
 )  # fmt: skip
 
+
+# After these errors the client is not used again. A lost connection does not dial again by itself. After a missed
+# answer, a late one could be taken for that of the next call. A replica's address must be resolved again. A node that
+# is not the only one of its cluster is replaced by a client of the whole cluster.
+_ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
 Swallowed = Callable[[Exception], None]
@@ -73,7 +81,7 @@ class Client(Protocol):
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
-    """Return a client. One server's client connects with its first command. A cluster's client is already connected."""
+    """Return a client, which dials with its first command."""
     # The error shows neither the URL nor the parser's message, because both may contain a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
@@ -84,8 +92,6 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
     if host is None or url.scheme not in TLS_BY_SCHEME:
         raise refusal
     options: dict[str, Any] = {
-        "host": host,
-        "port": port,
         "socket_connect_timeout": settings.connect_timeout_ms / 1000,
         "socket_timeout": settings.answer_timeout_ms / 1000,
         "protocol": 2,
@@ -98,16 +104,13 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         options["credential_provider"] = credential_provider
     elif url.username or url.password:
         options |= {"username": unquote(url.username or "default"), "password": unquote(url.password or "")}
-    if TLS_BY_SCHEME[url.scheme]:
-        options |= {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    tls = TLS_BY_SCHEME[url.scheme]
+    if tls:
+        options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         if settings.ca_file:
             options["ssl_ca_certs"] = settings.ca_file
-    try:
-        if parse_qs(url.query).get("cluster") == ["true"]:
-            return cast(Client, RedisCluster(**options))
-        return cast(Client, Redis(**options))
-    except FAILURES as error:
-        raise as_store_error(error, "connect") from error
+    is_cluster = parse_qs(url.query).get("cluster") == ["true"]
+    return cast(Client, open_node(host, port, tls=tls, is_cluster=is_cluster, **options))
 
 
 class Connection:
@@ -122,25 +125,38 @@ class Connection:
         open_client: Callable[[], Client],
         attempts: int = VALKEY_ATTEMPTS,
         *,
+        patience: Patience | None = None,
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,
+        connected: Callable[[int], None] = lambda _: None,
         clock: Clock = system_clock,
     ) -> None:
         self._open_client = open_client
         self._client: Client | None = None
         self._opened_at_ms = 0
+        self._dial: Dial[Client] | None = None
+        self._dials = Lock()
+        self._is_spread = False
+        self._is_doubted = False
         self._attempts = attempts
+        self._patience = patience or Patience()
         # If the first try took longer than this, there is no second try, because the caller can use another lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
+        self._tell_connected = connected
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
-        attempt, signed_in_anew, began_ms = 1, False, self._clock()
+        attempt, signed_in_anew, called_at_ms = 1, False, self._clock()
+        began_ms = called_at_ms
         while True:
             try:
-                return self._run_once(script, keys, args, straight=attempt == 1)
+                client = self._client
+                if client is None or not 0 <= began_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
+                    client = self._connected(called_at_ms)
+                    began_ms = self._clock()  # a slow dial is no reason not to repeat a call
+                return self._run_once(client, script, keys, args=args, straight=attempt == 1)
             except StoreSignInRefused as error:
                 if signed_in_anew:
                     raise
@@ -155,31 +171,82 @@ class Connection:
     def _is_late(self, began_ms: int) -> bool:
         return self._retry_within_ms is not None and self._clock() - began_ms > self._retry_within_ms
 
-    def _run_once(self, script: Script, keys: list[bytes], args: tuple[Argument, ...], *, straight: bool) -> list[Any]:
-        whole = self._renewed_client()
+    def _run_once(
+        self, whole: Client, script: Script, keys: list[bytes], *, args: tuple[Argument, ...], straight: bool
+    ) -> list[Any]:
         try:
             client = _owner_of(keys[0], whole) if straight else whole
             try:
                 reply = self._evaluate(client, script, keys, args)
             except MovedError:
+                if client is whole:
+                    raise
                 # The slot has another owner. The cluster's client finds the owner, and remembers it.
                 reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
-            if isinstance(error, ReadOnlyError):
-                self.close()  # this server is no longer the primary, so the next try resolves the address again
+            self._is_spread = self._is_spread or isinstance(error, MovedError)
+            self._is_doubted = self._is_doubted or isinstance(error, NoAnswer)
+            if isinstance(error, _ENDS_THE_CLIENT):
+                self._drop(whole)
             raise as_store_error(error, script.name) from error
         if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
             raise ScriptInvariantBroken(f"{script.name} returned a word that its header does not name")
         return reply
 
-    def _renewed_client(self) -> Client:
-        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again."""
+    def prepare(self) -> None:
+        """Begin the first dial, so that it goes on while the caller does other work."""
+        with self._dials:
+            if self._client is None:
+                self._dial_of(self._clock())
+
+    def _connected(self, called_at_ms: int) -> Client:
+        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again.
+
+        Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial goes on, and a later call
+        waits for its end.
+        """
         now_ms = self._clock()
-        if not 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
-            self.close()
-        if self._client is None:
-            self._client, self._opened_at_ms = self._open_client(), now_ms
-        return self._client
+        patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)
+        with self._dials:
+            if self._client is not None and 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
+                return self._client  # another thread has opened it
+            dial = self._dial_of(now_ms)
+        try:
+            client = dial.wait(patience_ms / 1_000)
+        except Exception as error:
+            with self._dials:
+                self._is_doubted = self._is_doubted or not is_sign_in_refused(error)
+                if self._dial is dial:
+                    self._dial = None
+            if isinstance(error, FAILURES):
+                raise as_store_error(error, "connect") from error
+            raise
+        if client is None:
+            waited_ms = self._clock() - dial.began_ms
+            raise StoreUnavailable(
+                f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
+            )
+        with self._dials:
+            if self._dial is dial:
+                self._client, self._opened_at_ms, self._dial = client, dial.began_ms, None
+                self._is_doubted = False
+                self._tell_connected(dial.took_ms)
+        return client
+
+    def _dial_of(self, now_ms: int) -> Dial[Client]:
+        """Return the dial that is in progress, or begin one."""
+        self._close()
+        # A dial ends by itself in time. One that did not was suspended together with the instance, or waits for DNS.
+        dial = self._dial
+        if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
+            dial.abandon()
+            self._dial, self._is_doubted = None, True
+        if self._dial is None:
+            self._dial = Dial(self._open, began_ms=now_ms)
+        return self._dial
+
+    def _open(self) -> Client:
+        return cast(Client, dialled(self._open_client(), is_spread=self._is_spread))
 
     @staticmethod
     def _evaluate(client: Client, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> Any:
@@ -189,10 +256,22 @@ class Connection:
             # The server forgets scripts at a restart, a fail-over or SCRIPT FLUSH. EVAL runs the script and stores it.
             return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
 
-    def close(self) -> None:
+    def _drop(self, client: Client) -> None:
+        with self._dials:
+            if self._client is client:
+                self._close()
+
+    def _close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def close(self) -> None:
+        with self._dials:
+            self._close()
+            if self._dial is not None:
+                self._dial.abandon()
+                self._dial = None
 
 
 def _owner_of(key: bytes, client: Client) -> Client:

@@ -12,12 +12,17 @@ NOT_SET = 0
 
 
 class ConnectionSettings(NamedTuple):
-    """Valkey's address, and the time-outs of one try."""
+    """Valkey's address, and its time-outs."""
 
     url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
-    connect_timeout_ms: int = limits.VALKEY_CONNECT_MS
-    answer_timeout_ms: int = limits.VALKEY_ANSWER_MS
+    connect_timeout_ms: int = limits.VALKEY_CONNECT_MS  # for TCP, TLS and the sign-in together
+    answer_timeout_ms: int = limits.VALKEY_ANSWER_MS  # for an answer on an open connection
     ca_file: str | None = None
+
+    @property
+    def max_call_ms(self) -> int:
+        """Return how long a call may take. All its tries together wait for a connection only once."""
+        return self.connect_timeout_ms + limits.VALKEY_ATTEMPTS * self.answer_timeout_ms
 
 
 class StoreSettings(NamedTuple):

@@ -9,6 +9,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
 from message_buffer.lanes.valkey.from_environment import IamAccess, ValkeySettings
+from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import SIGN_IN_TOKEN_REUSE_MS
 
@@ -55,11 +56,13 @@ class Opener:
         sign: SignToken,
         *,
         count_swallowed: Callable[[], None],
+        warn_slow: Callable[[int], None] = lambda _: None,
         clock: Clock = system_clock,
     ) -> None:
         self._settings = valkey.connection
         self._tokens = IamTokens(valkey.iam, sign, clock=clock) if valkey.iam else None
         self._count_swallowed = count_swallowed
+        self._warn_slow = warn_slow
 
     def open(self) -> Client:
         return connect(self._settings, self._tokens)
@@ -70,8 +73,21 @@ class Opener:
             self._tokens.forget()
         self._count_swallowed()
 
+    def connected(self, took_ms: int) -> None:
+        """Warn if a dial took longer than an answer may take."""
+        if took_ms > self._settings.answer_timeout_ms:
+            self._warn_slow(took_ms)
 
-def open_store(valkey: ValkeySettings, opener: Opener, *, retry_within_ms: int | None = None) -> Store:
+
+def open_store(
+    valkey: ValkeySettings, opener: Opener, *, patience: Patience | None = None, retry_within_ms: int | None = None
+) -> Store:
     """Return a store that opens its client with its first call."""
-    connection = Connection(opener.open, retry_within_ms=retry_within_ms, swallowed=opener.swallowed)
+    connection = Connection(
+        opener.open,
+        patience=patience or Patience(valkey.connection.connect_timeout_ms),
+        retry_within_ms=retry_within_ms,
+        swallowed=opener.swallowed,
+        connected=opener.connected,
+    )
     return Store(connection, valkey.store)

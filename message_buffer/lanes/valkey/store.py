@@ -64,6 +64,10 @@ class Store:
         self._new_call_id = new_call_id
         self.settings = settings
 
+    def prepare(self) -> None:
+        """Begin to connect to Valkey, before the first call."""
+        self._connection.prepare()
+
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
 

@@ -7,13 +7,15 @@ whose processor has vanished without closing the connection. Such a pop would ta
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redis import Redis
 from redis.cluster import RedisCluster
+from redis.exceptions import MovedError
 
 from message_buffer.errors import StoreError
 from message_buffer.lanes.valkey.connection import FAILURES, Client, Swallowed
+from message_buffer.lanes.valkey.dial import Dial, dialled
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.limits import POP_SECONDS
 
@@ -28,6 +30,17 @@ class _Line(Protocol):
     def read_response(self) -> Any: ...
 
     def disconnect(self) -> None: ...
+
+
+class _Pop(NamedTuple):
+    """A connection for one blocking pop, and its client."""
+
+    client: Client
+    line: _Line
+
+    def close(self) -> None:
+        self.line.disconnect()
+        self.client.close()
 
 
 class Wake:
@@ -47,24 +60,27 @@ class Wake:
         self._swallowed = swallowed
         self._monotonic = monotonic
         self._sleep = sleep
-        self._client: Client | None = None
-        self._line: _Line | None = None
-        self._popping = False
+        self._dial: Dial[_Pop] | None = None
+        self._pop: _Pop | None = None
+        self._is_popping = False
+        self._is_spread = False
 
     def wait(self, seconds: float) -> bool:
         """Return whether a script woke the processor within `seconds`.
 
-        If the connection fails, sleep for the rest of the time and return False; raise no error.
+        If the connection fails, sleep for the rest of the time and return False; raise no error. A connection that
+        takes long to open is no reason to sleep longer.
         """
         deadline = self._monotonic() + seconds
         try:
-            while self._pop().can_read(self._left(deadline)):
-                answer = self._pop().read_response()
-                self._popping = False
+            while (line := self._popping_line(deadline)) and line.can_read(self._left(deadline)):
+                answer = line.read_response()
+                self._is_popping = False
                 # None means that the pop timed out. Send the next pop and continue to wait.
                 if answer is not None:
                     return True
         except (*FAILURES, OSError, StoreError) as error:
+            self._is_spread = self._is_spread or isinstance(error, MovedError)
             self._swallowed(error)
             self.close()
             self._sleep(self._left(deadline))
@@ -73,27 +89,34 @@ class Wake:
     def _left(self, deadline: float) -> float:
         return max(deadline - self._monotonic(), 0)
 
-    def _pop(self) -> _Line:
-        """Return the connection, with a pop outstanding on it."""
-        if self._line is None:
-            self._client = self._open_client()
-            self._line = _line_to(self._client, self._key)
-        if not self._popping:
-            self._line.send_command("BLPOP", self._key, POP_SECONDS)
-            self._popping = True
-        return self._line
+    def _popping_line(self, deadline: float) -> _Line | None:
+        """Return the connection, with a pop outstanding on it, or None if it is not open before the deadline."""
+        if self._pop is None:
+            self._dial = self._dial or Dial(self._open)
+            self._pop = self._dial.wait(self._left(deadline))
+            if self._pop is None:
+                return None
+            self._dial = None
+        if not self._is_popping:
+            self._pop.line.send_command("BLPOP", self._key, POP_SECONDS)
+            self._is_popping = True
+        return self._pop.line
+
+    def _open(self) -> _Pop:
+        client = dialled(self._open_client(), is_spread=self._is_spread)
+        return _Pop(client, _line_to(client, self._key))
 
     def close(self) -> None:
         """Close the connection, so that the server forgets the pop.
 
         Otherwise that pop would take the wake meant for the next processor.
         """
-        if self._line is not None:
-            self._line.disconnect()
-        if self._client is not None:
-            self._client.close()
-        self._client = self._line = None
-        self._popping = False
+        if self._pop is not None:
+            self._pop.close()
+        if self._dial is not None:
+            self._dial.abandon()
+        self._pop = self._dial = None
+        self._is_popping = False
 
 
 def _line_to(client: Client, key: bytes) -> _Line:

@@ -1,0 +1,158 @@
+"""Dials Valkey: connects, agrees on TLS and signs in, with one time limit for all of it.
+
+In a private network the first connection of a function's instance may take seconds, but a call on an open connection
+takes milliseconds. So a dial has a limit of its own, and a thread of its own: a caller that cannot wait any longer
+leaves, and a later call finds the connection open.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from threading import Thread
+from time import monotonic
+from typing import Any, Generic, Protocol, TypeVar
+
+from redis import Connection, ConnectionPool, Redis, SSLConnection
+from redis.cluster import RedisCluster
+from redis.exceptions import ConnectionError as LostConnection
+
+T = TypeVar("T")
+
+# A socket with a time-out of 0 would not wait at all, and would fail with another error.
+_MIN_SECONDS = 0.001
+
+
+class Line(Connection):
+    """A connection whose whole dial takes at most `socket_connect_timeout`.
+
+    redis-py would allow that time for TCP alone, and then the time-out of an answer for TLS and again for the sign-in.
+    """
+
+    _ends_at: float | None = None
+    """The end of the dial that is in progress."""
+    _has_dialled = False
+
+    def _connect(self) -> Any:
+        # A lost connection would otherwise be dialled within a call, however little time the caller has. A cluster's
+        # client, which alone sets `redis_connect_func`, closes and reopens connections on purpose.
+        if self._has_dialled and self.redis_connect_func is None:
+            raise LostConnection("the connection was lost")
+        self._has_dialled = True
+        self._ends_at = monotonic() + (super().socket_connect_timeout or 0)
+        return super()._connect()  # type: ignore[no-untyped-call]  # redis-py's
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - redis-py's signature
+        super().on_connect_check_health(check_health)
+        if not (self.credential_provider or self.username or self.password):
+            # Without a sign-in, this is the first proof that the server answers.
+            self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]  # redis-py's
+            self.read_response()
+        self._ends_at = None
+        self.update_current_socket_timeout(-1)
+
+    # redis-py sets neither time-out unless the server announces maintenance, which needs RESP 3.
+    @property  # type: ignore[misc]
+    def socket_timeout(self) -> Any:
+        return super().socket_timeout if self._ends_at is None else self._left
+
+    @property  # type: ignore[misc]
+    def socket_connect_timeout(self) -> Any:
+        return super().socket_connect_timeout if self._ends_at is None else self._left
+
+    @property
+    def _left(self) -> float:
+        return max((self._ends_at or 0) - monotonic(), _MIN_SECONDS)
+
+
+class TlsLine(Line, SSLConnection):
+    pass
+
+
+class Node(Redis):
+    """A client of the one server at the URL's address.
+
+    ElastiCache Serverless is a cluster with one address, so this connection is enough there. A cluster's client would
+    dial twice, once to ask for the nodes.
+    """
+
+    open_cluster: Callable[[], RedisCluster] | None = None
+    """Opens a client of the whole cluster, for when the server names another owner of a slot."""
+
+    def dial(self) -> None:
+        self.connection_pool.release(self.connection_pool.get_connection())
+
+    def close(self) -> None:
+        super().close()
+        # A lost connection dials no more, so a client that is used again needs new ones.
+        self.connection_pool.reset()
+
+
+def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: Any) -> Node:
+    """Return a client that dials with its first command, unless `dial` was called before."""
+    line = TlsLine if tls else Line
+    node = Node.from_pool(ConnectionPool(connection_class=line, host=host, port=port, **options))
+    assert isinstance(node, Node)
+    if is_cluster:
+        address = f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
+        # Only a cluster's client that is opened by a URL takes a class of connections.
+        node.open_cluster = partial(RedisCluster, url=address, connection_class=line, **options)
+    return node
+
+
+def dialled(client: T, *, is_spread: bool) -> T | RedisCluster:
+    """Connect the client and return it, or a client of the whole cluster if that is spread over several nodes."""
+    if not isinstance(client, Node):
+        return client
+    if is_spread and client.open_cluster:
+        return client.open_cluster()
+    client.dial()
+    return client
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closes)
+
+
+class Dial(Generic[C]):
+    """A client, or another object with a connection, that a thread opens."""
+
+    def __init__(self, open_it: Callable[[], C], *, began_ms: int = 0) -> None:
+        self.began_ms = began_ms
+        self.took_ms = 0
+        self._opened: Future[C] = Future()
+        # A thread that hangs must not keep the process alive.
+        Thread(target=self._run, args=(open_it,), name="dial-valkey", daemon=True).start()
+
+    def _run(self, open_it: Callable[[], C]) -> None:
+        began = monotonic()
+        try:
+            opened = open_it()
+            self.took_ms = round((monotonic() - began) * 1_000)
+            self._opened.set_result(opened)
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            self._opened.set_exception(error)
+
+    def wait(self, seconds: float) -> C | None:
+        """Return what was opened, or None if that takes longer. Raise the error if it failed."""
+        try:
+            return self._opened.result(max(seconds, 0))
+        except TimeoutError:
+            if self._opened.done():
+                raise
+            return None
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened.done() and not self._opened.exception()
+
+    def abandon(self) -> None:
+        """Close what was opened, or close it as soon as it is."""
+        self._opened.add_done_callback(_close)
+
+
+def _close(opened: Future[Any]) -> None:
+    if not opened.exception():
+        opened.result().close()

@@ -1,0 +1,44 @@
+"""How long a caller waits for a connection to Valkey that is not open yet."""
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
+
+
+class Patience:
+    """The patience of a caller that has no other way: it waits for as long as a dial may take."""
+
+    def __init__(self, connect_ms: int = VALKEY_CONNECT_MS) -> None:
+        self.connect_ms = connect_ms
+
+    def left_ms(self, *, is_doubted: bool) -> int:  # noqa: ARG002 - for a webhook's patience
+        """Return how long a call may wait now. `is_doubted`: Valkey has failed since it was last connected."""
+        return self.connect_ms
+
+
+class WebhookPatience(Patience):
+    """The patience of ingest, whose platform waits for the response: one budget for all of a webhook's calls.
+
+    After a failure a call waits no longer than for an answer, because Valkey is probably away.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_ms: int = VALKEY_CONNECT_MS,
+        answer_ms: int = VALKEY_ANSWER_MS,
+        webhook_ms: int,
+        clock: Clock = system_clock,
+    ) -> None:
+        super().__init__(connect_ms)
+        self._answer_ms = answer_ms
+        self._webhook_ms = webhook_ms
+        self._clock = clock
+        self._began_ms = 0
+
+    def begin(self) -> None:
+        """Start the budget of another webhook."""
+        self._began_ms = self._clock()
+
+    def left_ms(self, *, is_doubted: bool) -> int:
+        most_ms = self._answer_ms if is_doubted else self._webhook_ms
+        return max(min(self._webhook_ms - (self._clock() - self._began_ms), most_ms), 0)

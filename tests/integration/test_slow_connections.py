@@ -1,0 +1,215 @@
+"""A slow new connection is waited for, a silent old one is not, and a dial outlives a call that cannot wait for it."""
+
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from message_buffer.errors import StoreUnavailable
+from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.lanes.valkey.keys import wake_key
+from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.rules.layers import Rules
+from tests.support.bad_servers import black_hole
+from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
+from tests.support.proxy import Proxy
+from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer
+
+ANSWER_MS = 200
+SLOW_SECONDS = 0.6
+CONNECT_MS = 5_000
+# A call that gives up in time takes much less than the dial may take.
+MUCH_LESS_SECONDS = 3.0
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def slow(
+    request: pytest.FixtureRequest, unwatched: Engine, valkey: ValkeyServer, authority: trustme.CA
+) -> Iterator[Proxy]:
+    """Yield a proxy that delays each new connection; the TLS handshake comes after the delay."""
+    context = None
+    if request.param == "tls":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+    proxy = Proxy(valkey.port, context, delay_seconds=SLOW_SECONDS)
+    proxy.scheme = "valkeys" if context else "valkey"  # type: ignore[attr-defined]
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(params=["standalone", "cluster"])
+def settings(
+    request: pytest.FixtureRequest, authority: trustme.CA, tmp_path: Path
+) -> Callable[..., ConnectionSettings]:
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+
+    def made(
+        port: int, *, scheme: str = "valkey", connect_ms: int = CONNECT_MS, user: bool = True
+    ) -> ConnectionSettings:
+        sign_in = f"{APP_USER}:{APP_PASSWORD}@" if user else ""
+        cluster = "true" if request.param == "cluster" else "false"
+        url = f"{scheme}://{sign_in}127.0.0.1:{port}?cluster={cluster}"
+        return ConnectionSettings(url, connect_ms, ANSWER_MS, str(ca_file))
+
+    return made
+
+
+def store_on(connection: Connection) -> Store:
+    return Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
+
+
+def send(connection: Connection, message_id: str = "m1") -> object:
+    store = store_on(connection)
+    return store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
+
+
+@pytest.mark.parametrize("signs_in", [True, False])
+def test_a_dial_may_take_longer_than_an_answer(
+    slow: Proxy, settings: Callable[..., ConnectionSettings], signs_in: bool
+) -> None:
+    at = settings(slow.port, scheme=slow.scheme, user=signs_in)  # type: ignore[attr-defined]
+    connection = Connection(lambda: connect(at), attempts=1)
+    assert isinstance(send(connection), Buffered)
+    assert slow.connections == 1, "one dial is enough, for a cluster too"
+    connection.close()
+
+
+def test_a_lost_connection_is_dialled_again_however_slow_that_is(
+    slow: Proxy, settings: Callable[..., ConnectionSettings]
+) -> None:
+    at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
+    connection = Connection(lambda: connect(at), retry_within_ms=300)
+    send(connection)
+    slow.drop_connections()
+    assert isinstance(send(connection), Duplicate)
+    assert slow.connections == 2
+    connection.close()
+
+
+def test_a_server_that_falls_silent_is_left_after_the_time_of_an_answer(
+    slow: Proxy, settings: Callable[..., ConnectionSettings]
+) -> None:
+    at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
+    patience = WebhookPatience(connect_ms=CONNECT_MS, answer_ms=ANSWER_MS, webhook_ms=CONNECT_MS)
+    connection = Connection(lambda: connect(at), patience=patience, retry_within_ms=0)
+    patience.begin()
+    send(connection)
+    slow.fall_silent()
+    for _ in range(3):
+        patience.begin()
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            send(connection)
+        assert time.monotonic() - began < MUCH_LESS_SECONDS
+    connection.close()
+
+
+def test_a_dial_goes_on_when_its_webhook_cannot_wait(slow: Proxy, settings: Callable[..., ConnectionSettings]) -> None:
+    at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
+    patience = WebhookPatience(connect_ms=CONNECT_MS, answer_ms=ANSWER_MS, webhook_ms=100)
+    connection = Connection(lambda: connect(at), patience=patience, retry_within_ms=300)
+    patience.begin()
+    with pytest.raises(StoreUnavailable, match="still connecting"):
+        send(connection)
+    while not isinstance(_tried(connection, patience), Buffered):
+        pass
+    assert slow.connections == 1
+    connection.close()
+
+
+def _tried(connection: Connection, patience: WebhookPatience) -> object:
+    patience.begin()
+    try:
+        return send(connection)
+    except StoreUnavailable:
+        return None
+
+
+def test_the_calls_of_one_webhook_wait_only_once() -> None:
+    clock = ManualClock()
+    patience = WebhookPatience(connect_ms=5_000, answer_ms=800, webhook_ms=4_000, clock=clock)
+    assert patience.left_ms(is_doubted=False) == 0, "no webhook has begun"
+    patience.begin()
+    assert (patience.left_ms(is_doubted=False), patience.left_ms(is_doubted=True)) == (4_000, 800)
+    clock.advance(3_500)
+    assert (patience.left_ms(is_doubted=False), patience.left_ms(is_doubted=True)) == (500, 500)
+    clock.advance(1_000)
+    assert patience.left_ms(is_doubted=False) == 0
+    patience.begin()
+    assert patience.left_ms(is_doubted=False) == 4_000
+
+
+def test_the_limit_of_a_dial_covers_the_handshake_of_tls(settings: Callable[..., ConnectionSettings]) -> None:
+    with black_hole() as server:
+        began = time.monotonic()
+        at = settings(server.port, scheme="valkeys", connect_ms=300)
+        connection = Connection(lambda: connect(at), attempts=1, patience=Patience(CONNECT_MS))
+        with pytest.raises(StoreUnavailable, match="Timeout"):
+            send(connection)
+        assert 0.3 <= time.monotonic() - began < MUCH_LESS_SECONDS
+
+
+def test_the_limit_of_a_dial_covers_the_sign_in(slow: Proxy, settings: Callable[..., ConnectionSettings]) -> None:
+    slow.delay_seconds = 0
+    slow.fall_silent()
+    began = time.monotonic()
+    at = settings(slow.port, scheme=slow.scheme, connect_ms=400)  # type: ignore[attr-defined]
+    connection = Connection(lambda: connect(at), attempts=1, patience=Patience(CONNECT_MS))
+    with pytest.raises(StoreUnavailable, match="Timeout"):
+        send(connection)
+    assert 0.4 <= time.monotonic() - began < MUCH_LESS_SECONDS
+
+
+def test_the_processors_sleep_does_not_wait_for_a_slow_dial(
+    slow: Proxy, settings: Callable[..., ConnectionSettings], unwatched: Engine
+) -> None:
+    at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
+    wake = Wake(lambda: connect(at), 0)
+    sleeps = 0
+    while wake._pop is None:
+        assert not wake.wait(0.02)
+        sleeps += 1
+    assert sleeps > 2
+    assert slow.connections == 1
+    unwatched.admin.lpush(wake_key(0), 1)
+    assert wake.wait(5)
+    wake.close()
+
+
+@pytest.fixture
+def another_node(valkey: ValkeyServer, unwatched: Engine) -> Iterator[ValkeyServer]:
+    """Yield a node of the strict server's cluster that has no slots."""
+    node = ValkeyServer().start()
+    node_id = node.follow(valkey, key=wake_key(0))
+    yield node
+    node.stop()
+    unwatched.admin.execute_command("CLUSTER", "FORGET", node_id)
+
+
+def test_a_node_that_names_another_owner_is_replaced_by_a_client_of_the_cluster(another_node: ValkeyServer) -> None:
+    connection = Connection(lambda: connect(ConnectionSettings(another_node.url)))
+    for n in range(3):
+        assert isinstance(send(connection, f"m{n}"), Buffered)
+    connection.close()
+
+
+def test_the_processors_sleep_finds_the_owner_too(another_node: ValkeyServer, unwatched: Engine) -> None:
+    wake = Wake(lambda: connect(ConnectionSettings(another_node.url)), 0)
+    assert not wake.wait(1), "it learns who the owner is"
+    open_line(wake)
+    unwatched.admin.lpush(wake_key(0), 1)
+    assert wake.wait(5)
+    wake.close()

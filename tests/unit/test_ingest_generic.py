@@ -1,0 +1,105 @@
+"""The generic platform: deletions and reactions, fields that it does not have, and what its answer counts."""
+
+import pytest
+
+from tests.support.engine import Engine
+from tests.support.ingest_scene import CHAT, Json, Scene, emit, message, texts
+from tests.support.platforms import NOTHING_DONE
+
+OF = {"account": "shop", "conversation": "c1"}
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch)
+
+
+def counts(answer: Json) -> Json:
+    return {name: value for name, value in answer.items() if value and name != "conversations"}
+
+
+def test_a_deletion_takes_a_waiting_message_back(scene: Scene) -> None:
+    scene.post("generic", [message("m1", "a"), message("m2", "b")])
+    status, answer = scene.post("generic", OF | {"id": "m1", "deleted": True})
+    assert (status, counts(answer), texts(scene)) == (200, {"changed": 1}, ["b"])
+
+
+def test_a_deletion_of_what_has_left_is_published(scene: Scene) -> None:
+    scene.post("generic", message("m1", "a"))
+    emit(scene)
+    status, answer = scene.post("generic", OF | {"id": "m1", "deleted": True, "author": "Ada"})
+    (event,) = scene.amended()
+    assert (status, counts(answer)) == (200, {"amended": 1})
+    assert (event["change"], event["messageId"], event["author"]) == ("deleted", "m1", "Ada")
+
+
+@pytest.mark.parametrize("reaction", ["👍", None])
+def test_a_reaction_is_published_with_its_emoji_and_buffers_nothing(scene: Scene, reaction: str | None) -> None:
+    status, answer = scene.post("generic", OF | {"id": "m1", "reaction": reaction, "author": "Ada"})
+    (event,) = scene.amended()
+    assert (status, counts(answer)) == (200, {"amended": 1})
+    assert (event["change"], event["messageId"], event["author"]) == ("reaction", "m1", "Ada")
+    assert event["emoji"] == reaction
+    assert scene.is_empty()
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (message() | {"edit": True}, "edit is not a field; did you mean edited?"),
+        ([message(), message("m2") | {"replyto": "m1"}], "[1].replyto is not a field; did you mean replyTo?"),
+        (message() | {"zzz": 1}, "zzz is not a field; valid are account, agent, attachments, author, conversation, "),
+        (message() | {"\ud800" * 99: 1}, "????????????????????????????????????????  is not a field"),
+        (message() | {"deleted": True}, "text cannot be beside deleted."),
+        (OF | {"id": "m1", "reaction": "👍", "sentAt": 1}, "sentAt cannot be beside reaction."),
+        (OF | {"deleted": True}, "id is missing."),
+        (OF | {"id": "x" * 2_000, "deleted": True}, "id is not valid: "),
+        (OF | {"id": "m1", "reaction": ""}, "reaction must be a string that is not empty."),
+        (message(text=""), "text is empty, and there are no attachments."),
+        (message() | {"sentAt": "2026-02-30T12:00:00Z"}, "sentAt must be milliseconds since 1970, or a time in ISO"),
+        (message() | {"sentAt": "yesterday"}, "sentAt must be milliseconds since 1970, or a time in ISO"),
+    ],
+)
+def test_a_wrong_field_is_refused_with_the_reason_and_changes_nothing(
+    scene: Scene, body: Json | list[Json], problem: str
+) -> None:
+    status, answer = scene.post("generic", body)
+    assert status == 400
+    assert answer["error"].startswith(problem.replace("  ", " "))
+    assert scene.is_empty()
+    assert not scene.amended()
+
+
+def test_a_typing_event_has_no_other_fields(scene: Scene) -> None:
+    status, answer = scene.post("generic", OF | {"tenent": "acme"}, route="typing")
+    assert (status, answer["error"]) == (400, "tenent is not a field; did you mean tenant?")
+
+
+@pytest.mark.parametrize(
+    ("time", "ms"),
+    [
+        ("2026-01-31T12:00:00Z", 1_769_860_800_000),
+        ("2026-01-31T12:00:00.5+02:00", 1_769_853_600_500),
+        (1_769_860_800_000, 1_769_860_800_000),
+    ],
+)
+def test_a_time_may_be_written_in_both_forms(scene: Scene, time: str | int, ms: int) -> None:
+    assert scene.post("generic", message() | {"sentAt": time})[0] == 200
+    (stored,) = scene.buffered(CHAT)
+    assert stored["sentAt"] == ms
+
+
+def test_the_answer_counts_everything_that_a_body_did(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"], "flushWords": ["go"]})
+    _, answer = scene.post(
+        "generic",
+        [
+            message("m1", "a"), message("m1", "a"), message("m2", "go"), message("m3", "go") | {"conversation": "c2"},
+            message("m4", "stop") | {"conversation": "c3"}, message("m1", "b") | {"edited": True},
+            OF | {"id": "m0", "reaction": "👍"},
+        ],
+    )  # fmt: skip
+    assert answer.keys() == NOTHING_DONE.keys()
+    assert counts(answer) == {
+        "accepted": 1, "duplicates": 1, "changed": 1, "amended": 1, "stopped": 1, "flushed": 1, "ignored": 1,
+    }  # fmt: skip

@@ -1,0 +1,98 @@
+"""A dial that its caller has left: a later call uses it, or gives it up if it is overdue."""
+
+from collections.abc import Iterator
+from threading import Event
+
+import pytest
+
+from message_buffer.errors import StoreUnavailable
+from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.patience import WebhookPatience
+from message_buffer.lanes.valkey.scripts import load_script
+from tests.support.engine import ManualClock
+
+CONNECT_MS = 5_000
+HOUR_MS = 3_600_000
+
+
+class Client:
+    def __init__(self) -> None:
+        self.may_open, self.closed = Event(), Event()
+
+    def execute_command(self, *_: object) -> list[bytes]:
+        assert not self.closed.is_set()
+        return [b"LOST"]
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.clients = [Client(), Client()]
+        self.dialled: list[Client] = []
+        self.patience = WebhookPatience(connect_ms=CONNECT_MS, answer_ms=20, webhook_ms=50, clock=self.clock)
+        self.connection = Connection(self._open, patience=self.patience, retry_within_ms=0, clock=self.clock)
+
+    def _open(self) -> Client:
+        client = self.clients[len(self.dialled)]
+        self.dialled.append(client)
+        assert client.may_open.wait(30)
+        return client
+
+    def call(self) -> list[bytes]:
+        self.patience.begin()
+        return self.connection.run(load_script("renew_lease"), [b"{b0}:processor"], (1, "l", 2))
+
+    def leave_a_dial(self) -> None:
+        with pytest.raises(StoreUnavailable, match="still connecting"):
+            self.call()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    for client in made.clients:
+        client.may_open.set()
+
+
+def test_a_later_call_joins_the_dial_that_is_in_progress(scene: Scene) -> None:
+    scene.leave_a_dial()
+    scene.clock.advance(CONNECT_MS)
+    scene.leave_a_dial()
+    scene.clients[0].may_open.set()
+    assert scene.call() == [b"LOST"]
+    assert len(scene.dialled) == 1
+
+
+def test_a_prepared_dial_goes_on_before_the_first_call(scene: Scene) -> None:
+    scene.connection.prepare()
+    scene.clients[0].may_open.set()
+    dial = scene.connection._dial
+    assert dial
+    assert dial.wait(30)
+    assert scene.call() == [b"LOST"]
+    assert len(scene.dialled) == 1
+
+
+def test_a_connection_that_opened_before_the_instance_was_suspended_is_used_after_it(scene: Scene) -> None:
+    scene.leave_a_dial()
+    dial = scene.connection._dial
+    assert dial
+    scene.clients[0].may_open.set()
+    assert dial.wait(30)
+    scene.clock.advance(HOUR_MS)
+    assert scene.call() == [b"LOST"]
+    assert len(scene.dialled) == 1
+
+
+def test_an_overdue_dial_is_abandoned_and_closed_once_it_ends(scene: Scene) -> None:
+    scene.leave_a_dial()
+    scene.clock.advance(CONNECT_MS + 1)
+    scene.clients[1].may_open.set()
+    assert scene.call() == [b"LOST"]
+    scene.clients[0].may_open.set()
+    assert scene.clients[0].closed.wait(30)
+    assert not scene.clients[1].closed.is_set()
