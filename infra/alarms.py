@@ -206,13 +206,24 @@ def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
         ),
     ]
     if metrics.config.has_valkey_lane:
-        watches.append(
+        watches += [
             Watch(
                 heading="Fallback in use",
                 says="Valkey could not be reached; meanwhile the DynamoDB lane takes the messages.",
                 metric=metrics.custom("FallbackMessages", "ingest"),
-            )
-        )
+            ),
+            Watch(
+                heading="Disputed messages",
+                says="For ten minutes the DynamoDB lane has kept messages that Valkey took and has not emitted.",
+                metric=metrics.custom("DisputedMessages", "dynamodb_processor"),
+                periods=10,
+            ),
+            Watch(
+                heading="Lost in Valkey",
+                says="Valkey has lost messages of a batch. The DynamoDB lane emits those that it has.",
+                metric=metrics.custom("LostInValkey", "conversation_processor"),
+            ),
+        ]
     return watches
 
 

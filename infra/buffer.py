@@ -75,6 +75,8 @@ class BufferStack(cdk.Stack):
             if config.has_valkey_lane
             else None
         )
+        if self.dynamodb_lane and self.valkey_lane:
+            self.dynamodb_lane.ask_valkey_through(self.valkey_lane.conversation_processor)
         self.ingest = self._make_ingest()
         self.admin = self._make_admin()
         self.gate = self._make_gate()

@@ -237,8 +237,9 @@ def _dynamodb_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
         taken = [metrics.custom(name, "ingest") for name in ("FallbackMessages", "FallbackOpened")]
         between = [
             metrics.custom(name, "conversation_processor")
-            for name in ("Deferred", "LeftToDynamoDbLane", "JournalFailures")
+            for name in ("Deferred", "LeftToDynamoDbLane", "JournalFailures", "LostInValkey")
         ]
+        between += [metrics.custom(name, emitter) for name in ("DisputedMessages", "DisputesGivenUp")]
         first = _graph("Messages in an outage, and between the lanes", [*taken, *between], unit="per minute")
     else:
         reasons = metrics.custom_by_reason("FlushReasons", emitter)

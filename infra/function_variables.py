@@ -23,9 +23,10 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | VALKEY_ANSWER_MS | callers of Valkey | Valkey | how long an answer on an open connection may take |
 | VALKEY_WEBHOOK_MS | ingest | Valkey | how long a webhook may wait until Valkey is connected |
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
-| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the conversation processor, to start it |
+| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor, dynamodb_processor | Valkey | the function to start |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
 | CLAIM_TIMEOUT_MS | processor, conversation_processor, watchdog | Valkey | how long a conversation stays claimed |
+| SLOTS | processor | Valkey | how many conversations of a shard may be in flight at once |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
 | CONVERSATION_PROCESSOR_TIMEOUT_MS | conversation_processor | Valkey | how long a run may take |
@@ -201,9 +202,10 @@ def ingest(
 
 def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction) -> Environment:
     return {
-        "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
+        **asking_valkey(conversation_processor=conversation_processor),
         "LEASE_MS": str(config.timings.lease_ms),
         **_claims(config),
+        "SLOTS": str(config.slots_of_a_shard),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
         "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
     }
@@ -227,6 +229,10 @@ def conversation_processor(
 
 def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinations: EventDestinations) -> Environment:
     return {**_emitting(config, destinations), **_windows(windows)}
+
+
+def asking_valkey(*, conversation_processor: lambda_.IFunction) -> Environment:
+    return {"CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name}
 
 
 def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.IQueue) -> Environment:

@@ -28,6 +28,10 @@ MAX_ASYNC_RETRIES = 0
 # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
 MAX_ASYNC_AGE_SECONDS = 60
 
+# The slots of a stage that reserves no concurrency for the conversation processor: how many conversations may be in
+# flight at once. Lambda's first quota for a new account may be lower; then accepted starts wait in Lambda.
+DEFAULT_SLOTS = 200
+
 # -- The watchdog and the sweep --
 
 # The time between two passes of the watchdog. `lambdas/`, which may not import this module, repeats this number;

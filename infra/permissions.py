@@ -50,6 +50,7 @@ def grant_to_lanes(stack: BufferStack) -> None:
         dynamodb.grant_end_windows(dynamodb.processor)
         if valkey:
             dynamodb.grant_write_journal(valkey.conversation_processor)
+            valkey.conversation_processor.grant_invoke_function(dynamodb.processor)
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:

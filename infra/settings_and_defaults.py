@@ -16,7 +16,13 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from infra.limits import MAX_STAGE_NAME_LENGTH, MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS, MIN_LEASE_MS, ZONES
+from infra.limits import (
+    DEFAULT_SLOTS,
+    MAX_STAGE_NAME_LENGTH,
+    MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS,
+    MIN_LEASE_MS,
+    ZONES,
+)
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
     MAX_CALL_MS,
@@ -100,7 +106,8 @@ class Concurrency(Settings):
     processor: Instances | None = None
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
-    """Limits how many batches of the Valkey lane are emitted at the same time."""
+    """Limits how many batches of the Valkey lane are emitted at the same time. Each shard has an equal share of these
+    slots, so there must be one for each shard. Without a number there are `DEFAULT_SLOTS` (`infra/limits.py`)."""
     watchdog: Instances | None = None
     """Three are enough: one for a pass, and two for notices of runs that failed."""
     dynamodb_processor: Instances | None = None
@@ -393,6 +400,11 @@ class StageConfig(Settings):
         return self.fallback or not self.has_valkey_lane
 
     @property
+    def slots_of_a_shard(self) -> int:
+        """Return how many conversations of a shard may be in flight at once."""
+        return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
+
+    @property
     def roles(self) -> set[str]:
         """Return the roles of the functions that this stage has."""
         valkey = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
@@ -477,6 +489,12 @@ class StageConfig(Settings):
         processors, needed = self.concurrency.processor, 2 * self.shards
         if processors is not None and processors < needed:
             raise ValueError(f"concurrency.processor must be at least {needed}, twice the shards: successors overlap")
+        slots = self.concurrency.conversation_processor
+        if self.has_valkey_lane and slots is not None and slots < self.shards:
+            raise ValueError(
+                f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
+                " processor"
+            )
         provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
         if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:
             raise ValueError("warmth.provisioned_instances must not exceed concurrency.ingest, which includes them")

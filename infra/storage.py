@@ -221,8 +221,8 @@ class MessageTable(Table):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` record which messages the Valkey lane emits, and look for stored messages."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem")
+        """Let `grantee` record which messages the Valkey lane emits, look for stored messages, and settle disputes."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query")
 
     def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read the window of a conversation, and put it on hold."""

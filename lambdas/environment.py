@@ -53,6 +53,8 @@ class ConversationProcessorSettings(NamedTuple):
 class DynamoDbProcessorSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
+    conversation_processor_function: str | None
+    """None on a stage with the DynamoDB lane alone."""
 
 
 class WatchdogSettings(NamedTuple):
@@ -172,6 +174,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
             processor="AWS_LAMBDA_FUNCTION_NAME",
             lease_ms=env.whole("LEASE_MS"),
             claim_ms=env.whole("CLAIM_TIMEOUT_MS"),
+            slots=env.whole("SLOTS"),
         ),
         conversation_processor_function=env.text("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
         idle_ms=env.whole("PROCESSOR_IDLE_MS"),
@@ -196,6 +199,7 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
     return DynamoDbProcessorSettings(
         dynamodb_lane=env.dynamodb_lane(),
         emission=env.emission(),
+        conversation_processor_function=env.optional("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
     )
 
 

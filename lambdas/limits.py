@@ -4,7 +4,7 @@ Operators change the numbers in `infra/settings_and_defaults.py` and in the rule
 `limits.py`.
 """
 
-from message_buffer.limits import DAY_MS, MAX_CALL_MS, MINUTE_MS
+from message_buffer.limits import DAY_MS, HOUR_MS, MAX_CALL_MS, MINUTE_MS
 
 # -- ingest: requests ----------------------------------------------------------------------------------------
 
@@ -164,6 +164,13 @@ MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again, in all at most this often.
 MAX_READS_OF_A_WINDOW = 5
+# While Valkey has not answered for messages that both lanes have, their window rests as long again as the messages have
+# been stored, within these bounds.
+MIN_DISPUTE_REST_MS = 2_000
+MAX_DISPUTE_REST_MS = MINUTE_MS
+# If Valkey has not answered for this long, the DynamoDB lane emits the messages, perhaps a second time, because it must
+# not lose them.
+MAX_DISPUTE_MS = HOUR_MS
 # A sweep reads at most this many open windows, the most overdue first.
 MAX_WINDOWS_IN_A_SWEEP = 500
 

@@ -6,38 +6,67 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:claimed     list  what the last claim that found something returned, for its repeat
+-- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
 -- ARGV[3]  limit                  int   look at this many conversations at most, 1..1000
 -- ARGV[4]  claim_ms               int   time that the conversation processor has to take the batch
 -- ARGV[5]  look_ms                int   the processor looks again after look_ms at the latest
 -- ARGV[6]  call_id                str   names this call; a retry sends the same
--- Returns  {"CLAIMED", next_due_at_ms | -1, (conversation, due_at_ms)...} | {"LOST"}
+-- ARGV[7]  slots                  int   number of conversations that may be in flight
+-- Returns  {"CLAIMED", next_due_at_ms | -1, full, (conversation, due_at_ms)...} | {"LOST"}
 -- Repeat   the same claims again, until the next claim
--- Keeps    a conversation is in pending or in inflight, never in both
+-- Keeps    a conversation is in pending or in inflight, never in both; no more than `slots` are in flight
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
+local processor_key, wake_key, claimed_key, vip_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], math.min(tonumber(ARGV[3]), 1000)
-local claim_ms, look_ms, call_id = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local claim_ms, look_ms, call_id, slots = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 
 -- include open_buffer: due_at_of, mode_of
 
-local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')
+local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by', 'vip_debt')
 local alive = redis.call('HGET', open_key, '')
 if owner[1] ~= lease_id or alive < now then return {'LOST'} end
 
-local reply = {'CLAIMED', -1}
-local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+local reply = {'CLAIMED', -1, 0}
+-- An expired claim takes no slot, because its conversation processor is probably dead.
+local free = slots - redis.call('ZCOUNT', inflight_key, now_ms + 1, '+inf')
+limit = math.max(math.min(limit, free), 0)
+local vips = redis.call('ZRANGE', vip_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit > 0 and 1000 or 0)
+local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit + #vips, 'WITHSCORES')
 if owner[2] == call_id then
-  reply = {'CLAIMED', -1, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
-elseif #found > 0 then
-  local conversations = {}
-  for i = 1, #found, 2 do conversations[#conversations + 1] = found[i] end
+  reply = {'CLAIMED', -1, 0, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
+elseif limit > 0 and #found > 0 then
+  local conversations, scores, vip_moves, old_debt = {}, {}, {}, tonumber(owner[3]) or 0
+  if #vips > 0 then
+    local is_vip, others = {}, {}
+    for _, vip in ipairs(vips) do is_vip[vip] = true end
+    for i = 1, #found, 2 do
+      if not is_vip[found[i]] then others[#others + 1], others[#others + 2] = found[i], found[i + 1] end
+    end
+    found = others
+    -- VIPs get a fifth, and what others leave. In claims of fewer than five, a VIP takes the turn of four others and leaves
+    -- a debt of four, which they claim before the next VIP.
+    local share = math.max(math.floor((limit - old_debt + 4) / 5), limit - #others / 2)
+    for i, score in ipairs(redis.call('ZMSCORE', pending_key, unpack(vips))) do
+      if not score and not redis.call('ZSCORE', inflight_key, vips[i]) then redis.call('ZREM', vip_key, vips[i]) end
+      score = tonumber(score or now_ms + claim_ms)
+      if score > now_ms then
+        vip_moves[#vip_moves + 1], vip_moves[#vip_moves + 2] = score, vips[i]
+      elseif #conversations < share then
+        conversations[#conversations + 1], scores[#scores + 1] = vips[i], score
+      end
+    end
+  end
+  local chosen_vips, debt = #conversations, old_debt
+  for i = 1, math.min(#found, 2 * (limit - chosen_vips)), 2 do
+    conversations[#conversations + 1], scores[#scores + 1] = found[i], tonumber(found[i + 1])
+  end
   local buffers = redis.call('HMGET', open_key, unpack(conversations))
   local claimed, later = {}, {}
   for i, conversation in ipairs(conversations) do
-    local due_at, buffer = tonumber(found[2 * i]), buffers[i]
+    local due_at, buffer = scores[i], buffers[i]
     -- Later messages may have moved the due time in the open buffer. Behind a frozen batch they do not move its retry.
     if buffer and mode_of(buffer) ~= 'f' then due_at = math.max(due_at, due_at_of(buffer)) end
     local list, score = claimed, now_ms + claim_ms
@@ -45,22 +74,33 @@ elseif #found > 0 then
       list, score = later, due_at
     else
       reply[#reply + 1], reply[#reply + 2] = conversation, due_at
+      debt = debt + (i <= chosen_vips and 4 or -1)
     end
     list[#list + 1], list[#list + 2] = score, conversation
+    if i <= chosen_vips then vip_moves[#vip_moves + 1], vip_moves[#vip_moves + 2] = score, conversation end
   end
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', pending_key, unpack(conversations))
   if #later > 0 then redis.call('ZADD', pending_key, unpack(later)) end
+  if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) end
   if #claimed > 0 then
     redis.call('ZADD', inflight_key, unpack(claimed))
     redis.call('DEL', claimed_key)
-    redis.call('RPUSH', claimed_key, unpack(reply, 3))
+    redis.call('RPUSH', claimed_key, unpack(reply, 4))
     redis.call('HSET', processor_key, 'claimed_by', call_id)
   end
+  debt = math.max(0, math.min(debt, 4))
+  if debt ~= old_debt then redis.call('HSET', processor_key, 'vip_debt', debt) end
+  free = free - #claimed / 2
 end
 
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2])
 reply[2] = next_due_at or -1
+local wake_at = math.min(next_due_at or now_ms + look_ms, now_ms + look_ms)
+if free <= 0 and wake_at <= now_ms then
+  -- More is due. The script that frees a slot wakes the processor; to all others it looks awake.
+  reply[3], wake_at = 1, '0000000000001'
+end
 redis.call('DEL', wake_key)
-redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. math.min(next_due_at or now_ms + look_ms, now_ms + look_ms))
+redis.call('HSET', open_key, '', string.sub(alive, 1, 13) .. wake_at)
 return reply

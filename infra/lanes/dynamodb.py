@@ -9,6 +9,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
@@ -52,6 +53,11 @@ class DynamoDbLane:
             in_a_loop=True,
         )
         self._invoke_processor(scope)
+
+    def ask_valkey_through(self, conversation_processor: lambda_.IFunction) -> None:
+        """Let the processor ask Valkey, which it cannot reach, through the conversation processor."""
+        for name, value in environment.asking_valkey(conversation_processor=conversation_processor).items():
+            self.processor.add_environment(name, value)
 
     def grant_store_messages(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` store messages and open windows, as ingest does."""

@@ -1,14 +1,16 @@
 """Lambda entry of the conversation processor.
 
 The processor invokes it asynchronously with `{"conversation": id, "shard": n, "deadline": ms}`. The deadline is that of
-the claim; older code sends none. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call
-then returns `{"redriven": batchId}` or fails.
+the claim; older code sends none. The DynamoDB processor, which cannot reach Valkey, invokes it with `{"settle":
+<conversation>}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then returns
+`{"redriven": batchId}` or fails.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from lambdas import environment as config
+from lambdas.conversation_processor.disputes import Disputes
 from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
@@ -20,39 +22,42 @@ from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.telemetry import Telemetry
 
 
+class _Parts(NamedTuple):
+    processor: ConversationProcessor
+    disputes: Disputes | None
+    emission: Emission
+    telemetry: Telemetry
+
+
 @cache
-def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
+def _parts() -> _Parts:
     settings, telemetry = config.read_conversation_processor(), Telemetry(config.log_id_key())
-    emission = open_emission(settings.emission, telemetry)
-    processor = ConversationProcessor(
-        lane=open_valkey_lane(settings.valkey, telemetry),
-        emission=emission,
-        telemetry=telemetry,
-        agreement=_agreement(settings, telemetry),
-    )
-    return processor, emission, telemetry
-
-
-def _agreement(settings: config.ConversationProcessorSettings, telemetry: Telemetry) -> LaneAgreement | None:
-    if settings.dynamodb_lane is None:
-        return None
-    return LaneAgreement(
+    emission, lane = open_emission(settings.emission, telemetry), open_valkey_lane(settings.valkey, telemetry)
+    agreement, disputes = None, None
+    if settings.dynamodb_lane is not None:
         # Use short time-outs, because the consumer waits for the batch, which can be emitted even if the table fails.
-        MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED),
-        TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED),
-        telemetry,
-    )
+        table = MessageTable(settings.dynamodb_lane.table, patience=aws.HURRIED)
+        triggers = TriggerQueue(settings.dynamodb_lane.queue_url, patience=aws.HURRIED)
+        agreement = LaneAgreement(table, triggers, telemetry)
+        disputes = Disputes(lane.store, table, triggers, telemetry)
+    processor = ConversationProcessor(lane=lane, emission=emission, telemetry=telemetry, agreement=agreement)
+    return _Parts(processor, disputes, emission, telemetry)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
-    processor, emission, telemetry = _parts()
+    processor, disputes, emission, telemetry = _parts()
     time = TimeLeft(context.get_remaining_time_in_millis)
     try:
         if "redrive" in event:
             return {"redriven": emission.redrive(event["redrive"], time)}
-        processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
+        if "settle" in event:
+            if disputes is not None:
+                disputes.settle(event["settle"])
+        else:
+            processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
     except StoreError as error:
         # When the claim or the token has expired, the watchdog puts the conversation back, with the same batch and id.
+        # The DynamoDB processor asks again to settle disputes.
         telemetry.count("StoreFailures")
         telemetry.warn("store failed", conversation=event.get("conversation"), reason=str(error))
         if not error.retryable:

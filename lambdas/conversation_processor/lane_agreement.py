@@ -4,15 +4,17 @@ While Valkey cannot be reached, the DynamoDB lane stores messages. A message may
 it but the reply was lost, or if the platform sent it again. The lane that first records the message in the DynamoDB
 lane's table emits it. The Valkey lane records all messages of its batch, and then reads what the other lane has frozen.
 From then on the DynamoDB lane freezes none of the recorded messages, and the Valkey lane leaves out the ones that the
-DynamoDB lane had already frozen.
+DynamoDB lane had already frozen. The DynamoDB lane keeps its copies of the others until the batch is emitted, because
+Valkey may lose the batch before.
 """
 
 from hashlib import blake2s
+from typing import NamedTuple
 
 from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, MAX_WAITS_FOR_DYNAMODB_LANE
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_of
+from message_buffer.lanes.dynamodb.table import DISPUTED, VALKEY_LANE, MessageTable, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import REMEMBERED_MS
@@ -26,6 +28,13 @@ class DynamoDbLaneFirst(Exception):
 
 class DynamoDbLaneUnasked(Exception):
     """The table could not be read or written. Put the batch back and ask again later."""
+
+
+class Agreed(NamedTuple):
+    left_out: frozenset[int]
+    """Positions of the messages that the DynamoDB lane emits."""
+    copies: frozenset[str]
+    """Names of the other messages of which the DynamoDB lane has a copy."""
 
 
 class LaneAgreement:
@@ -46,57 +55,64 @@ class LaneAgreement:
         self._most_attempts = max_attempts_of_agreement
         self._clock = clock
 
-    def left_out(self, conversation: str, taken: Taken) -> frozenset[int]:
-        """Return the positions of the messages that the DynamoDB lane emits.
+    def agree(self, conversation: str, taken: Taken) -> Agreed:
+        """Record the batch, and return which of its messages the DynamoDB lane has.
 
         Raise DynamoDbLaneFirst or DynamoDbLaneUnasked if the batch has to wait.
         """
         names = [_name(payload) for payload in taken.payloads]
         try:
-            theirs = self._theirs(conversation, taken, names)
+            theirs, copies = self._theirs(conversation, taken, names)
         except SendFailed as error:
             if taken.unasked < self._most_attempts:
                 raise DynamoDbLaneUnasked(str(error)) from error
             self._telemetry.count("JournalFailures")
             self._telemetry.warn("DynamoDB lane not asked", conversation=conversation, reason=str(error))
-            return frozenset()
+            return Agreed(frozenset(), frozenset())
         if theirs:
             self._telemetry.count("LeftToDynamoDbLane", len(theirs))
             self._telemetry.info(
                 "left to the DynamoDB lane", conversation=conversation, batch=taken.batch_id, count=len(theirs)
             )
-        return frozenset(position for position, name in enumerate(names) if name in theirs)
+        left_out = frozenset(position for position, name in enumerate(names) if name in theirs)
+        return Agreed(left_out, frozenset(copies))
 
-    def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> set[str]:
-        if taken.waits < self._most_waits and self._table.window(conversation).is_open:
-            self._let_dynamodb_lane_go_first(conversation)
+    def drop_copies(self, conversation: str, names: frozenset[str]) -> None:
+        """Replace copies with tombstones, because the batch was emitted."""
+        try:
+            for name in names:
+                expires_at_ms = self._clock() + REMEMBERED_MS
+                self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=expires_at_ms)
+        except SendFailed as error:
+            # The copies are disputed then, and Valkey knows that the batch was emitted.
+            self._telemetry.warn("copies not dropped", conversation=conversation, reason=str(error))
+
+    def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> tuple[set[str], set[str]]:
+        """Return the names of the messages that the DynamoDB lane emits, and of the others that it has stored."""
+        if taken.waits < self._most_waits:
+            window = self._table.window(conversation)
+            # A window whose messages are disputed waits for the Valkey lane.
+            if window.is_open and window.reason != DISPUTED:
+                self._let_dynamodb_lane_go_first(conversation)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:
             # The DynamoDB lane has stored no message of the conversation lately. If its processor reads the
             # conversation from now on, the processor sees the journal.
-            return set()
+            return set(), set()
         # The DynamoDB lane emits the messages that it has already frozen, and freezes none of this batch from now on.
         window, each_name = self._table.fence(conversation), list(dict.fromkeys(names))
         leaving = set(window.frozen.names) if window.frozen else set()
         found = self._table.find(conversation, each_name)
         # Neither lane may emit a message that was erased when its conversation was forgotten.
         erased = self._table.erased(conversation, window.id_secret, each_name) if window.id_secret else set()
-        return erased | {
-            name
-            for name, went in found.items()
-            if name in leaving or not self._belongs_to_valkey_lane(conversation, name, went)
-        }
+        theirs = erased | {name for name, went in found.items() if name in leaving or went not in (None, VALKEY_LANE)}
+        return theirs, {name for name, went in found.items() if went is None} - theirs
 
     def _let_dynamodb_lane_go_first(self, conversation: str) -> None:
         if self._table.hasten(conversation, due_at_ms=self._clock(), reason="main_lane"):
             self._triggers.send(conversation, delay_ms=0)
         self._telemetry.count("Deferred")
         raise DynamoDbLaneFirst
-
-    def _belongs_to_valkey_lane(self, conversation: str, name: str, went: str | None) -> bool:
-        if went is not None:
-            return went == VALKEY_LANE
-        return self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
 
 
 def _name(payload: bytes) -> str:

@@ -62,7 +62,7 @@ class ConversationProcessor:
             self._put_back(conversation, token, wait_ms=rest_ms, counted=None)
             return
         try:
-            self._send(conversation, token, taken, time)
+            copies = self._send(conversation, token, taken, time)
         except DynamoDbLaneFirst:
             self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS, counted="waits")
             return
@@ -78,6 +78,8 @@ class ConversationProcessor:
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
         elif completed.ids_forgotten:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
+        if self._agreement is not None and copies:
+            self._agreement.drop_copies(conversation, copies)
 
     def _give_up(self, conversation: str, time: TimeLeft, deadline_ms: int | None) -> None:
         if deadline_ms is None:
@@ -88,10 +90,11 @@ class ConversationProcessor:
         except (SendFailed, StoreError) as error:
             self._telemetry.warn("claim not given up", conversation=conversation, reason=str(error))
 
-    def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> None:
-        left_out = taken.left_out
+    def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> frozenset[str]:
+        """Emit the batch. Return the names of those messages of which the DynamoDB lane is known to have copies."""
+        left_out, copies = taken.left_out, frozenset[str]()
         if left_out is None and self._agreement is not None:
-            left_out = self._agreement.left_out(conversation, taken)
+            left_out, copies = self._agreement.agree(conversation, taken)
             # Record `left_out`, so that a later attempt emits the same messages, whatever the DynamoDB lane does then.
             if isinstance(self._lane.store.exclude_messages(conversation, token, left_out=left_out), Stale):
                 raise SendFailed("another run has taken the batch")
@@ -100,6 +103,7 @@ class ConversationProcessor:
             taken = replace(taken, payloads=rest)
         if taken.payloads:
             self._emission.send(conversation, taken, time)
+        return copies
 
     def _rest_ms(self, taken: Taken) -> int:
         """Return how much longer the batch waits because a run died: not after the first death, then 1, 2, 4 … s."""

@@ -2,6 +2,9 @@
 
 A run may be killed after any step. The queue then delivers the trigger again.
 
+Messages that the Valkey lane has taken, too, are disputed: that lane may lose them before it emits them. They stay
+stored, and their trigger rests, until the conversation processor has asked Valkey.
+
 1. lock    the window; if another run has locked it, or it is not due yet, the queue delivers the trigger again later
 2. read    all stored messages
 3. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
@@ -19,9 +22,12 @@ from uuid import uuid4
 
 from lambdas.limits import (
     HEARTBEAT_SECONDS,
+    MAX_DISPUTE_MS,
+    MAX_DISPUTE_REST_MS,
     MAX_READS_OF_A_WINDOW,
     MAX_TRIGGER_REST_MS,
     MAX_WINDOWS_IN_A_SWEEP,
+    MIN_DISPUTE_REST_MS,
     MIN_TRIGGER_REST_MS,
     WINDOW_LOCK_MS,
 )
@@ -29,7 +35,15 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, Frozen, MessageTable, StoredMessage, Window
+from message_buffer.lanes.dynamodb.table import (
+    DISPUTED,
+    FIRST_ATTEMPT,
+    Contents,
+    Frozen,
+    MessageTable,
+    StoredMessage,
+    Window,
+)
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MAX_BYTES_IN_A_BATCH, MAX_MESSAGES_IN_A_BATCH, REMEMBERED_MS, WINDOW_GRACE_MS
@@ -63,6 +77,7 @@ class DynamoDbProcessor:
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
+        ask_valkey: Callable[[str], None] = lambda _conversation: None,
         beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._table = table
@@ -71,6 +86,7 @@ class DynamoDbProcessor:
         self._telemetry = telemetry
         self._clock = clock
         self._random = random
+        self._ask_valkey = ask_valkey
         self._beat_seconds = beat_seconds
 
     def process(self, trigger: Trigger, time: TimeLeft) -> bool:
@@ -128,7 +144,7 @@ class DynamoDbProcessor:
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
-                self._empty(locked, heartbeat, time)
+                rest_ms = self._empty(locked, heartbeat, time)
         except LockLost as error:
             self._telemetry.count("LockLost")
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
@@ -136,12 +152,16 @@ class DynamoDbProcessor:
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             self._try_later(trigger, locked, error)
             return False
-        return True
+        if rest_ms is None:
+            return True
+        self._rest(trigger, rest_ms)
+        return False
 
-    def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
+    def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> int | None:
+        """Emit the window's messages. Return None, or for how long the trigger rests because messages are disputed."""
         batch = self._batch(locked)
-        if batch is None:
-            return
+        if batch is None or isinstance(batch, int):
+            return batch
         conversation, frozen = locked.conversation, batch.frozen
         if batch.payloads is not None:
             heartbeat.check()
@@ -150,9 +170,14 @@ class DynamoDbProcessor:
         self._table.leave_tombstones(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
         heartbeat.check()
         self._close(locked, generation=frozen.generation, left=batch.left)
+        return None
 
-    def _batch(self, locked: _Locked) -> _Batch | None:
-        """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
+    def _batch(self, locked: _Locked) -> _Batch | int | None:
+        """Return the frozen batch, or freeze a new one.
+
+        If all messages are disputed, return for how long the window rests. If no message waits, close the window and
+        return None.
+        """
         for _ in range(MAX_READS_OF_A_WINDOW):
             contents = self._table.read(locked.conversation)
             if contents.window.owner != locked.owner:
@@ -160,7 +185,9 @@ class DynamoDbProcessor:
             if contents.window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return _again(contents.window.frozen, contents)
-            stored = self._ours(locked.conversation, contents)
+            stored, disputed = self._divided(locked.conversation, contents)
+            if not stored and disputed:
+                return self._dispute(locked, contents.window, disputed)
             if not stored:
                 self._telemetry.info("nothing stored", conversation=locked.conversation)
                 self._close(locked, generation=contents.window.generation, left=False)
@@ -169,23 +196,44 @@ class DynamoDbProcessor:
             frozen = _freeze(locked.conversation, fit, contents.window)
             if self._table.freeze(locked.conversation, locked.owner, frozen, changes=contents.window.changes):
                 first = contents.window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
-                return _Batch(frozen, first, [each.body for each in fit], left=len(fit) < len(stored))
+                return _Batch(frozen, first, [each.body for each in fit], left=len(fit) < len(stored) + len(disputed))
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
-    def _ours(self, conversation: str, contents: Contents) -> list[StoredMessage]:
-        """Return the stored messages that the Valkey lane has not taken. Replace the others with tombstones.
+    def _divided(self, conversation: str, contents: Contents) -> tuple[list[StoredMessage], list[StoredMessage]]:
+        """Return the messages that this lane emits, and those that are disputed.
 
         Messages that were erased when their conversation was forgotten, and then delivered again, are erased again.
         """
         self._table.erase(conversation, names=[each.name for each in contents.stored if contents.was_erased(each.name)])
-        theirs = [each.name for each in contents.stored if each.name in contents.journaled]
-        for name in theirs:
-            self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=self._clock() + REMEMBERED_MS)
-        return [
-            each
-            for each in contents.stored
-            if each.name not in contents.journaled and not contents.was_erased(each.name)
-        ]
+        disputed = contents.disputed
+        given_up = [each for each in disputed if each.arrived_at_ms <= self._clock() - MAX_DISPUTE_MS]
+        if given_up:
+            # Valkey has not answered. The message may come out twice, but it must not be lost.
+            self._telemetry.count("DisputesGivenUp", len(given_up))
+            self._telemetry.warn("dispute given up", conversation=conversation, count=len(given_up))
+        disputed = [each for each in disputed if each not in given_up]
+        names = {each.name for each in disputed}
+        ours = [each for each in contents.stored if each.name not in names and not contents.was_erased(each.name)]
+        return ours, disputed
+
+    def _dispute(self, locked: _Locked, window: Window, disputed: list[StoredMessage]) -> int:
+        """Release the window for a while, and ask Valkey about its messages. Return the length of that while."""
+        conversation, now_ms = locked.conversation, self._clock()
+        age_ms = now_ms - disputed[0].arrived_at_ms
+        rest_ms = min(max(age_ms, MIN_DISPUTE_REST_MS), MAX_DISPUTE_REST_MS)
+        due_at_ms, generation = now_ms + rest_ms, window.generation
+        if not self._table.dispute(conversation, locked.owner, due_at_ms=due_at_ms, generation=generation):
+            # A message has arrived since the read. It waits no longer than in a window of its own.
+            rest_ms = min(rest_ms, window.window_ms)
+            if not self._table.reopen(conversation, locked.owner, due_at_ms=now_ms + rest_ms, reason="window"):
+                raise LockLost("the lock ran out before the window could be released")
+        self._telemetry.count("DisputedMessages", len(disputed))
+        self._telemetry.info("messages disputed", conversation=conversation, count=len(disputed), age_ms=age_ms)
+        try:
+            self._ask_valkey(conversation)
+        except SendFailed as error:
+            self._telemetry.warn("Valkey not asked", conversation=conversation, reason=str(error))
+        return rest_ms
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
         conversation, owner, window = locked
@@ -259,7 +307,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> F
         # Must be after the forgotten time, even if the host's clock lags, because consumers drop earlier batches.
         last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
         due_at_ms=window.due_at_ms,
-        reason=window.reason,
+        reason="window" if window.reason == DISPUTED else window.reason,
     )
 
 

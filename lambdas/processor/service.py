@@ -230,6 +230,8 @@ class Processor:
     def _rest(self, claimed: Claimed) -> Exit | None:
         """Sleep until the next due time, for `look_ms` at most, or until a script wakes this processor.
 
+        While all slots are taken, only a script that frees one wakes it.
+
         Leave if there has been no work for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
@@ -246,6 +248,8 @@ class Processor:
                     self._busy_at = self._monotonic_ms()
                     return None
         until_ms = settings.look_ms if next_due_at_ms is None else min(next_due_at_ms - now_ms, settings.look_ms)
+        if claimed.waits_for_slot:
+            until_ms = settings.look_ms
         self._wake.wait(max(until_ms, 0) / 1_000)
         return None
 

@@ -101,6 +101,8 @@ class Claimed:
     next_due_at_ms: int | None
     conversations: list[Due]
     deadline_ms: int
+    waits_for_slot: bool = False
+    """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
 
 
 @dataclass(frozen=True, slots=True)

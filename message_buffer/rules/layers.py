@@ -291,6 +291,7 @@ class Rules(_RuleFields):
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=self._adaptive(),
             window_ms=self.window_ms,
+            priority="vip" if vip else "",
         )
 
     def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:

@@ -18,6 +18,8 @@ class Timing(NamedTuple):
     adaptive."""
     window_ms: int
     """The length of the DynamoDB lane's window, which messages do not extend."""
+    priority: str = ""
+    """`vip` if the Valkey lane claims the batch before others that are due; else empty."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
@@ -30,4 +32,5 @@ class Timing(NamedTuple):
             "min_messages": self.min_messages,
             "flush_reason": self.flush_reason,
             "adaptive": self.adaptive,
+            "priority": self.priority,
         }

@@ -276,13 +276,15 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 *EMISSION,
-                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem"),
+                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query"),
             },
         ),
         (
             "dynamodb_processor",
             {
                 *EMISSION,
+                # The conversation processor asks Valkey, which the DynamoDB processor cannot reach.
+                ("lambda:InvokeFunction", "<ConversationProcessor>"),
                 *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
                 # The processor gives a trigger back, and keeps it while it works.

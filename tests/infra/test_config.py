@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from infra import settings_and_defaults as reference
 from infra.limits import (
     ADMIN_TIMEOUT_SECONDS,
+    DEFAULT_SLOTS,
     GATE_TIMEOUT_SECONDS,
     INGEST_TIMEOUT_SECONDS,
     MAX_STAGE_NAME_LENGTH,
@@ -77,6 +78,10 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         (
             {"shards": 3, "concurrency": {"processor": 5}},
             "concurrency.processor must be at least 6, twice the shards",
+        ),
+        (
+            {"shards": 3, "concurrency": {"conversation_processor": 2}},
+            "concurrency.conversation_processor must be at least 3: each shard needs a conversation processor",
         ),
         (
             {"concurrency": {"ingest": 2}, "warmth": {"ingest": "provisioned", "provisioned_instances": 3}},
@@ -227,3 +232,16 @@ def test_a_configuration_cannot_be_changed() -> None:
     config = load_stage(STAGES, stage="dev")
     with pytest.raises(ValidationError, match="frozen"):
         config.shards = 3  # type: ignore[misc] # the point of the test
+
+
+@pytest.mark.parametrize(
+    ("overrides", "slots"),
+    [
+        ({"concurrency": {"conversation_processor": 50}}, 50),
+        ({"concurrency": {"conversation_processor": 50}, "shards": 3}, 16),
+        ({"concurrency": {}}, DEFAULT_SLOTS),
+        ({"concurrency": {}, "shards": 256}, 1),
+    ],
+)
+def test_shards_share_the_concurrency_of_the_conversation_processor(overrides: dict[str, Any], slots: int) -> None:
+    assert load_stage({"s": overrides}, stage="s").slots_of_a_shard == slots

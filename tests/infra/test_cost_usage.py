@@ -80,7 +80,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "StoreRetries", "SweepsCut", "LeaseLost",
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
     "FallbackMessages", "FallbackOpened", "Deferred", "LeftToDynamoDbLane", "JournalFailures",
-    "TriggersReturned", "LockLost",
+    "TriggersReturned", "LockLost", "DisputedMessages", "DisputesGivenUp", "LostInValkey",
 }  # fmt: skip
 
 

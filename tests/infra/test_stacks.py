@@ -131,6 +131,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "CONVERSATION_PROCESSOR_FUNCTION_NAME",
             "LEASE_MS",
             "CLAIM_TIMEOUT_MS",
+            "SLOTS",
             "PROCESSOR_IDLE_MS",
             "PROCESSOR_HANDOVER_MS",
         },
@@ -141,7 +142,7 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             *emitting,
             *holding,
         },
-        "dynamodb_processor": {*emitting, *holding},
+        "dynamodb_processor": {"CONVERSATION_PROCESSOR_FUNCTION_NAME", *emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "NOTICE_QUEUE_URL"},
         "admin": {
             "LANE",

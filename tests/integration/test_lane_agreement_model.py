@@ -12,12 +12,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lambdas.conversation_processor.lane_agreement import DynamoDbLaneUnasked, LaneAgreement
+from lambdas.conversation_processor.disputes import Disputes
+from lambdas.conversation_processor.lane_agreement import Agreed, DynamoDbLaneUnasked, LaneAgreement
+from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.lanes.dynamodb import table as message_table
-from message_buffer.lanes.dynamodb.table import MessageTable, Window
+from message_buffer.lanes.dynamodb.table import Contents, MessageTable, StoredMessage, Window
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered, Excluded, Taken
+from message_buffer.lanes.outcomes import Absent, Buffered, Excluded, Taken
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.limits import DAY_MS
 from tests.support.two_lanes import INGESTERS, MAX_ATTEMPTS, Do, Interruption, Step, TwoLanes
 from tests.support.window import make_message_table
 
@@ -41,9 +44,10 @@ by_fate = st.one_of(
     ),
     st.builds(lambda role: Step("mend", (role,)), st.sampled_from(["ingest", "conversation_processor"])),
     st.just(Step("arrive")),
+    st.just(Step("wipe")),
 )
 by_services = st.sampled_from(
-    [Step(name) for name in ("execute", "execute", "empty_windows", "let_windows_end", "take_over")]
+    [Step(name) for name in ("execute", "execute", "empty_windows", "let_windows_end", "settle", "take_over")]
 )
 undisturbed = st.one_of(by_people, by_people, by_fate, by_services)
 interruptions = st.builds(
@@ -69,7 +73,22 @@ collisions = st.builds(
     st.sampled_from(["before", "after"]),
     st.sampled_from([[past, ends], [execute], [ends], [Step("take_over")], "fail"]),
 )
-histories = st.one_of(anything, collisions, collisions).map(lambda steps: [Step("deliver", (0,)), *steps])
+# Histories in which Valkey is wiped while both lanes have a message.
+losses = st.builds(
+    lambda before, at, do, between, after: [
+        *before,
+        Step("wait", (5_000,)),
+        Step("execute", (), Interruption(at, "before", do)),
+        *between,
+        *after,
+    ],
+    st.sampled_from([[], [past]]),
+    st.integers(2, 8),
+    st.sampled_from(["fail", "fail", "kill", [Step("wipe")], [Step("wipe"), past]]),
+    st.permutations([Step("wipe"), past, ends, Step("settle")]),
+    st.lists(undisturbed | disturbed, max_size=4),
+)
+histories = st.one_of(anything, collisions, collisions, losses).map(lambda steps: [Step("deliver", (0,)), *steps])
 waits = st.sampled_from([0, 0, 3])
 # Without the table the lanes know nothing of each other; a batch keeps its content all the same.
 patience = st.sampled_from([MAX_ATTEMPTS, MAX_ATTEMPTS, 4, 0])
@@ -239,7 +258,12 @@ def journal_is_overlooked() -> Any:
     take_over,
 )
 def left_to_nobody() -> Any:
-    return patch.object(LaneAgreement, "_belongs_to_valkey_lane", lambda *_: False)
+    find = MessageTable.find
+
+    def as_if_emitted(*args: Any) -> dict[str, str | None]:
+        return dict.fromkeys(find(*args), "w-batch")
+
+    return patch.object(MessageTable, "find", as_if_emitted)
 
 
 @bug(
@@ -250,14 +274,14 @@ def left_to_nobody() -> Any:
     execute_and(2, "before", "fail"),
 )
 def no_patience() -> Any:
-    def left_out(lane: LaneAgreement, conversation: str, taken: Taken) -> frozenset[int]:
+    def impatient(lane: LaneAgreement, conversation: str, taken: Taken) -> Agreed:
         try:
-            return settled(lane, conversation, taken)
+            return agree(lane, conversation, taken)
         except DynamoDbLaneUnasked:
-            return frozenset()
+            return Agreed(frozenset(), frozenset())
 
-    settled = LaneAgreement.left_out
-    return patch.object(LaneAgreement, "left_out", left_out)
+    agree = LaneAgreement.agree
+    return patch.object(LaneAgreement, "agree", impatient)
 
 
 @bug(
@@ -297,6 +321,63 @@ def lost_answers_are_good() -> Any:
         return taken or Buffered(0, 1, start_id=None)
 
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
+
+
+put_back, wipe, settle = execute_and(5, "before", "fail"), Step("wipe"), Step("settle")
+
+
+@bug("what the other lane has taken is dropped", deliver, is_due, put_back, wipe, past, ends, settle)
+def the_journal_vouches() -> Any:
+    divided = DynamoDbProcessor._divided
+
+    def drop(processor: DynamoDbProcessor, conversation: str, contents: Contents) -> Any:
+        for each in contents.disputed:
+            processor._table.leave_to_valkey_lane(conversation, each.name, expires_at_ms=processor._clock() + DAY_MS)
+        return divided(processor, conversation, contents)[0], []
+
+    return patch.object(DynamoDbProcessor, "_divided", drop)
+
+
+@bug(
+    "a copy is dropped before the batch is emitted",
+    deliver,
+    past,
+    is_due,
+    execute_and(7, "before", "fail"),
+    wipe,
+    ends,
+    settle,
+)
+def copies_are_dropped_early() -> Any:
+    agree = LaneAgreement.agree
+
+    def agree_and_drop(lane: LaneAgreement, conversation: str, taken: Taken) -> Agreed:
+        agreed = agree(lane, conversation, taken)
+        lane.drop_copies(conversation, agreed.copies)
+        return agreed
+
+    return patch.object(LaneAgreement, "agree", agree_and_drop)
+
+
+@bug("what Valkey does not know is taken for emitted", deliver, is_due, put_back, wipe, past, ends, settle)
+def lost_is_taken_for_emitted() -> Any:
+    return patch.object(Store, "find_message", lambda *_: Absent(known=True, batch_id=None))
+
+
+@bug("what Valkey has not emitted yet is taken for emitted", deliver, is_due, put_back, past, ends, settle, wipe)
+def frozen_is_taken_for_emitted() -> Any:
+    find = Disputes._find
+
+    def found(disputes: Disputes, conversation: str, message: StoredMessage) -> Any:
+        answer = find(disputes, conversation, message)
+        return answer if isinstance(answer, Absent) else Absent(known=True, batch_id=None)
+
+    return patch.object(Disputes, "_find", found)
+
+
+@bug("what Valkey has emitted is emitted again", deliver, is_due, execute, past, ends, settle)
+def emitted_is_taken_for_lost() -> Any:
+    return patch.object(Store, "find_message", lambda *_: Absent(known=False, batch_id=None))
 
 
 @pytest.mark.parametrize("title", BUGS)

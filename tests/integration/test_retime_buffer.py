@@ -104,3 +104,12 @@ def test_new_rules_ask_for_a_processor(engine: Engine) -> None:
     assert isinstance(retimed, Retimed)
     assert (retimed.due_at_ms, retimed.count) == (engine.clock.now_ms + 1000, 1)
     assert retimed.start_id is not None
+
+
+def test_messages_of_hosts_whose_clocks_run_apart_do_not_shorten_a_wait_without_typing(engine: Engine) -> None:
+    engine.clock.advance(120_000)
+    engine.send("c", "m1")
+    engine.clock.advance(-120_000)
+    engine.send("c", "m2")
+    retimed = engine.store.retime_buffer("c", timing=Rules(priority="vip", vip_silence_ms=300).timing)
+    assert retimed == Retimed(engine.clock.now_ms + 300, 2)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
+from message_buffer.rules.layers import Rules
 from tests.integration.test_valkey_lane_model import machine_on, replay
 from tests.support.machine.base import CONVERSATIONS, RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine
@@ -48,6 +49,50 @@ def typing(machine: EngineMachine) -> None:
 def vip(machine: EngineMachine) -> None:
     """Write what is due at once."""
     machine.burst("ann", RULES[4], 1, 0, False)
+
+
+def others_are_due(machine: EngineMachine) -> None:
+    for name in CONVERSATIONS[1:]:
+        machine.burst(name, Rules(silence_ms=0, typing_inference_ms=0), 1, 0, False)
+    machine.engine.clock.advance(1)
+
+
+def all_are_due(machine: EngineMachine) -> None:
+    others_are_due(machine)
+    vip(machine)
+
+
+def claims_one(machine: EngineMachine) -> None:
+    machine.acquire("p1", 0, False)
+    machine.claim("p1", 1, 0, False, False)
+
+
+def taken_and_out(machine: EngineMachine) -> None:
+    """Emit and complete what is claimed."""
+    while machine.invocations:
+        machine.take(0, False, False, 0, False)
+    while machine.runs:
+        machine.emit(0, False)
+        machine.complete(0, 0, False)
+
+
+def claims_expire(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(SETTINGS.claim_ms)
+
+
+def five_seconds_later(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(5_000)
+
+
+def looked_at_in_flight(another: str) -> Step:
+    """Let a claim pass over a VIP in flight, which moves the VIP's score."""
+
+    def step(machine: EngineMachine) -> None:
+        machine.burst(another, Rules(silence_ms=0, typing_inference_ms=0), 1, 0, False)
+        machine.engine.clock.advance(SETTINGS.claim_ms)
+        claims_one(machine)
+
+    return step
 
 
 def hammers(machine: EngineMachine) -> None:
@@ -837,6 +882,133 @@ BUGS = (
         "if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then return {'BUSY'} end",
         "",
         (vip, claimed, lambda m: m.invocation_fails(0, "p1", 0, "arrived", 0, False)),
+    ),
+    Bug(
+        "a VIP stands in line",
+        "claim_due",
+        "if #vips > 0 then",
+        "if false then",
+        (others_are_due, vip, claims_one),
+    ),
+    Bug(
+        "VIPs take all claims",
+        "claim_due",
+        "math.floor((limit - old_debt + 4) / 5)",
+        "limit",
+        (others_are_due, vip, claims_one, taken_and_out, vip, claims_one),
+    ),
+    Bug(
+        "what VIPs have taken from others is forgotten",
+        "claim_due",
+        "redis.call('HSET', processor_key, 'vip_debt', debt)",
+        "",
+        (others_are_due, vip, claims_one, taken_and_out, vip, claims_one),
+    ),
+    Bug(
+        "a VIP that is not due yet is lost from the fast lane",
+        "claim_due",
+        "if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) end",
+        "if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) redis.call('DEL', vip_key) end",
+        (vip, claimed),
+    ),
+    Bug(
+        "a VIP's retry is an ordinary one",
+        "retry_batch",
+        "redis.call('ZADD', vip_key, 'XX', due_at, conversation)",
+        "",
+        (vip, taken, lambda m: m.emitting_fails(0, 0, 0, False)),
+    ),
+    Bug(
+        "a VIP whose conversation processor died is an ordinary one",
+        "recover_expired",
+        "redis.call('ZADD', vip_key, 'XX', unpack(back))",
+        "",
+        (
+            vip,
+            claims_one,
+            five_seconds_later,
+            lambda m: m.take(0, False, False, 0, False),
+            *(looked_at_in_flight(name) for name in CONVERSATIONS[1:]),
+            five_seconds_later,
+            lambda m: m.watchdog(0, False),
+        ),
+    ),
+    Bug(
+        "a conversation is a VIP's for ever",
+        "complete_batch",
+        "redis.call('ZREM', vip_key, conversation)",
+        "",
+        (vip, goes_out),
+    ),
+    Bug(
+        "a cancel leaves the VIP",
+        "cancel_buffer",
+        "redis.call('ZREM', vip_key, conversation)",
+        "",
+        (vip, lambda m: m.cancel("ann", 0, False, True)),
+    ),
+    Bug(
+        "a forget leaves the VIP",
+        "forget_conversation",
+        "redis.call('ZREM', vip_key, conversation)",
+        "",
+        (vip, forgotten),
+    ),
+    Bug(
+        "deleting the last message leaves the VIP",
+        "delete_message",
+        "redis.call('ZREM', vip_key, conversation)",
+        "",
+        (vip, lambda m: m.edit_or_delete("ann", 0, "here", True, False)),
+    ),
+    Bug(
+        "new rules do not end a priority",
+        "retime_buffer",
+        "redis.call('ZREM', vip_key, conversation)",
+        "",
+        (lambda m: m.burst("ann", RULES[5], 1, 0, False), lambda m: m.rules_change("ann", RULES[0], 0, False)),
+    ),
+    Bug(
+        "new rules give no priority",
+        "retime_buffer",
+        "if priority ~= '' then redis.call('ZADD', vip_key, 0, conversation) end",
+        "",
+        (writes, lambda m: m.rules_change("ann", RULES[5], 0, False)),
+    ),
+    Bug(
+        "more conversations are in flight than there are slots",
+        "claim_due",
+        "limit = math.max(math.min(limit, free), 0)",
+        "",
+        (all_are_due, claimed),
+    ),
+    Bug(
+        "a dead conversation processor keeps its slot",
+        "claim_due",
+        "redis.call('ZCOUNT', inflight_key, now_ms + 1, '+inf')",
+        "redis.call('ZCOUNT', inflight_key, '-inf', '+inf')",
+        (all_are_due, claimed, claims_expire, claimed),
+    ),
+    Bug(
+        "a processor whose slots are taken does not say so",
+        "claim_due",
+        "if free <= 0 and wake_at <= now_ms then",
+        "if false then",
+        (all_are_due, claimed),
+    ),
+    Bug(
+        "a completed batch frees its slot in silence",
+        "complete_batch",
+        "string.sub(alive, 14) == '0000000000001'",
+        "false",
+        (all_are_due, taken, emitted, lambda m: m.complete(0, 0, False)),
+    ),
+    Bug(
+        "a failed batch frees its slot in silence",
+        "retry_batch",
+        "string.sub(alive, 14) == '0000000000001'",
+        "false",
+        (all_are_due, taken, retried),
     ),
 )
 

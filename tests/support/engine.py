@@ -25,6 +25,7 @@ SETTINGS = StoreSettings(
     lease_ms=15_000,
     claim_ms=30_000,
     token_ms=60_000,
+    slots=10_000,
     max_waiting=5_000,
     max_waiting_bytes=32 * 1024 * 1024,
 )
@@ -182,8 +183,8 @@ _EVERY_ARGUMENT_IS_A_KEY = {b"del", b"unlink"}
 _TWO_KEYS = {b"rename"}
 _ONE_KEY = {
     b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hscan", b"hset", b"linsert", b"llen", b"lpush",
-    b"lrange", b"lrem", b"lset", b"ltrim", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zcount", b"zrange",
-    b"zrem", b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
+    b"lrange", b"lrem", b"lset", b"ltrim", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zcount",
+    b"zmscore", b"zrange", b"zrem", b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
 }  # fmt: skip
 
 

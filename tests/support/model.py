@@ -70,6 +70,8 @@ class ConversationModel:
     first_at: int | None = None
     last_at: int | None = None
     held_until: int = 0
+    is_vip: bool = False
+    is_found_late: bool = False  # a message by other rules has made a VIP due earlier: its entry does not follow
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
@@ -83,6 +85,7 @@ class ConversationModel:
 
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
         self.seen[message_id] = now
+        self.is_vip = self.is_vip or timing.priority == "vip"
         self.generation += 1
         ahead = 0 if self.last_at is None else self.last_at - now
         arrived = now + ahead if 0 < ahead <= 60_000 else now
@@ -95,6 +98,8 @@ class ConversationModel:
         self.waiting.append((message_id, payload))
         if old_due is None or old_due > now:
             self.due_at = self._due(arrived, self._wait(gap, rhythm, timing), timing, now)
+            if old_due is not None and self.due_at < old_due:
+                self.is_found_late = self.is_vip and timing.priority == ""
             if self.frozen is None and self.state != "INFLIGHT":
                 if old_due is None or self.due_at < old_due:
                     self.back_to_pending(self.due_at)
@@ -103,6 +108,7 @@ class ConversationModel:
     def retime(self, timing: Timing, now: int) -> None:
         if not self.waiting:
             return
+        self.is_vip, self.is_found_late = timing.priority == "vip", False
         old_due = self.due_at
         assert old_due is not None
         assert self.first_at is not None
@@ -148,7 +154,7 @@ class ConversationModel:
         return max(due, self.held_until) if self.held_until > now else due
 
     def claim(self, deadline: int) -> None:
-        self.state, self.scheduled_at = "INFLIGHT", deadline
+        self.state, self.scheduled_at, self.is_found_late = "INFLIGHT", deadline, False
 
     def back_to_pending(self, at: int) -> None:
         self.state, self.scheduled_at, self.not_before = "PENDING", at, at
@@ -174,7 +180,7 @@ class ConversationModel:
             assert self.due_at is not None
             self.back_to_pending(self.due_at)
         else:
-            self.state = "IDLE"
+            self.state, self.is_vip = "IDLE", False
 
     def _when_emitted(self, batch_id: str) -> tuple[int, str]:
         return self.emitted[batch_id], batch_id
@@ -194,7 +200,7 @@ class ConversationModel:
 
     def cancel(self) -> None:
         self.generation += 1
-        self.waiting, self.frozen, self.state = [], None, "IDLE"
+        self.waiting, self.frozen, self.state, self.is_vip = [], None, "IDLE", False
 
     def forget(self, now: int) -> int:
         """Erase everything but the ids. Return the time until which all that was erased arrived."""
@@ -244,4 +250,4 @@ class ConversationModel:
         had = bool(self.waiting)
         self.waiting = [(known, old) for known, old in self.waiting if known != message_id]
         if had and self.is_idle:
-            self.state = "IDLE"
+            self.state, self.is_vip = "IDLE", False

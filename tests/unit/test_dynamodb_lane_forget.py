@@ -99,7 +99,7 @@ def test_the_valkey_lane_leaves_out_what_was_erased(window: WindowScene) -> None
     forget(window)
     agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
     taken = o.Taken("batch", 1, 1, 0, 0, 0, "silence", [payload("m1"), payload("m2")])
-    assert agreement.left_out(CONVERSATION, taken) == {0}
+    assert agreement.agree(CONVERSATION, taken).left_out == {0}
 
 
 def test_a_forget_that_goes_on_erases_what_the_valkey_lane_has_recorded_since(window: WindowScene) -> None:
@@ -149,7 +149,7 @@ def test_a_newer_batch_of_the_valkey_lane_is_not_left_out(window: WindowScene, g
     window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret", goes_on=goes_on, at_ms=at_ms)
     agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
     taken = o.Taken(batch_id, 9, 3, 0, 0, 0, "silence", [payload("m2")])
-    assert agreement.left_out(CONVERSATION, taken) == set()
+    assert agreement.agree(CONVERSATION, taken).left_out == set()
 
 
 def test_a_forget_that_goes_on_after_another_forget_erases_no_message(window: WindowScene) -> None:

@@ -27,7 +27,7 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(
         "the window is closed over what came meanwhile", message_table,
-        'only_if=" AND #generation = :generation"', 'only_if=" AND (#generation = :generation OR #owner = :me)"',
+        '" AND #generation = :generation"', '" AND (#generation = :generation OR #owner = :me)"',
         Crossing("cross_processor", 5, "deliver", GO),
     ),
     Bug(

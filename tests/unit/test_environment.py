@@ -37,6 +37,7 @@ PROCESSOR = COMMON | {
     "CONVERSATION_PROCESSOR_FUNCTION_NAME": "c",
     "LEASE_MS": "15000",
     "CLAIM_TIMEOUT_MS": "30000",
+    "SLOTS": "50",
     "PROCESSOR_IDLE_MS": "10000",
     "PROCESSOR_HANDOVER_MS": "30000",
 }
@@ -153,6 +154,7 @@ def test_rules_must_be_an_object(value: str) -> None:
 def test_timings_reach_the_store() -> None:
     store = config.read_processor(PROCESSOR).valkey.store
     assert (store.shards, store.lease_ms, store.claim_ms, store.start_ms) == (2, 15_000, 30_000, 10_000)
+    assert store.slots == 50
 
 
 def test_time_outs_reach_the_connection() -> None:

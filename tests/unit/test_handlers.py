@@ -35,7 +35,9 @@ def telemetry() -> RecordedTelemetry:
 
 def conversation_processor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
     monkeypatch.setattr(
-        conversation_processor, "_parts", lambda: (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry)
+        conversation_processor,
+        "_parts",
+        lambda: (SimpleNamespace(**methods), None, SimpleNamespace(**methods), telemetry),
     )
 
 

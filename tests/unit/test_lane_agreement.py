@@ -118,6 +118,8 @@ def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_dynamodb_lane(l
     in_window(lanes, "m1", "m2")
     lanes.let_windows_end()
     assert batches(lanes) == [("debounce", ["m1"]), ("window", ["m2"])]
+    lanes.come_to_rest()
+    assert batches(lanes) == [("debounce", ["m1"]), ("window", ["m2"])]
     assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": "!main"}
     assert lanes.scene.is_at_rest()
 
@@ -419,4 +421,4 @@ def test_where_a_batch_has_one_attempt_a_table_that_does_not_answer_does_not_cos
     )
     taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [payload("m1")])
     with lanes.scene.wire.at("put_item", failing()):
-        assert lane.left_out(CONVERSATION, taken) == frozenset()
+        assert lane.agree(CONVERSATION, taken).left_out == frozenset()

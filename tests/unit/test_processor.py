@@ -161,6 +161,27 @@ def test_it_does_not_claim_what_it_cannot_send(scene: Scene) -> None:
     assert scene.functions.conversations() == ["c0", "c1", "c2"]
 
 
+def test_while_all_slots_are_taken_it_sleeps_until_one_is_freed(scene: Scene) -> None:
+    store = scene.engine.store
+    store.settings = store.settings._replace(slots=2)
+    for n in range(4):
+        scene.engine.send(f"c{n}", "m1", rules=NOW)
+    claimed_at: list[int] = []
+    scene.functions.on_start = lambda *_: claimed_at.append(scene.engine.clock.now_ms)
+
+    def complete() -> None:
+        scene.engine.clock.advance(200)
+        store.take_batch("c0", "t")
+        store.complete_batch("c0", "t")
+
+    scene.once(complete)
+    began_ms = scene.engine.clock.now_ms
+    scene.run(life_ms=32_000)
+    assert scene.wake.waits[0] == 0.5, "it does not look all the time"
+    assert scene.functions.conversations() == ["c0", "c1", "c2"]
+    assert claimed_at[:3] == [began_ms, began_ms, began_ms + 200]
+
+
 def test_work_within_the_horizon_keeps_it_from_leaving(scene: Scene) -> None:
     patient = Rules(silence_ms=60_000, typing_inference_ms=0, max_wait_ms=80_000)
     due_at_ms = scene.engine.send("c", "m1", rules=patient).due_at_ms

@@ -14,7 +14,16 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, Window, hash_of, name_of
+from message_buffer.lanes.dynamodb.table import (
+    DISPUTED,
+    DROPPED,
+    VALKEY_LANE,
+    Contents,
+    MessageTable,
+    Window,
+    hash_of,
+    name_of,
+)
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
@@ -116,6 +125,11 @@ class DynamoDbLane:
             # The request that stored the message may have ended after it opened the window and before it sent the
             # trigger, so send one. A second trigger does no harm.
             self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
+        elif before.reason == DISPUTED and before.held_until_ms <= now_ms:
+            # The window waits for Valkey, for which this message need not wait.
+            if self._table.hasten(conversation, due_at_ms=due_at_ms, reason=timing.flush_reason or "window"):
+                self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
+                return due_at_ms, count, before.id_secret
         elif before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
         reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
@@ -308,6 +322,9 @@ class DynamoDbLane:
             contents = self._table.read(conversation)
             found = _find(contents, name)
             if not isinstance(found, o.Waiting):
+                if name in {each.name for each in contents.disputed}:
+                    # If Valkey has lost the message, this lane emits its copy. The caller publishes the change, too.
+                    change(name)
                 return found
             if change(name):
                 return _Changed(found.position, len(contents.waiting) - found.position - 1)

@@ -28,12 +28,16 @@ from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SE
 WINDOW, MESSAGE, JOURNAL, HASHED = "!", "m#", "b#", "h#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
+# The reason of a window that waits only until the Valkey lane has answered for its messages.
+DISPUTED = "disputed"
 # Values of a tombstone's `batch_id` that are not batches of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
 HAS_BODY = "attribute_exists(#body)"
+# No message has arrived since the given generation.
+NOTHING_NEW = " AND #generation = :generation"
 
 T = TypeVar("T")
 
@@ -117,8 +121,17 @@ class Contents(NamedTuple):
     @property
     def waiting(self) -> list[StoredMessage]:
         """Return the messages that are in no batch of either lane, in order of arrival."""
+        return [each for each in self._not_frozen if each.name not in self.journaled]
+
+    @property
+    def disputed(self) -> list[StoredMessage]:
+        """Return the stored messages that the Valkey lane has taken. Until it has emitted them, it may lose them."""
+        return [each for each in self._not_frozen if each.name in self.journaled and not self.was_erased(each.name)]
+
+    @property
+    def _not_frozen(self) -> list[StoredMessage]:
         frozen = set(self.window.frozen.names) if self.window.frozen else set()
-        return [each for each in self.stored if each.name not in frozen and each.name not in self.journaled]
+        return [each for each in self.stored if each.name not in frozen]
 
 
 def name_of(message_id: str) -> str:
@@ -142,7 +155,7 @@ class MessageTable(Table):
         return "stored before" if "body" in put.item else "left before"
 
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """Replace a message with a tombstone, because the Valkey lane emits it.
+        """Replace a message with a tombstone, because the Valkey lane has emitted it.
 
         Return False if this lane has emitted or dropped the message.
         """
@@ -459,7 +472,7 @@ class MessageTable(Table):
             do="SET #waiting = :none, #expires_at = :expires"
             " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt, #failures, #unended",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
-            only_if=" AND #generation = :generation",
+            only_if=NOTHING_NEW,
         )
 
     def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
@@ -470,6 +483,17 @@ class MessageTable(Table):
             owner,
             do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #failures, #unended, #held_until",
             values={"id": forget_id, "at": at_ms},
+        )
+
+    def dispute(self, conversation: str, owner: str, *, due_at_ms: int, generation: int) -> bool:
+        """Release the lock until `due_at_ms`. Return False if a message has arrived since the given generation."""
+        return self._owned(
+            "dispute window",
+            conversation,
+            owner,
+            do="SET #due_at = :due, #reason = :reason REMOVE #owner, #owner_until, #attempt, #failures, #unended",
+            values={"due": due_at_ms, "reason": DISPUTED, "generation": generation},
+            only_if=NOTHING_NEW,
         )
 
     def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
@@ -512,6 +536,13 @@ class MessageTable(Table):
         """Record that the Valkey lane has taken this batch."""
         key = _key(conversation, JOURNAL + batch_id)
         self._put("journal batch", {**key, "names": names, "expires_at": _seconds(expires_at_ms)})
+
+    def rewrite_journal(self, conversation: str, batch_id: str, names: Sequence[str]) -> None:
+        """Leave only these names in the record of a batch, unless the record is gone."""
+        key = _key(conversation, JOURNAL + batch_id)
+        self._update(
+            "rewrite journal", key, "SET #names = :names", {"names": names}, only_if="attribute_exists(#names)"
+        )
 
     def fence(self, conversation: str) -> Window:
         """Count a change, so that a processor which has read the conversation cannot freeze it. Return the window."""

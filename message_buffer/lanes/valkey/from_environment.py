@@ -32,6 +32,7 @@ class StoreSettings(NamedTuple):
     start_ms: int  # a reserved start has failed if no processor has acquired the lease in this time
     lease_ms: int = NOT_SET  # a processor that has not renewed its lease for this long is dead
     claim_ms: int = NOT_SET  # the time from the claim to the take
+    slots: int = NOT_SET  # conversations of a shard that may be in flight at once
     token_ms: int = NOT_SET  # the time from the take to the completion; longer than the conversation processor may run
     max_waiting: int = NOT_SET  # messages in one conversation
     max_waiting_bytes: int = NOT_SET  # bytes of messages of more than 4 KiB, in one conversation

@@ -98,6 +98,7 @@ class Store:
             known_as=known_as,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
+            priority=timing.priority,
         )
         if reply.word == b"BUFFERED":
             return o.Buffered(reply.due_at_ms, reply.count, start_id if reply.start else None)
@@ -305,12 +306,13 @@ class Store:
         reply = self._run_shard(
             "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=claim_ms,
             look_ms=s.look_ms, call_id=self._new_call_id(),
+            slots=_require_setting("slots", s.slots),
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
         # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
-        return o.Claimed(_or_none(reply.next_due_at_ms), due, now_ms + claim_ms)
+        return o.Claimed(_or_none(reply.next_due_at_ms), due, now_ms + claim_ms, waits_for_slot=bool(reply.full))
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int

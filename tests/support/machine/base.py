@@ -19,6 +19,7 @@ SETTINGS = STAGE_SETTINGS._replace(
     horizon_ms=90_000,
     claim_ms=30_000,
     token_ms=60_000,
+    slots=2,
     max_batch=4,
     max_emitted=2,
     max_waiting=24,
@@ -31,6 +32,7 @@ RULES = (
     Rules(silence_ms=2000, min_messages=2, max_wait_ms=60_000),
     Rules(adaptive=True, max_wait_ms=20_000, max_messages=6),
     Rules(priority="vip"),
+    Rules(priority="vip", vip_silence_ms=300),
 )
 
 # A repeat of these calls at any later time changes nothing.
@@ -66,6 +68,7 @@ class Base(RuleBasedStateMachine):
         self.model = {name: ConversationModel() for name in CONVERSATIONS}
         self.quota = QuotaModel()
         self.lease: tuple[str, int] | None = None
+        self.vip_debt = 0
         self.invocations: list[str] = []
         self.runs: list[Run] = []
         self.emitted: list[tuple[str, str, list[bytes]]] = []  # conversation, batch id, payloads
@@ -128,6 +131,12 @@ class Base(RuleBasedStateMachine):
         contents: dict[str, Any] = {name: sorted(key.value) for name, key in kept.items()}
         contents["buffers"] = {name: line for name, line in buffers.pairs.items() if name} if buffers else {}
         return contents
+
+    def must_not_wait_for_a_slot(self, now: int) -> None:
+        """Fail if a living processor waits for a slot, although a slot was freed."""
+        key = self.engine.keys().get("{b0}:open")
+        alive = key.pairs.get(b"", b"0") if key else b"0"
+        assert int(alive[:13]) < now or int(alive[13:]) != 1, "a slot was freed and the processor was not woken"
 
     def must_be_picked_up(self, at: int, now: int) -> None:
         """Fail unless a living processor will look at `at` or before, or a start is reserved."""

@@ -89,6 +89,7 @@ class ConversationProcessors(Base):
             assert outcome == Stale()
             return
         model.completed(SETTINGS.max_emitted)
+        self.must_not_wait_for_a_slot(now)
         assert isinstance(outcome, Completed)
         assert outcome.count == len(model.waiting)
         assert outcome.next_due_at_ms == (model.due_at if model.waiting else None)
@@ -114,6 +115,7 @@ class ConversationProcessors(Base):
             return
         model.frozen.retry(counted)
         model.back_to_pending(retry_at)
+        self.must_not_wait_for_a_slot(now)
         assert isinstance(outcome, Retried)
         assert outcome.due_at_ms == model.scheduled_at
         self.must_be_picked_up(model.scheduled_at, now)

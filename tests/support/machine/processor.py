@@ -15,7 +15,7 @@ from message_buffer.lanes.outcomes import (
     Stale,
     WorkIsNear,
 )
-from tests.support.machine.base import CONVERSATIONS, SETTINGS, pick, processors, seldom, skews
+from tests.support.machine.base import SETTINGS, pick, processors, seldom, skews
 from tests.support.machine.conversation_processor import ConversationProcessors
 
 
@@ -58,21 +58,47 @@ class Processors(ConversationProcessors):
     def claim(self, processor: str, limit: int, skew: int, twice: bool, crash: bool) -> None:
         now = self.now(skew)
         due = {n for n, m in self.model.items() if m.state == "PENDING" and m.scheduled_at <= now}
+        early = {n for n, m in self.model.items() if m.state == "PENDING" and self._score(n) <= now} - due
+        in_flight = sum(m.state == "INFLIGHT" and m.scheduled_at > now for m in self.model.values())
+        room = max(min(limit, SETTINGS.slots - in_flight), 0)
+        twice = twice and not early  # a claim that only moves early scores is no claim: its repeat may find more
         outcome = self.call(skew, twice, "claim_due", 0, processor, limit=limit)
         if not self._owns(processor, now):
             assert outcome == Lost()
             return
         assert isinstance(outcome, Claimed)
         claimed = [due.conversation for due in outcome.conversations]
-        assert len(claimed) == len(set(claimed)) <= limit
-        assert set(claimed) == due if limit > len(CONVERSATIONS) else set(claimed) <= due
+        assert len(claimed) == len(set(claimed)) <= room
+        assert set(claimed) <= due
+        if not early:
+            assert len(claimed) == min(len(due), room)
+            if not any(self.model[name].is_found_late for name in due):
+                self._vips_come_first(claimed, due, room)
+        self._count_debt(claimed)
         for name in claimed:
             self.model[name].claim(now + SETTINGS.claim_ms)
         left = [m.scheduled_at for m in self.model.values() if m.state == "PENDING"]
         assert outcome.next_due_at_ms is not None if left else outcome.next_due_at_ms is None
         assert outcome.next_due_at_ms is None or outcome.next_due_at_ms <= min(left)
+        more_is_due = outcome.next_due_at_ms is not None and outcome.next_due_at_ms <= now
+        assert outcome.waits_for_slot == (more_is_due and in_flight + len(claimed) >= SETTINGS.slots)
         if not crash:
             self.invocations += claimed
+
+    def _vips_come_first(self, claimed: list[str], due: set[str], room: int) -> None:
+        vips = {name for name in due if self.model[name].is_vip}
+        share = max((room - self.vip_debt + 4) // 5, room - len(due - vips), 0)
+        first = claimed[: min(len(vips), share)]
+        assert set(first) <= vips, "another was claimed before a VIP"
+        assert not vips.intersection(claimed[len(first) :]), "VIPs have more than a fifth"
+
+    def _count_debt(self, claimed: list[str]) -> None:
+        for name in claimed:
+            self.vip_debt += 4 if self.model[name].is_vip else -1
+        self.vip_debt = max(0, min(self.vip_debt, 4))
+
+    def _score(self, name: str) -> int:
+        return int(self._pending().get(name.encode(), b"0"))
 
     @precondition(lambda self: self.invocations)
     @rule(

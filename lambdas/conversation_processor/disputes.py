@@ -1,0 +1,78 @@
+"""Settles disputes: asks Valkey about stored messages that, according to the journal, the Valkey lane has taken.
+
+The journal says what the Valkey lane was about to emit. Valkey may have lost it since then, so the DynamoDB lane keeps
+its copy of such a message until Valkey has answered:
+
+- The message waits, or is in the frozen batch: ask again later.
+- Valkey knows the message, but has it no longer: it was emitted or dropped. A tombstone replaces the copy.
+- Valkey does not know the message: it was lost. Its name leaves the journal, and the DynamoDB lane emits its copy.
+"""
+
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.dynamodb.table import Contents, MessageTable, StoredMessage
+from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.outcomes import Absent
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.limits import REMEMBERED_MS
+from message_buffer.messages.wire_form import id_of
+from message_buffer.telemetry import Telemetry
+
+
+class Disputes:
+    def __init__(
+        self,
+        store: Store,
+        table: MessageTable,
+        triggers: Triggers,
+        telemetry: Telemetry,
+        *,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._triggers = triggers
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def settle(self, conversation: str) -> None:
+        """Settle the disputes about the conversation's messages. If the table fails, leave them to the next call."""
+        try:
+            self._settle(conversation)
+        except SendFailed as error:
+            self._telemetry.warn("disputes not settled", conversation=conversation, reason=str(error))
+
+    def _settle(self, conversation: str) -> None:
+        # Read the journal before asking Valkey. A batch that is taken later is journaled anew, and that stays.
+        contents = self._table.read(conversation)
+        lost: set[str] = set()
+        answered = 0
+        for each in contents.disputed:
+            found = self._find(conversation, each)
+            if not isinstance(found, Absent):
+                continue
+            if found.known:
+                expires_at_ms = self._clock() + REMEMBERED_MS
+                self._table.leave_to_valkey_lane(conversation, each.name, expires_at_ms=expires_at_ms)
+                answered += 1
+            else:
+                lost.add(each.name)
+        if lost:
+            self._give_to_dynamodb_lane(conversation, contents, lost)
+        self._telemetry.info("disputes settled", conversation=conversation, answered=answered, lost=len(lost))
+
+    def _find(self, conversation: str, message: StoredMessage) -> object:
+        message_id = id_of(message.body)
+        if message_id is None:
+            return Absent(known=False, batch_id=None)
+        return self._store.find_message(conversation, message_id)
+
+    def _give_to_dynamodb_lane(self, conversation: str, contents: Contents, lost: set[str]) -> None:
+        for batch_id, names in contents.journals.items():
+            if names & lost:
+                self._table.rewrite_journal(conversation, batch_id, sorted(names - lost))
+        self._telemetry.count("LostInValkey", len(lost))
+        self._telemetry.warn("Valkey lost messages", conversation=conversation, count=len(lost))
+        # If this run ends before it has sent the trigger, the window's own trigger arrives within a minute.
+        if self._table.hasten(conversation, due_at_ms=self._clock(), reason="window"):
+            self._triggers.send(conversation, delay_ms=0)
