@@ -104,7 +104,7 @@ class BufferStack(cdk.Stack):
 
     @property
     def undelivered(self) -> Queue | None:
-        """Return the queue that keeps failed starts of processors, or None in a stage without processors."""
+        """Return the queue that keeps notices for a person, or None in a stage without processors."""
         return self.valkey_lane.undelivered if self.valkey_lane else None
 
     def _make_ingest(self) -> Function:

@@ -73,6 +73,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             api=buffer.api,
             cache_name=cache.name if cache else None,
             dead_letters=buffer.dead_letters,
+            notices=buffer.valkey_lane.notices if buffer.valkey_lane else None,
             undelivered=buffer.undelivered,
             reply_dead_letters=responder.dead_letters if responder else None,
         )

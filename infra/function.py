@@ -76,13 +76,14 @@ class Function(lambda_.Function):
         room: str | None = None,
         name: str | None = None,
         in_a_loop: bool = False,
-        undelivered: sqs.IQueue | None = None,
+        notices: sqs.IQueue | None = None,
         warmth: Warmth | None = None,
     ) -> None:
         """Create the function.
 
         Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
-        detection. The queue `undelivered` receives the asynchronous invocations that Lambda gave up.
+        detection. The queue `notices` receives Lambda's records of asynchronous invocations that failed or were given
+        up.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
@@ -117,7 +118,7 @@ class Function(lambda_.Function):
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
             retry_attempts=MAX_ASYNC_RETRIES,
             max_event_age=cdk.Duration.seconds(MAX_ASYNC_AGE_SECONDS),
-            on_failure=destinations.SqsDestination(undelivered) if undelivered else None,
+            on_failure=destinations.SqsDestination(notices) if notices else None,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
             vpc_subnets=placement.subnets if placement else None,

@@ -25,7 +25,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor, dynamodb_processor | Valkey | the function to start |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
-| CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
+| CLAIM_TIMEOUT_MS | processor, conversation_processor, watchdog | Valkey | how long a conversation stays claimed |
 | SLOTS | processor | Valkey | how many conversations of a shard may be in flight at once |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
@@ -40,7 +40,8 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
-| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for starts that Lambda could not carry out |
+| NOTICE_QUEUE_URL | watchdog | Valkey | the queue for Lambda's notices of runs that failed |
+| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for notices that the watchdog could not handle |
 | AGES_OUT | admin | | JSON: the copies that `conversation.forget` cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
@@ -203,7 +204,7 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
     return {
         **asking_valkey(conversation_processor=conversation_processor),
         "LEASE_MS": str(config.timings.lease_ms),
-        "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
+        **_claims(config),
         "SLOTS": str(config.slots_of_a_shard),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
         "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
@@ -218,6 +219,7 @@ def conversation_processor(
     destinations: EventDestinations,
 ) -> Environment:
     return {
+        **_claims(config),
         "TOKEN_MS": str(config.timings.token_ms),
         **_emitting(config, destinations),
         **_starting(processor),
@@ -233,8 +235,8 @@ def asking_valkey(*, conversation_processor: lambda_.IFunction) -> Environment:
     return {"CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name}
 
 
-def watchdog(*, processor: lambda_.IFunction) -> Environment:
-    return _starting(processor)
+def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.IQueue) -> Environment:
+    return {**_claims(config), "NOTICE_QUEUE_URL": notices.queue_url, **_starting(processor)}
 
 
 def admin(
@@ -274,6 +276,10 @@ def _emitting(config: StageConfig, destinations: EventDestinations) -> Environme
         "MAX_ATTEMPTS": str(config.limits.max_attempts),
         "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
     }
+
+
+def _claims(config: StageConfig) -> Environment:
+    return {"CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms)}
 
 
 def _starting(processor: lambda_.IFunction | None) -> Environment:

@@ -22,7 +22,8 @@ DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30
 
 # -- Asynchronous invocations --
 
-# Lambda's first retry comes after a minute. By then the watchdog has repaired what a crash left behind.
+# Lambda's first retry comes after a minute. By then a notice, or the watchdog's pass, has repaired what a crash left
+# behind. Without retries Lambda sends the notice at once.
 MAX_ASYNC_RETRIES = 0
 # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
 MAX_ASYNC_AGE_SECONDS = 60
@@ -40,6 +41,8 @@ WATCHDOG_PASS_SECONDS = 30
 RULE_SECONDS = 60
 # The rule starts only every second pass, so a queue delays a message that starts the pass in between.
 WATCHDOG_SECOND_PASS_DELAY_SECONDS = RULE_SECONDS - WATCHDOG_PASS_SECONDS
+# The watchdog handles a notice within seconds. An unread notice is worthless after a day, and names a conversation.
+NOTICE_RETENTION_DAYS = 1
 # A second pass that is late is superfluous, because the rule starts the next pass within the minute.
 SECOND_PASS_RETENTION_SECONDS = 300
 # The sweep of the DynamoDB lane finds windows whose trigger was lost.
@@ -59,6 +62,13 @@ MAX_TRIGGERS_IN_A_BATCH = 1
 # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
 MAX_DELIVERIES_IN_A_BATCH = 1
 MAX_WATCHDOG_PASSES_IN_A_BATCH = 1
+# Each notice takes one call to Valkey. If many runs die at once, a batch spares most invocations.
+MAX_NOTICES_IN_A_BATCH = 10
+# The least that Lambda accepts.
+MAX_WATCHDOGS_WITH_NOTICES = 2
+# AWS recommends at least five, because Lambda also receives messages that it then cannot pass on. A notice that waits
+# for a pause is received twice.
+MAX_NOTICE_RECEIVES = 5
 # A delivery that waits for its turn is received many times. Only a delivery that keeps crashing its function reaches
 # this number, and becomes a dead letter.
 MAX_DELIVERY_RECEIVES = 100

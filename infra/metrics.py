@@ -41,8 +41,9 @@ class Metrics:
     api: Api
     cache_name: str | None
     dead_letters: sqs.IQueue
+    notices: sqs.IQueue | None
     undelivered: sqs.IQueue | None
-    """`None`, like `cache_name`, in a stage without the Valkey lane."""
+    """`None`, like `notices` and `cache_name`, in a stage without the Valkey lane."""
     reply_dead_letters: sqs.IQueue | None = None
     """`None` in a stage without a responder."""
 

@@ -110,7 +110,7 @@ class Concurrency(Settings):
     """Limits how many batches of the Valkey lane are emitted at the same time. Each shard has an equal share of these
     slots, so there must be one for each shard. Without a number there are `DEFAULT_SLOTS` (`infra/limits.py`)."""
     watchdog: Instances | None = None
-    """One is enough, because the watchdog runs only twice a minute."""
+    """Three are enough: one for a pass, and two for notices of runs that failed."""
     dynamodb_processor: Instances | None = None
     """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None

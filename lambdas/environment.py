@@ -59,6 +59,7 @@ class DynamoDbProcessorSettings(NamedTuple):
 
 class WatchdogSettings(NamedTuple):
     valkey: ValkeySettings
+    notice_queue_url: str
 
 
 class AdminSettings(NamedTuple):
@@ -184,7 +185,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(token_ms=env.whole("TOKEN_MS")),
+        valkey=env.valkey(claim_ms=env.whole("CLAIM_TIMEOUT_MS"), token_ms=env.whole("TOKEN_MS")),
         dynamodb_lane=env.fallback(),
         emission=env.emission(),
     )
@@ -201,7 +202,7 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
 
 def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
     env = _environment(environ)
-    return WatchdogSettings(env.valkey())
+    return WatchdogSettings(env.valkey(claim_ms=env.whole("CLAIM_TIMEOUT_MS")), env.text("NOTICE_QUEUE_URL"))
 
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:

@@ -137,7 +137,7 @@ MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 # A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start.
-# A pass ends if less time than that is left.
+# A pass ends, and a failed run gives nothing up, if less time than that is left.
 MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------

@@ -111,6 +111,12 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
+# After a death the next run starts at once. After the second death in a row it starts after MIN_PAUSE_AFTER_DEATH_MS,
+# which doubles with each further death, for a processor up to 1.5 times its start reservation.
+MIN_PAUSE_AFTER_DEATH_MS = 1 * SECOND_MS
+MAX_PAUSE_AFTER_DEATH_MS = MINUTE_MS
+# A death in a row comes within this time of the last death and its pause. A run that lived longer did some work.
+CALM_AFTER_DEATH_MS = 10 * SECOND_MS
 # A script searches for a message where it should be, then among this many of the newest messages. A full batch has half
 # as many.
 MAX_MESSAGES_SEARCHED = 2_000

@@ -9,13 +9,18 @@ from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import function_variables as environment
 from infra.function import Function, Runtime, grant
 from infra.limits import (
+    MAX_NOTICE_RECEIVES,
+    MAX_NOTICES_IN_A_BATCH,
     MAX_WATCHDOG_PASSES_IN_A_BATCH,
+    MAX_WATCHDOGS_WITH_NOTICES,
+    NOTICE_RETENTION_DAYS,
     RULE_SECONDS,
     SECOND_PASS_RETENTION_SECONDS,
     VISIBILITY_TIMEOUTS,
@@ -38,7 +43,15 @@ class ValkeyLane:
     ) -> None:
         self._scope, self._runtime, self._config = scope, runtime, runtime.config
         self.undelivered = Queue(
-            scope, "Undelivered", config=self._config, no_dead_letters_because="It contains the starts that failed."
+            scope, "Undelivered", config=self._config, no_dead_letters_because="A person reads it: it has dead letters."
+        )
+        self.notices = Queue(
+            scope,
+            "Notices",
+            config=self._config,
+            retention=cdk.Duration.days(NOTICE_RETENTION_DAYS),
+            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
+            dead_letters=sqs.DeadLetterQueue(queue=self.undelivered, max_receive_count=MAX_NOTICE_RECEIVES),
         )
         # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
         # resolve this circular reference only if the name is fixed in advance.
@@ -50,6 +63,7 @@ class ValkeyLane:
         # CloudFormation does not see a reference by name as a dependency, and might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
         self._schedule_watchdog()
+        self._give_notices_to_watchdog()
 
     def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` start the processor of a shard."""
@@ -65,7 +79,7 @@ class ValkeyLane:
             timeout=cdk.Duration.seconds(self._config.timings.processor_life_seconds),
             environment=environment.processor(config=self._config, conversation_processor=self.conversation_processor),
             in_a_loop=True,
-            undelivered=self.undelivered,
+            notices=self.notices,
         )
 
     def _make_conversation_processor(self, destinations: EventDestinations, windows: WindowStorage | None) -> Function:
@@ -82,7 +96,7 @@ class ValkeyLane:
                 destinations=destinations,
             ),
             in_a_loop=True,
-            undelivered=self.undelivered,
+            notices=self.notices,
         )
 
     def _make_watchdog(self) -> Function:
@@ -92,7 +106,9 @@ class ValkeyLane:
             runtime=self._runtime,
             memory_mb=self._config.memory.watchdog,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            environment=environment.watchdog(processor=self.startable),
+            environment=environment.watchdog(config=self._config, processor=self.startable, notices=self.notices),
+            # It starts processors, and is invoked with the notices of those that fail.
+            in_a_loop=True,
         )
 
     def _schedule_watchdog(self) -> None:
@@ -117,4 +133,15 @@ class ValkeyLane:
                 targets.LambdaFunction(self.watchdog, retry_attempts=0, max_event_age=rate),
                 targets.SqsQueue(second_pass, retry_attempts=0, max_event_age=rate),
             ],
+        )
+
+    def _give_notices_to_watchdog(self) -> None:
+        """Invoke the watchdog with notices. Its passes keep it warm, and it may start processors already."""
+        self.watchdog.add_event_source(
+            SqsEventSource(
+                self.notices,
+                batch_size=MAX_NOTICES_IN_A_BATCH,
+                report_batch_item_failures=True,
+                max_concurrency=MAX_WATCHDOGS_WITH_NOTICES,
+            )
         )

@@ -39,8 +39,16 @@ class ConversationProcessor:
     def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int | None = None) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt.
 
-        `deadline_ms` is that of the claim for which this run was started.
+        `deadline_ms` is that of the claim for which this run was started. After an error that the batch did not cause,
+        the run gives its claim up, so that the next run need not wait for the claim's end.
         """
+        try:
+            self._process(conversation, time, deadline_ms)
+        except Exception:
+            self._give_up(conversation, time, deadline_ms)
+            raise
+
+    def _process(self, conversation: str, time: TimeLeft, deadline_ms: int | None) -> None:
         token = new_run_id(deadline_ms)
         taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
@@ -83,6 +91,15 @@ class ConversationProcessor:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
         if self._agreement is not None and copies:
             self._agreement.drop_copies(conversation, copies)
+
+    def _give_up(self, conversation: str, time: TimeLeft, deadline_ms: int | None) -> None:
+        if deadline_ms is None:
+            return
+        try:
+            time.require_a_call()
+            self._lane.end_claim(conversation, deadline_ms=deadline_ms)
+        except (SendFailed, StoreError) as error:
+            self._telemetry.warn("claim not given up", conversation=conversation, reason=str(error))
 
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> frozenset[str]:
         """Emit the batch. Return the names of those messages of which the DynamoDB lane is known to have copies."""

@@ -17,6 +17,7 @@ from lambdas.limits import (
     MAX_MS_BETWEEN_LEASE_RENEWALS,
     MAX_MS_WITHOUT_VALKEY,
     MAX_PAUSE_MS,
+    MAX_PROCESSOR_START_MS,
     MAX_RETURN_MS,
     MAX_STARTS_AT_ONCE,
     MAX_STARTS_UNDER_WAY,
@@ -145,7 +146,7 @@ class Processor:
         self._starter = starter
         self._telemetry = telemetry
         self._timings = timings
-        self._shard = start.shard
+        self._shard, self._start_id = start
         self._lease_id = new_run_id(start.start_id)
         self._clock, self._monotonic_ms, self._sleep = time or Time()
         self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
@@ -164,6 +165,9 @@ class Processor:
                 if self._down_since is None:
                     step = self._work_once
                 self._report()
+        except Exception:
+            self._give_up(remaining_ms)
+            raise
         finally:
             self._wake.close()
             self._conversation_processors.close()
@@ -298,6 +302,21 @@ class Processor:
                 return Exit.HANDED_OVER
             case _:
                 return Exit.LOST
+
+    def _give_up(self, remaining_ms: Callable[[], int]) -> None:
+        """End the lease after an unexpected error, so that a successor need not wait for its end.
+
+        The pauses are those after a death, because the error may come again in every run.
+        """
+        if self._start_id is None or remaining_ms() < self._timings.max_call_ms + MAX_PROCESSOR_START_MS:
+            return
+        try:
+            ended = self._store.end_processor(self._shard, self._start_id)
+        except StoreError as error:
+            self._telemetry.warn("lease not ended", shard=self._shard, reason=str(error))
+            return
+        if ended.start_id is not None:
+            self._starter.start(self._shard, ended.start_id)
 
     def _report(self) -> None:
         """Publish the metrics if METRICS_EVERY_MS have passed, so that those of a long run do not wait for its end."""

@@ -1,29 +1,56 @@
-"""Lambda entry of the watchdog: a rule starts a pass every minute, and a queue starts another one 30 seconds later."""
+"""Lambda entry of the watchdog.
+
+A rule starts a pass every minute, and a queue starts the next pass 30 seconds later. The queue of notices invokes it
+with some notices; it returns those that the queue must deliver again.
+"""
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.limits import MAX_PROCESSOR_START_MS
+from lambdas.watchdog.notices import NoticeQueue, Notices
 from lambdas.watchdog.service import Watchdog
+from message_buffer.aws.functions import Functions
 from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.telemetry import Telemetry
 
 
+class _Parts(NamedTuple):
+    watchdog: Watchdog
+    notices: Notices
+    notice_queue: str
+    """The end of the ARN of the queue with the notices, which is its name after a colon."""
+    telemetry: Telemetry
+
+
 @cache
-def _parts() -> tuple[Watchdog, Telemetry]:
+def _parts() -> _Parts:
     settings, telemetry = config.read_watchdog(), Telemetry(config.log_id_key())
+    lane = open_valkey_lane(settings.valkey, telemetry)
     max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
-    return Watchdog(open_valkey_lane(settings.valkey, telemetry), telemetry, max_step_ms=max_step_ms), telemetry
+    return _Parts(
+        Watchdog(lane, telemetry, max_step_ms=max_step_ms),
+        Notices(lane, NoticeQueue(settings.notice_queue_url), telemetry, max_step_ms=max_step_ms),
+        f":{settings.notice_queue_url.rpartition('/')[2]}",
+        telemetry,
+    )
 
 
-def handler(_event: dict[str, Any], context: Any) -> None:
-    watchdog, telemetry = _parts()
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
+    watchdog, notices, notice_queue, telemetry = _parts()
+    records = event.get("Records") or []
     try:
+        if records and records[0]["eventSourceARN"].endswith(notice_queue):
+            again = notices.handle(records, context.get_remaining_time_in_millis)
+            return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
         watchdog.run_pass(context.get_remaining_time_in_millis)
+        # The passes keep this instance warm. With the client made, it acts on a notice without a delay.
+        Functions().prepare()
     except Exception as error:
         # Raise again, because the alarm counts failed invocations. The next pass comes in half a minute.
         telemetry.crash("pass failed", error)
         raise
     finally:
         telemetry.flush()
+    return None

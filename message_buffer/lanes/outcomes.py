@@ -204,6 +204,26 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessorEnded:
+    """The lease and the reservation of a dead processor are free. `ended` is False if it had neither any more.
+
+    If `wait_ms` is not 0, processors died in a row: call again after this time, so that the next one is started then.
+    """
+
+    ended: bool
+    wait_ms: int
+    start_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEnded:
+    """A dead conversation processor's conversation is due again at `due_at_ms`, or None if it had none any more."""
+
+    due_at_ms: int | None
+    start_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """The buffer is due at once."""
 

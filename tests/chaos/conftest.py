@@ -14,8 +14,13 @@ CONVERSATION_PROCESSOR_TIMEOUT_MS = 6_000
 # Shorter than those of the stage, since tests wait until they are over.
 TIMEOUTS = {
     "processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
-    "conversation_processor": {"TOKEN_MS": str(TOKEN_MS)},
+    "conversation_processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS), "TOKEN_MS": str(TOKEN_MS)},
+    "watchdog": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
 }
+# Time for cold starts of the killed functions, on a machine that runs other tests.
+MARGIN_MS = 15_000
+# When the claim has run out, or the token of its conversation processor, the watchdog's next pass puts the batch back.
+HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 FUNCTION_SECONDS = {"conversation_processor": CONVERSATION_PROCESSOR_TIMEOUT_MS // 1_000}
 
 
@@ -57,3 +62,19 @@ def aws(faulty_aws: AwsProxy) -> Iterator[AwsProxy]:
 def watchdog(stage: LocalStage) -> Iterator[None]:
     with stage.watched(every_seconds=PASS_SECONDS):
         yield
+
+
+@pytest.fixture
+def no_notices(stage: LocalStage) -> Iterator[None]:
+    with stage.without_notices():
+        yield
+
+
+@pytest.fixture(params=["notices", "watchdog"])
+def healed_ms(request: pytest.FixtureRequest, stage: LocalStage) -> Iterator[int]:
+    """Yield the time in which the stage heals: by notices before the watchdog's pass comes, or by its passes alone."""
+    if request.param == "notices":
+        yield MARGIN_MS
+        return
+    with stage.without_notices(), stage.watched(every_seconds=PASS_SECONDS):
+        yield HEALED_MS

@@ -251,7 +251,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
         (action, resource)
         for action, resource in allowed(template, role)
         if action != "elasticache:Connect" and resource != "<WatchdogEcho>"
-        if not (action in queueing_starts and resource == "<Undelivered>")
+        if not (action in queueing_starts and resource == "<Notices>")
         if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
     }
 
@@ -291,7 +291,16 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("sqs:ChangeMessageVisibility", "<Triggers>"),
             },
         ),
-        ("watchdog", {("lambda:InvokeFunction", PROCESSOR)}),
+        (
+            "watchdog",
+            # Beside polling: it hides a notice while a pause lasts.
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("sqs:ReceiveMessage", "<Notices>"),
+                ("sqs:ChangeMessageVisibility", "<Notices>"),
+                ("sqs:DeleteMessage", "<Notices>"),
+            },
+        ),
         (
             "admin",
             {

@@ -76,7 +76,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "OverQuota", "OverQuotaTaken", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
-    "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
+    "Retries", "DeadLetters", "StoreFailures", "Recovered", "Deaths", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
     "FallbackMessages", "FallbackOpened", "Deferred", "LeftToDynamoDbLane", "JournalFailures",

@@ -93,7 +93,7 @@ def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Sta
 def test_only_functions_that_start_each_other_in_a_loop_may(stage: str, synthesize: Callable[..., Stacks]) -> None:
     functions = _functions(synthesize(stage)["Buffer"])
     allowed = {role for role, function in functions.items() if function["RecursiveLoop"] == "Allow"}
-    assert allowed == {"processor", "conversation_processor", "dynamodb_processor"}
+    assert allowed == {"processor", "conversation_processor", "watchdog", "dynamodb_processor"}
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -135,9 +135,9 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_IDLE_MS",
             "PROCESSOR_HANDOVER_MS",
         },
-        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "TOKEN_MS", *emitting, *holding},
+        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "TOKEN_MS", *emitting, *holding},
         "dynamodb_processor": {"CONVERSATION_PROCESSOR_FUNCTION_NAME", *emitting, *holding},
-        "watchdog": {"PROCESSOR_FUNCTION_NAME"},
+        "watchdog": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "NOTICE_QUEUE_URL"},
         "admin": {
             "LANE",
             "PROCESSOR_FUNCTION_NAME",
@@ -179,7 +179,7 @@ def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[
         for role, function in _functions(synthesize("prod")["Buffer"]).items()
     }
     assert reserved == {
-        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 2, "dynamodb_processor": None,
+        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 3, "dynamodb_processor": None,
         "admin": None, "gate": None,
     }  # fmt: skip
     assert not any("ReservedConcurrentExecutions" in each for each in _functions(synthesize("dev")["Buffer"]).values())
@@ -338,7 +338,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
 
     This is the only place where logical ids are asserted; whatever else is renamed is merely replaced.
     """
-    queues = {"DeadLetters", "Undelivered", "WatchdogEcho", "Triggers"}
+    queues = {"DeadLetters", "Undelivered", "Notices", "WatchdogEcho", "Triggers"}
     functions = ("Ingest", "Processor", "ConversationProcessor", "Watchdog", "WindowProcessor", "Admin", "Gate")
     logs = {"ApiAccess", *(f"{name}Logs" for name in functions)}
     retained = {

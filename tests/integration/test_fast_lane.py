@@ -116,7 +116,9 @@ def test_a_vip_that_is_not_due_does_not_keep_the_processor_awake(engine: Engine)
     send(engine, "vip", rules=SLOW_VIP)
     engine.work()
     claimed = engine.store.claim_due(0, engine.processor)
-    assert claimed == Claimed(engine.clock.now_ms + 400, [])
+    assert isinstance(claimed, Claimed)
+    assert (claimed.next_due_at_ms, claimed.conversations) == (engine.clock.now_ms + 400, [])
+    assert not claimed.waits_for_slot
 
 
 def goes_on_hold_and_back(engine: Engine) -> None:

@@ -217,6 +217,22 @@ class LocalStage:
             patrolling.join()
 
     @contextmanager
+    def without_notices(self) -> Iterator[None]:
+        """Let nobody read Lambda's notices of runs that failed; forget those that came meanwhile."""
+        client, sqs = self.outputs.client("lambda"), self.outputs.client("sqs")
+        found = client.list_event_source_mappings(FunctionName=self.outputs.Functions["watchdog"])[
+            "EventSourceMappings"
+        ]
+        (mapping,) = [each for each in found if "Notices" in each["EventSourceArn"]]
+        queue_name = mapping["EventSourceArn"].rpartition(":")[2]
+        client.update_event_source_mapping(UUID=mapping["UUID"], Enabled=False)
+        try:
+            yield
+        finally:
+            sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=queue_name)["QueueUrl"])
+            client.update_event_source_mapping(UUID=mapping["UUID"], Enabled=True)
+
+    @contextmanager
     def denied(self, role: str, action: str) -> Iterator[None]:
         """Deny an action to a function's role inside, whatever its policies allow."""
         iam, name = self.outputs.client("iam"), self.role_name(role)

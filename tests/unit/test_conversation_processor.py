@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from infra.settings_and_defaults import Timings
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
-from message_buffer.errors import InvalidInput, SendFailed, StoreUnavailable
+from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft, back_off_ms
 from message_buffer.events.event_bus import entry_bytes
@@ -36,6 +36,13 @@ NOW = Rules(silence_ms=0, typing_inference_ms=0)
 MAX_ATTEMPTS = 3
 LIFE_MS = 20_000
 AMPLE = TimeLeft(lambda: LIFE_MS)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def raise_it(*_: object, **__: object) -> None:
+        raise error
+
+    return raise_it
 
 
 class Scene:
@@ -69,6 +76,24 @@ class Scene:
         """Make one pass of the processor, and run the conversation processors that it starts."""
         for conversation in self.engine.claim():
             self.conversation_processor.process(conversation, AMPLE)
+
+    def fail_once(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        call: str,
+        error: Exception,
+        *,
+        claimed_before_ms: int = 0,
+        time: TimeLeft = AMPLE,
+    ) -> None:
+        """Claim, and run a conversation processor whose call of this script fails."""
+        self.engine.claim()
+        deadline_ms = self.engine.clock.now_ms + self.engine.store.settings.claim_ms - claimed_before_ms
+        self.engine.clock.advance(5)
+        with monkeypatch.context() as patched:
+            patched.setattr(self.engine.store, call, raising(error))
+            with pytest.raises(type(error)):
+                self.conversation_processor.process(CONVERSATION, time, deadline_ms=deadline_ms)
 
     def run_until_idle(self) -> None:
         for _ in range(30):
@@ -331,6 +356,36 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     scene.run_until_idle()
     first, second = scene.events()
     assert first | {"attempt": 0} == second | {"attempt": 0}
+
+
+@pytest.mark.parametrize("call", ["take_batch", "complete_batch"])
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), ScriptInvariantBroken("bug")])
+def test_a_run_that_fails_gives_up_its_claim_so_that_another_may_begin(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
+) -> None:
+    scene.send("m1")
+    scene.fail_once(monkeypatch, call, error)
+    assert scene.engine.claim() == [CONVERSATION]
+    assert len(scene.events()) == (call == "complete_batch")
+
+
+def test_a_run_of_an_older_claim_gives_up_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.send("m1")
+    scene.fail_once(monkeypatch, "take_batch", StoreUnavailable("gone"), claimed_before_ms=5)
+    assert scene.engine.claim() == []
+
+
+@pytest.mark.parametrize(("left_ms", "error"), [(LIFE_MS, StoreUnavailable("gone")), (0, None)])
+def test_without_valkey_or_without_time_the_claim_runs_out_by_itself(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, left_ms: int, error: Exception | None
+) -> None:
+    scene.send("m1")
+    if error:
+        monkeypatch.setattr(scene.engine.store, "end_claim", raising(error))
+    left = iter([LIFE_MS, *[left_ms] * 9])
+    scene.fail_once(monkeypatch, "take_batch", StoreUnavailable("gone"), time=TimeLeft(lambda: next(left)))
+    assert scene.telemetry.said("claim not given up")
+    assert scene.engine.claim() == []
 
 
 def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene) -> None:

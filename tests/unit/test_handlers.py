@@ -10,6 +10,7 @@ from lambdas.conversation_processor import handler as conversation_processor
 from lambdas.processor import handler as processor
 from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
@@ -34,7 +35,9 @@ def telemetry() -> RecordedTelemetry:
 
 def conversation_processor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
     monkeypatch.setattr(
-        conversation_processor, "_parts", lambda: (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry)
+        conversation_processor,
+        "_parts",
+        lambda: (SimpleNamespace(**methods), None, SimpleNamespace(**methods), telemetry),
     )
 
 
@@ -108,6 +111,7 @@ def test_what_the_store_deals_with_itself_is_counted(
 ) -> None:
     variables = {
         "REDIS_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION_NAME": "p",
+        "CLAIM_TIMEOUT_MS": "1", "NOTICE_QUEUE_URL": "http://sqs/notices",
         "VALKEY_CONNECT_MS": "1000", "VALKEY_ANSWER_MS": "100",
         "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
     }  # fmt: skip
@@ -124,9 +128,35 @@ def test_what_the_store_deals_with_itself_is_counted(
 def test_a_pass_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
-    monkeypatch.setattr(
-        watchdog, "_parts", lambda: (SimpleNamespace(run_pass=raising(StoreUnavailable("gone"))), telemetry)
-    )
+    watchdog_with(monkeypatch, telemetry, run_pass=raising(StoreUnavailable("gone")))
     with pytest.raises(StoreUnavailable):
         watchdog.handler({}, CONTEXT)
     assert telemetry.flushes == 1
+
+
+def watchdog_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
+    parts = watchdog._Parts(SimpleNamespace(**methods), SimpleNamespace(**methods), ":Notices-1", telemetry)  # type: ignore[arg-type]
+    monkeypatch.setattr(watchdog, "_parts", lambda: parts)
+
+
+def records_of(queue: str) -> dict[str, Any]:
+    return {"Records": [{"messageId": n, "eventSourceARN": f"arn:aws:sqs:r:1:{queue}"} for n in ("a", "b")]}
+
+
+def test_notices_that_were_not_handled_are_delivered_again(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    watchdog_with(monkeypatch, telemetry, handle=lambda records, _left: [records[1]["messageId"]])
+    assert watchdog.handler(records_of("Notices-1"), CONTEXT) == {"batchItemFailures": [{"itemIdentifier": "b"}]}
+    assert telemetry.flushes == 1
+
+
+def test_a_message_of_another_queue_is_a_pass_after_which_the_next_start_needs_no_client(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(Functions, "prepare", lambda _: done.append("prepared"))
+    watchdog_with(monkeypatch, telemetry, run_pass=lambda _left: done.append("pass"))
+    for event in (records_of("WatchdogEcho-1"), {}):
+        assert watchdog.handler(event, CONTEXT) is None
+    assert done == ["pass", "prepared"] * 2

@@ -455,6 +455,55 @@ def test_a_bug_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     assert scene.wake.closed
 
 
+def failing_run(scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str | None, *, life_ms: int = LIFE_MS) -> None:
+    """Run a processor of this start whose first claim fails because of a bug."""
+    scene.engine.send("c", f"m {scene.engine.clock.now_ms}", rules=NOW)
+    scene.processor = scene.make(start_id=start_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.engine.store, "claim_due", fail(ScriptInvariantBroken("bug")))
+        with pytest.raises(ScriptInvariantBroken):
+            scene.run(life_ms=life_ms)
+
+
+def test_a_processor_that_fails_ends_its_lease_and_starts_its_successor(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_run(scene, monkeypatch, "s1")
+    assert scene.functions.processors() == [0]
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired)
+
+
+def test_processors_that_fail_one_after_the_other_start_no_successor_before_a_pause(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_run(scene, monkeypatch, "s1")
+    failing_run(scene, monkeypatch, "s2")
+    assert len(scene.functions.processors()) == 1
+    assert scene.engine.store.recover_expired(0).start_id is None
+
+
+@pytest.mark.parametrize(("start_id", "life_ms"), [(None, LIFE_MS), ("s1", 1_000)])
+def test_without_an_id_or_without_time_a_failed_processor_keeps_its_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str | None, life_ms: int
+) -> None:
+    monkeypatch.setattr(scene, "make", lambda *, start_id: _impatient(scene, start_id))
+    failing_run(scene, monkeypatch, start_id, life_ms=life_ms)
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
+
+
+def _impatient(scene: Scene, start_id: str | None) -> Processor:
+    processor = Scene.make(scene, start_id=start_id)
+    processor._timings = Timings(idle_ms=500, handover_ms=0)
+    return processor
+
+
+def test_if_valkey_fails_too_the_lease_runs_out_by_itself(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.engine.store, "end_processor", fail(StoreUnavailable("gone")))
+    failing_run(scene, monkeypatch, "s1")
+    assert scene.telemetry.said("lease not ended")
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
+
+
 def test_a_long_run_reports_meanwhile(scene: Scene) -> None:
     steady_traffic(scene)
     scene.run(life_ms=120_000)

@@ -26,12 +26,15 @@ from message_buffer.lanes.valkey.keys import (
 )
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.limits import (
+    CALM_AFTER_DEATH_MS,
     DAY_MS,
     LOOK_EVERY,
     MAX_CALL_MS,
     MAX_CHARGES_KEPT,
     MAX_IDS_HASHED_IN_A_CALL,
+    MAX_PAUSE_AFTER_DEATH_MS,
     MAX_REMEMBERED_ID_BYTES,
+    MIN_PAUSE_AFTER_DEATH_MS,
     MINUTE_MS,
 )
 from message_buffer.messages.wire_form import id_line
@@ -348,6 +351,26 @@ class Store:
             start_id=_reserved(start, reply.start),
             conversations=[conversation.decode() for conversation in reply.conversations],
         )
+
+    def end_processor(self, shard: int, dead_id: str) -> o.ProcessorEnded:
+        """End what the processor with this start id has. If that run is alive after all, its next call returns Lost."""
+        start = self._start()
+        reply = self._run_shard(
+            "end_processor", shard, now_ms=self._clock(), dead_id=dead_id, calm_ms=CALM_AFTER_DEATH_MS,
+            pause_ms=MIN_PAUSE_AFTER_DEATH_MS, **start,
+        )  # fmt: skip
+        return o.ProcessorEnded(reply.word == b"ENDED", reply.wait_ms, _reserved(start, reply.start))
+
+    def end_claim(self, conversation: str, *, deadline_ms: int) -> o.ClaimEnded:
+        """Put back what the run of this claim has. If that run is alive, it may still complete the batch."""
+        start = self._start()
+        reply = self._run(
+            "end_claim", conversation=conversation, now_ms=self._clock(), deadline_ms=deadline_ms,
+            claim_ms=_require_setting("claim_ms", self.settings.claim_ms), calm_ms=CALM_AFTER_DEATH_MS,
+            pause_ms=MIN_PAUSE_AFTER_DEATH_MS, most_pause_ms=MAX_PAUSE_AFTER_DEATH_MS, **start,
+        )  # fmt: skip
+        due_at_ms = reply.due_at_ms if reply.word == b"ENDED" else None
+        return o.ClaimEnded(due_at_ms, _reserved(start, reply.start))
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
         """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.

@@ -1,8 +1,8 @@
 """Random interleavings of all actors of the engine, judged after every step against a model.
 
 Actors: authors, two processors, conversation processors (invoked at least once, some twice, some never), a watchdog,
-operators. Any of them may stop between two steps for good, be slow for minutes, have a clock a minute off, or make a
-call twice because an answer was lost.
+notices of deaths, operators. Any of them may stop between two steps for good, be slow for minutes, have a clock a
+minute off, or make a call twice because an answer was lost.
 """
 
 from collections import defaultdict
@@ -12,10 +12,10 @@ from hypothesis.stateful import invariant
 from tests.support.engine import payload
 from tests.support.invariants import assert_agrees_with, assert_keys_hold
 from tests.support.machine.base import SETTINGS
-from tests.support.machine.courses import Courses
+from tests.support.machine.notices import Notices
 
 
-class EngineMachine(Courses):
+class EngineMachine(Notices):
     """All actors on one shard. A subclass says on which server, by `open_engine`."""
 
     @invariant()
