@@ -37,6 +37,13 @@ class ConversationProcessor:
         self._random = random
         self._new_token = new_token
 
+    def warm_up(self) -> None:
+        """Open the connections that the first batch needs."""
+        self._lane.store.warm_up("take_batch", "exclude_messages", "complete_batch")
+        self._emission.connect()
+        if self._agreement is not None:
+            self._agreement.connect()
+
     def process(self, conversation: str, time: TimeLeft) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt."""
         token = self._new_token()

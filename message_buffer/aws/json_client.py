@@ -6,7 +6,6 @@ the SDK in its standard mode.
 
 import json
 import socket
-import ssl
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from uuid import uuid4
 
 from message_buffer.aws import environment
 from message_buffer.aws.signing import UNRESERVED, Scope, sign
+from message_buffer.tls import TLS
 
 _random = SystemRandom().random
 
@@ -173,7 +173,7 @@ class JsonClient:
                 return connection
             connection.close()
         made = (
-            HTTPSConnection(self._host, self._port, timeout=self._connect_seconds, context=_tls())
+            HTTPSConnection(self._host, self._port, timeout=self._connect_seconds, context=TLS)
             if self._is_tls
             else HTTPConnection(self._host, self._port, timeout=self._connect_seconds)
         )
@@ -186,11 +186,6 @@ class JsonClient:
             self._idle.append(connection)
         else:
             connection.close()
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
 
 
 def _has_input(connected: socket.socket) -> bool:
