@@ -40,8 +40,8 @@ def _parts() -> _Parts:
 def _warm_up_conversation_processor() -> Thread:
     """Start an instance of the conversation processor, which opens its connections while the first conversation waits.
 
-    That this instance is new shows that the stage was at rest, so the other function probably has no instance either. If
-    the start fails, the first batch waits for an instance.
+    That this instance is new shows that the stage was at rest, so the other function probably has none either. If the
+    start fails, the first batch waits for an instance.
     """
     parts = _parts()
 

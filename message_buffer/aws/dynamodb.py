@@ -95,7 +95,7 @@ class Table:
         """Make all of these writes, or none. Return False if a condition failed."""
         with aws.errors_as_ours(doing):
             try:
-                # The SDK adds an idempotency token, so its own retry does not write twice.
+                # The client adds an idempotency token, so its own retry does not write twice.
                 self._client.transact_write_items(TransactItems=writes)
             except self._client.exceptions.TransactionCanceledException as refused:
                 codes = {reason.get("Code") for reason in refused.response.get("CancellationReasons", [])}
