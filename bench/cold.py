@@ -1,4 +1,4 @@
-"""What a cold start costs, and how late the first batch of a stage at rest is: `python -m bench.cold [--quick]`.
+"""Measure what a cold start costs, and how late the first batch of a stage at rest is: `python -m bench.cold [--quick]`.
 
 First the CPU time of ingest's first request in a fresh interpreter, by step, on a Valkey of this machine and a server
 that answers as AWS does. With `--against FOLDER`, another checkout takes turns with this one, so that a change can be

@@ -177,7 +177,11 @@ class JsonClient:
             if self._is_tls
             else HTTPConnection(self._host, self._port, timeout=self._connect_seconds)
         )
-        made.connect()
+        try:
+            made.connect()
+        except BaseException:
+            made.close()
+            raise
         made.sock.settimeout(self._answer_seconds)
         return made
 
