@@ -1,8 +1,8 @@
-"""Measure what a cold start costs, and how late the first batch of a stage at rest is: `python -m bench.cold [--quick]`.
+"""Measure cold starts, and how late the first batch of a stage at rest is: `python -m bench.cold [--quick]`.
 
 First the CPU time of ingest's first request in a fresh interpreter, by step, on a Valkey of this machine and a server
-that answers as AWS does. With `--against FOLDER`, another checkout takes turns with this one, so that a change can be
-judged. Connections are plain: TLS comes on top.
+that answers as AWS does, over TLS. With `--against FOLDER`, another checkout takes turns with this one, to judge a
+change. The connection to Valkey is plain.
 
 Then, on a local stage with the default silence, the way of a first message to its event, and that of a message a moment
 later. To make the stage cold, each function gets another variable, so that the emulator starts new processes.
@@ -11,10 +11,13 @@ later. To make the stage cold, each function gets another variable, so that the 
 import argparse
 import json
 import os
+import shutil
 import signal
 import socketserver
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -25,6 +28,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import botocore
+import trustme
 
 from bench.handler import ENVIRONMENT, events
 from bench.lateness import own_stage
@@ -92,8 +98,11 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
 
-def serve(told: Connection) -> None:
+def serve(told: Connection, certificate: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
     with _Server(("127.0.0.1", 0), _Aws) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
         told.send(server.server_address[1])
         server.serve_forever()
 
@@ -113,13 +122,21 @@ def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]
 
 
 def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:
+    authority, folder = trustme.CA(), Path(tempfile.mkdtemp(prefix="bench-cold-"))
+    certificate, trusted = folder / "server.pem", folder / "trusted.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    # As many certificates as a system trusts, because reading them takes time.
+    trusted.write_bytes(Path(botocore.__file__).with_name("cacert.pem").read_bytes() + authority.cert_pem.bytes())
     server = ValkeyServer().start()
     heard, told = get_context("spawn").Pipe()
-    stub = get_context("spawn").Process(target=serve, args=(told,), daemon=True)
+    stub = get_context("spawn").Process(target=serve, args=(told, str(certificate)), daemon=True)
     stub.start()
     addresses = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{heard.recv()}",
+        "AWS_ENDPOINT_URL": f"https://127.0.0.1:{heard.recv()}",
         "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true",
+        # The first is for Python, the second for the SDK.
+        "SSL_CERT_FILE": str(trusted),
+        "AWS_CA_BUNDLE": str(trusted),
     }
     checkouts = {"here": ROOT} | ({"there": other} if other else {})
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
@@ -132,6 +149,7 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
     finally:
         stub.terminate()
         server.stop()
+        shutil.rmtree(folder)
     result: dict[str, Any] = {}
     for name, steps in found.items():
         result[name] = {step: figure([each[step] for each in steps[1:]]).as_json() for step in steps[0]}
