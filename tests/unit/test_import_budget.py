@@ -77,7 +77,6 @@ def test_a_handler_is_imported_within_its_budget(role: str, least_seconds: dict[
     assert share() <= BUDGETS[role], least_seconds
 
 
-@pytest.mark.parametrize("role", BUDGETS)
 def test_the_first_message_and_the_first_batch_need_no_sdk() -> None:
     used = """
 from message_buffer.aws import clients
@@ -102,6 +101,7 @@ print(*sys.modules)
     assert not {"boto3", "botocore", "urllib3"} & set(run.stdout.split())
 
 
+@pytest.mark.parametrize("role", BUDGETS)
 def test_no_handler_imports_what_it_may_never_need(role: str) -> None:
     imported = imported_modules(handler_of(role))
     unwanted = {"boto3", "botocore.session", "urllib3", "aws_xray_sdk"}
