@@ -33,9 +33,8 @@ def telemetry() -> RecordedTelemetry:
 
 
 def conversation_processor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
-    monkeypatch.setattr(
-        conversation_processor, "_parts", lambda: (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry)
-    )
+    parts = (SimpleNamespace(**methods), None, SimpleNamespace(**methods), telemetry)
+    monkeypatch.setattr(conversation_processor, "_parts", lambda: parts)
 
 
 def test_a_conversation_processor_without_valkey_ends_well_for_the_watchdog_comes(
