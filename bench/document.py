@@ -206,9 +206,38 @@ def handler() -> str:
         parts = [part for part in each["profile"] if part["part"] != "store"][:3]
         top = ", ".join(f"{part['part']} {part['share']:.0%}" for part in parts)
         rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
-    cold = ", ".join(f"{name} {told(_figure(each), 0)} ms" for name, each in found["cold_start"].items())
-    table = _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
-    return f"{table}\nCPU of a cold start, by step: {cold}.\n"
+    return _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
+
+
+def cold() -> str:
+    found = results("cold")
+    rows = [[part, told(figure(each), 0)] for part, each in cold_parts(found["ways"]).items()]
+    cpu = ", ".join(f"{step} {told(_figure(each), 0)} ms" for step, each in found["ingest_cpu_ms"]["here"].items())
+    late = {name: figure([each["late_ms"][name] for each in found["ways"]]) for name in ("cold", "warm")}
+    told_late = ", ".join(f"{name} {told(each, 0)}" for name, each in late.items())
+    table = _table(["part of the way", "ms"], rows)
+    return f"{table}\nCPU of ingest's cold start: {cpu}. From due to event, ms: {told_late}.\n"
+
+
+def cold_parts(ways: list[Json]) -> dict[str, list[float]]:
+    """Return how long each part of a first message's way took, round by round."""
+    ends = {
+        "ingest: start, connections, message buffered, processor started": "processor started",
+        "processor: start": "processor began",
+        "conversation processor: start, connections": "warmed up",
+        "rest of the wait": "due",
+        "claim": "claimed",
+        "take, emit": "event",
+    }
+    parts: dict[str, list[float]] = {}
+    for each in ways:
+        before = 0.0
+        for part, end in ends.items():
+            # A warm-up that was not over in time is not in the log before the batch.
+            at = min(each["cold"].get(end, each["cold"]["event"]), each["cold"]["event"])
+            parts.setdefault(part, []).append(at - before)
+            before = at
+    return parts
 
 
 def stage() -> str:
@@ -355,7 +384,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
-    "targets": lambda: targets("live", "handler", "outage", "growth", "editors", "fairness", "fast_lane"),
+    "cold": cold,
+    "targets": lambda: targets("live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane"),
     "engine": engine,
     "growth": growth,
     "editors": editors,

@@ -1,4 +1,4 @@
-"""CPU of a warm ingest handler, and its cold start: `python -m bench.handler [--quick]`.
+"""CPU of a warm ingest handler: `python -m bench.handler [--quick]`.
 
 The handler as deployed, with its own Powertools and redis-py, on a Valkey of this machine; AWS is played from memory,
 as it is when secrets and rules are fresh. What redis-py itself takes, from the call of a command to its reply, is
@@ -13,7 +13,6 @@ import cProfile
 import json
 import os
 import pstats
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -223,37 +222,6 @@ def _largest(platform: str, to: str) -> bytes:
     return body + b" " * (ALL_PLATFORMS[platform].max_body_bytes - len(body))
 
 
-# Before anything else of ours is imported.
-COLD = """
-import time
-began = time.process_time()
-import lambdas.ingest.handler
-imported = time.process_time()
-import boto3
-boto3.client("secretsmanager", region_name="us-east-1", aws_access_key_id="none", aws_secret_access_key="none")
-sdk = time.process_time()
-from bench.handler import first_request_ms
-print(json.dumps({"import": (imported - began) * 1000, "SDK and a client": (sdk - imported) * 1000,
-                  "first request": first_request_ms(PORT)}))
-"""
-
-
-def cold_start(rounds: int, port: int) -> list[dict[str, float]]:
-    """Measure the CPU time in fresh interpreters, without the first, which writes the byte code."""
-    program = "import json\n" + COLD.replace("PORT", str(port))
-    command = [sys.executable, "-c", program]
-    told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(rounds + 1)]
-    return [json.loads(each.splitlines()[-1]) for each in told[1:]]
-
-
-def first_request_ms(port: int) -> float:
-    os.environ |= ENVIRONMENT
-    (event,) = events("generic", 1)
-    began = time.process_time()
-    warm_handler(port, Commands())(event, None)
-    return (time.process_time() - began) * 1_000
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.handler", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
@@ -278,14 +246,10 @@ def main() -> None:
             targets.append(Target(f"CPU of a request of {platform} beyond redis-py's, ms", 1.5, ours))
         forged, of_forged = forgeries(server.port, rounds=rounds, count=10 if wanted.quick else 20)
         targets += of_forged
-        cold = cold_start(3 if wanted.quick else 9, server.port)
     finally:
         server.stop()
-    starts = {name: figure([each[name] for each in cold]) for name in cold[0]}
-    print("cold start, ms of CPU: " + ", ".join(f"{name} {found}" for name, found in starts.items()))
     print_targets(targets)
-    cold_json = {name: found.as_json() for name, found in starts.items()}
-    measured = {"rounds": rounds, "requests": count, "platforms": result, "forged": forged, "cold_start": cold_json}
+    measured = {"rounds": rounds, "requests": count, "platforms": result, "forged": forged}
     save("handler", measured, targets, quick=wanted.quick)
 
 

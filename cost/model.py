@@ -94,16 +94,20 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
     memory = config.memory
     run_seconds = run.seconds + run.starts * used("cold_start_ms") / 1_000
     pass_seconds = PASSES * config.shards * used("sweep_ms") / 1_000
-    conversation_processor_seconds = traffic.batches * billed_seconds("conversation_processor_ms")
+    # Each new instance of the processor starts one of the conversation processor.
+    conversation_processor_seconds = (
+        traffic.batches * billed_seconds("conversation_processor_ms") + run.starts * used("cold_start_ms") / 1_000
+    )
     return [
         Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION,
              "starts of processors"),
         Line("processor", "Lambda: processor, duration", "lambda_arm", run_seconds * memory.processor / 1_024,
              "shards x active seconds x (1 - exp(-batches a second x (wait + idle time)))"),
         Line("conversation_processor", "Lambda: conversation processor, requests", "lambda_requests",
-             traffic.batches / MILLION, "batches"),
+             (traffic.batches + run.starts) / MILLION, "batches + starts of processors"),
         Line("conversation_processor", "Lambda: conversation processor, duration", "lambda_arm",
-             conversation_processor_seconds * memory.conversation_processor / 1_024, "batches x billed time"),
+             conversation_processor_seconds * memory.conversation_processor / 1_024,
+             "batches x billed time + starts of processors"),
         Line("watchdog", "Lambda: watchdog, requests", "lambda_requests", PASSES / MILLION, "passes, two a minute"),
         Line("watchdog", "Lambda: watchdog, duration", "lambda_arm", pass_seconds * memory.watchdog / 1_024,
              "passes x shards x billed time"),
@@ -197,7 +201,7 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
     run = processors(traffic, shards=config.shards, timings=config.timings)
     call = used("sdk_call_bytes")
     to_aws = (
-        traffic.batches * (2 * call + traffic.event_bytes) + (2 * run.starts + _secret_calls(config, traffic)) * call
+        traffic.batches * (2 * call + traffic.event_bytes) + (3 * run.starts + _secret_calls(config, traffic)) * call
     )
     to_cache = traffic.messages * (used("buffer_call_bytes") + 2 * traffic.payload_bytes)
     to_cache += traffic.batches * used("take_call_bytes")

@@ -68,13 +68,13 @@ MAX_MS_BETWEEN_RULES_CHECKS = 30 * SECOND_MS
 
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
-# This time is short, because the SDK tries to connect to each address of a service in turn, and S3 has eight.
+# This time is short, because a client tries to connect to each address of a service in turn, and S3 has eight.
 AWS_CONNECT_SECONDS = 0.4
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
 # The time-out of a response while a person or a platform waits, if the caller can go on without the response.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
-# A call that is tried twice takes at most this long; between the tries the SDK pauses for up to a second.
+# A call that is tried twice takes at most this long; between the tries a client pauses for up to a second.
 MAX_CALL_MS = 8 * SECOND_MS
 # An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS

@@ -3,7 +3,8 @@
 The processor invokes it asynchronously with `{"conversation": id, "shard": n, "deadline": ms}`. The deadline is that of
 the claim; older code sends none. The DynamoDB processor, which cannot reach Valkey, invokes it with `{"settle":
 <conversation>}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then returns
-`{"redriven": batchId}` or fails.
+`{"redriven": batchId}` or fails. With `{"warm": true}` an instance only opens its
+connections; if that fails, its first batch opens them.
 """
 
 from functools import cache
@@ -14,7 +15,7 @@ from lambdas.conversation_processor.disputes import Disputes
 from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
-from message_buffer.errors import StoreError
+from message_buffer.errors import MessageBufferError, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
@@ -44,13 +45,24 @@ def _parts() -> _Parts:
     return _Parts(processor, disputes, emission, telemetry)
 
 
+def _warm_up(processor: ConversationProcessor, telemetry: Telemetry) -> None:
+    try:
+        processor.warm_up()
+    except MessageBufferError as error:
+        telemetry.info("not warmed up", reason=str(error))
+        return
+    telemetry.debug("warmed up")
+
+
 def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
     processor, disputes, emission, telemetry = _parts()
     time = TimeLeft(context.get_remaining_time_in_millis)
     try:
         if "redrive" in event:
             return {"redriven": emission.redrive(event["redrive"], time)}
-        if "settle" in event:
+        if "warm" in event:
+            _warm_up(processor, telemetry)
+        elif "settle" in event:
             if disputes is not None:
                 disputes.settle(event["settle"])
         else:

@@ -55,6 +55,9 @@ class LaneAgreement:
         self._most_attempts = max_attempts_of_agreement
         self._clock = clock
 
+    def connect(self) -> None:
+        self._table.connect()
+
     def agree(self, conversation: str, taken: Taken) -> Agreed:
         """Record the batch, and return which of its messages the DynamoDB lane has.
 

@@ -36,6 +36,14 @@ class ConversationProcessor:
         self._clock = clock
         self._random = random
 
+    def warm_up(self) -> None:
+        """Open the connections that the first batch needs."""
+        self._lane.store.prepare()
+        self._emission.connect()
+        if self._agreement is not None:
+            self._agreement.connect()
+        self._lane.store.warm_up("take_batch", "exclude_messages", "complete_batch")
+
     def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int | None = None) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt.
 

@@ -3,13 +3,16 @@
 The start id is that of the reservation.
 """
 
+from contextlib import suppress
 from functools import cache
+from threading import Thread
 from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.limits import MAX_STARTS_AT_ONCE
 from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Timings
 from message_buffer.aws.functions import Functions
+from message_buffer.errors import SendFailed
 from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
@@ -36,8 +39,27 @@ def _parts() -> _Parts:
     return _Parts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)
 
 
+@cache
+def _warm_up_conversation_processor() -> Thread:
+    """Start an instance of the conversation processor, which opens its connections while the first conversation waits.
+
+    That this instance is new shows that the stage was at rest, so the other function probably has none either. If the
+    start fails, the first batch waits for an instance.
+    """
+    parts = _parts()
+
+    def start() -> None:
+        with suppress(SendFailed):
+            parts.functions.start(parts.settings.conversation_processor_function, {"warm": True})
+
+    thread = Thread(target=start, daemon=True)
+    thread.start()
+    return thread
+
+
 def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
     parts = _parts()
+    _warm_up_conversation_processor()
     shard = int(event["shard"])
     parts.telemetry.info("processor began", shard=shard)
     processor = Processor(

@@ -1,15 +1,19 @@
-"""AWS clients, made on first use, and the one place where the SDK's errors become ours.
+"""AWS clients, made on first use, and the one place where their errors become ours.
 
-The SDK is imported with the first client, so that an invocation that sends nothing does not pay for it.
+Services that speak JSON have clients of our own, because the import of the SDK takes most of a cold start. The SDK is
+imported with the first client of another service.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from http.client import HTTPException
 from threading import Lock
 from typing import Any, NamedTuple
 
 from message_buffer import limits
+from message_buffer.aws.json_client import PROTOCOLS, JsonClient, Refused
 from message_buffer.errors import SendFailed
 
 
@@ -24,6 +28,9 @@ PATIENT = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_ANSWER_SECONDS)
 # The time-outs for a caller that has an alternative if the service is slow.
 HURRIED = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
+# The services that are called without the SDK.
+OURS = frozenset(PROTOCOLS)
+
 _making = Lock()
 
 
@@ -35,6 +42,14 @@ def client(service: str, *, connections: int = 10, patience: Patience = PATIENT)
 
 @cache
 def _made(service: str, connections: int, patience: Patience) -> Any:
+    if service in OURS:
+        return JsonClient(
+            service,
+            connect_seconds=patience.connect_seconds,
+            answer_seconds=patience.answer_seconds,
+            attempts=patience.attempts,
+            kept=connections,
+        )
     import boto3  # noqa: PLC0415 - imported when first used
     from botocore.config import Config  # noqa: PLC0415
 
@@ -51,13 +66,19 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
-    """Raise SendFailed, which names what the caller was `doing`, for each error of the SDK."""
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - imported when first used
-
+    """Raise SendFailed, which names what the caller was `doing`, for each error of a client."""
     try:
         yield
-    except ClientError as error:
+    except Refused as error:
         # Keep only the error's code, because the service's text may quote the request.
-        raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
-    except BotoCoreError as error:
+        raise SendFailed(f"{doing}: {error.code}") from error
+    except (OSError, HTTPException) as error:
         raise SendFailed(f"{doing}: {type(error).__name__}") from error
+    except Exception as error:
+        # An error of the SDK is only possible if something has imported it.
+        sdk = sys.modules.get("botocore.exceptions")
+        if sdk is not None and isinstance(error, sdk.ClientError):
+            raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error
+        if sdk is not None and isinstance(error, sdk.BotoCoreError):
+            raise SendFailed(f"{doing}: {type(error).__name__}") from error
+        raise

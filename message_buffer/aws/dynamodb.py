@@ -38,6 +38,11 @@ class Table:
     def _client(self) -> Any:
         return aws.client("dynamodb", patience=self._patience)
 
+    def connect(self) -> None:
+        """Open a connection, so that the first request need not wait for it."""
+        with aws.errors_as_ours("connect to DynamoDB"):
+            self._client.connect()
+
     def _get(self, doing: str, key: Values) -> Item:
         """Return the item, read consistently, or an empty item if there is none."""
         with aws.errors_as_ours(doing):
@@ -90,7 +95,7 @@ class Table:
         """Make all of these writes, or none. Return False if a condition failed."""
         with aws.errors_as_ours(doing):
             try:
-                # The SDK adds an idempotency token, so its own retry does not write twice.
+                # The client adds an idempotency token, so its own retry does not write twice.
                 self._client.transact_write_items(TransactItems=writes)
             except self._client.exceptions.TransactionCanceledException as refused:
                 codes = {reason.get("Code") for reason in refused.response.get("CancellationReasons", [])}

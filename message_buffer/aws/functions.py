@@ -15,8 +15,9 @@ class Functions:
         self._connections = connections
 
     def prepare(self) -> None:
-        """Make the client now, so that the first start need not wait for it."""
-        aws.client("lambda", connections=self._connections)
+        """Open a connection now, unless there is one, so that the first start need not wait for it."""
+        with aws.errors_as_ours("connect to Lambda"):
+            aws.client("lambda", connections=self._connections).connect()
 
     def start(self, function: str, payload: Mapping[str, object]) -> None:
         """Start a function asynchronously.

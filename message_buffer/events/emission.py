@@ -73,6 +73,9 @@ class Emission:
         self._limits = limits
         self._clock = clock
 
+    def connect(self) -> None:
+        self._bus.connect()
+
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it.
 

@@ -13,6 +13,7 @@ TIME_BYTES = 14
 
 
 class Publishes(Protocol):
+    def connect(self) -> None: ...
     def publish(self, detail_type: str, detail: str) -> None: ...
     def publish_all(self, detail_type: str, details: Sequence[str]) -> None: ...
 
@@ -20,6 +21,11 @@ class Publishes(Protocol):
 class EventBus:
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def connect(self) -> None:
+        """Open a connection, so that the first event need not wait for it."""
+        with aws.errors_as_ours("connect to the event bus"):
+            aws.client("events").connect()
 
     def publish(self, detail_type: str, detail: str) -> None:
         self.publish_all(detail_type, [detail])

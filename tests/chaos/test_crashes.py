@@ -195,6 +195,7 @@ def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aw
     talks = [Talk(stage) for _ in range(4)]
     with stage.configured("processor", timeout_seconds=20, PROCESSOR_HANDOVER_MS="19250", AWS_ENDPOINT_URL=aws.url):
         aws.reset()
+        aws.count_chain(processor)
         deadline = time.monotonic() + 90
         while (generations := aws.longest_chain(processor)) < GENERATIONS:
             assert time.monotonic() < deadline, f"only {generations} generations"

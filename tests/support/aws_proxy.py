@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 Response = tuple[int, dict[str, str], bytes]
 PUT_EVENTS = "PutEvents"
 INVOKE = "Invoke"
-DEPTH_HEADER = "X-Ministack-Invoke-Depth"
+DEPTH_HEADER = "x-ministack-invoke-depth"
 HOLD_SECONDS = 30.0
 NOT_FORWARDED = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
@@ -33,7 +34,7 @@ class Call:
 
     @property
     def operation(self) -> str:
-        target = self.headers.get("X-Amz-Target", "")
+        target = self.headers.get("x-amz-target", "")
         if target:
             return target.rpartition(".")[2]
         return INVOKE if self.path.endswith("/invocations") else f"{self.method} {self.path}"
@@ -129,6 +130,7 @@ class AwsProxy:
         self._traps: list[Trap] = []
         self._after: list[Trap] = []
         self.calls: list[Call] = []
+        self._chained: str | None = None
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -142,6 +144,7 @@ class AwsProxy:
             self._traps.clear()
             self._after.clear()
             self.calls.clear()
+            self._chained = None
 
     def on(
         self,
@@ -164,10 +167,13 @@ class AwsProxy:
         return self._hold(self._after, operation, function=function, then=then)
 
     def longest_chain(self, function: str) -> int:
-        """Return how long a chain of invocations led to the function, as the emulator's loop guard counts them."""
+        """Return how often the function has started itself. Only this function may call AWS through this proxy."""
         with self._lock:
-            depths = [call.headers.get(DEPTH_HEADER, "0") for call in self.calls if call.function == function]
-        return max(map(int, depths), default=0)
+            return sum(call.function == function for call in self.calls)
+
+    def count_chain(self, function: str) -> None:
+        """Tell the emulator's loop guard how long the function's chain is, which only the SDK's calls would tell it."""
+        self._chained = function
 
     def _hold(self, traps: list[Trap], operation: str, *, function: str | None, then: Verdict) -> Hold:
         released = threading.Event()
@@ -216,11 +222,17 @@ class AwsProxy:
 
     def _forward(self, call: Call, connection: http.client.HTTPConnection) -> Response:
         headers = {name: value for name, value in call.headers.items() if name.lower() not in NOT_FORWARDED}
+        if self._chained:
+            headers[DEPTH_HEADER] = str(self.longest_chain(self._chained))
         connection.request(call.method, call.path, body=call.body, headers=headers)
         answer = connection.getresponse()
         body = answer.read()
         kept = {name: value for name, value in answer.getheaders() if name.lower() not in NOT_FORWARDED}
         return answer.status, kept, body
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    return {name.lower(): value for name, value in message.items()}
 
 
 def _handler(proxy: AwsProxy) -> type[BaseHTTPRequestHandler]:
@@ -240,7 +252,8 @@ def _handler(proxy: AwsProxy) -> type[BaseHTTPRequestHandler]:
             try:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 answer = proxy.serve(
-                    Call(self.command, self.path, dict(self.headers), body, self.client_address[1]), self._upstream
+                    Call(self.command, self.path, headers_of(self.headers), body, self.client_address[1]),
+                    self._upstream,
                 )
                 if answer is None:
                     self.close_connection = True

@@ -88,8 +88,12 @@ class FakeBus:
 
     def __init__(self) -> None:
         self.published: list[tuple[str, str]] = []
+        self.connections = 0
         self.failures: list[Exception] = []
         self.on_publish: Callable[[], None] = lambda: None
+
+    def connect(self) -> None:
+        self.connections += 1
 
     def publish(self, detail_type: str, detail: str) -> None:
         if self.failures:

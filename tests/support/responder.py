@@ -25,6 +25,7 @@ from responder.forgetting import Forgetting
 from responder.gate import ParkedBatch
 from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
+from tests.support.table_service import OF_THE_SDK
 
 Json = dict[str, Any]
 Tables = Callable[[], ConversationsTable]
@@ -319,6 +320,7 @@ def tables() -> Iterator[Tables]:
             "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         }.items():  # fmt: skip
             patch.setenv(name, value)
+        patch.setattr(aws, "OURS", OF_THE_SDK)
         aws._made.cache_clear()
         client, made = aws.client("dynamodb"), count()
 

@@ -17,6 +17,9 @@ from moto.dynamodb.responses import DynamoHandler
 
 Call = Callable[[str, Mapping[str, Any]], Any]
 
+# In the place of `clients.OURS`: moto replaces the SDK's requests alone, so every client must be the SDK's.
+OF_THE_SDK: frozenset[str] = frozenset()
+
 ON_ITEMS = {
     "BatchGetItem", "BatchWriteItem", "DeleteItem", "GetItem", "PutItem", "Query", "TransactWriteItems", "UpdateItem",
 }  # fmt: skip

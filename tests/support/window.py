@@ -29,7 +29,7 @@ from message_buffer.limits import MAX_TRIGGER_DELAY_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import ManualClock, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
-from tests.support.table_service import answering_without_http, empty
+from tests.support.table_service import OF_THE_SDK, answering_without_http, empty
 
 TABLE = "holding"
 CONVERSATION = "default/generic/shop/ann"
@@ -243,7 +243,7 @@ class WindowScene:
 def dynamodb() -> Iterator[Any]:
     """Yield the client of a DynamoDB in this process."""
     signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    with patch.dict(os.environ, signed), mock_aws():
+    with patch.dict(os.environ, signed), mock_aws(), patch.object(aws, "OURS", OF_THE_SDK):
         aws._made.cache_clear()
         client = aws.client("dynamodb")
         with answering_without_http(client):

@@ -138,7 +138,7 @@ def test_a_refusal_is_ours_and_does_not_quote_what_was_sent(stub: Callable[[str]
 
 def test_no_answer_is_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(SendFailed, match=r"^read secret: EndpointConnectionError$"):
+    with pytest.raises(SendFailed, match=r"^read secret: ConnectionRefusedError$"):
         Secrets().read("id")
 
 
@@ -154,7 +154,7 @@ def test_a_call_ends_in_its_time_though_none_of_eight_addresses_answers(monkeypa
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kwargs: found)
     monkeypatch.setattr(socket, "socket", BlackHole)
     monkeypatch.setattr(time, "sleep", waited.append)
-    with pytest.raises(SendFailed, match=r"^put event: ConnectTimeoutError$"):
+    with pytest.raises(SendFailed, match=r"^put event: TimeoutError$"):
         EventBus("bus").publish("t", "{}")
     assert len(waited) > len(found)
     assert sum(waited) * 1_000 <= MAX_CALL_MS

@@ -103,6 +103,9 @@ class Scene:
                 return
         raise AssertionError("the conversation does not come to rest")
 
+    def scripts(self) -> set[str]:
+        return set(self.engine.store._loaded)
+
     def events(self) -> list[dict[str, Any]]:
         events = []
         for detail_type, detail in self.bus.published:
@@ -124,6 +127,18 @@ class Scene:
 @pytest.fixture
 def scene(fake: Engine) -> Scene:
     return Scene(fake)
+
+
+def test_a_warm_up_opens_what_a_batch_needs_and_changes_nothing(scene: Scene) -> None:
+    scene.send("m1")
+    before = scene.engine.settle()
+    scene.conversation_processor.warm_up()
+    assert scene.engine.settle() == before
+    assert scene.bus.connections == 1
+    loaded = scene.scripts()
+    scene.run()
+    assert scene.ids() == [["m1"]]
+    assert scene.scripts() - loaded <= {"acquire_lease", "claim_due"}, "those of the processor"
 
 
 def test_a_batch_becomes_one_event(scene: Scene) -> None:

@@ -34,11 +34,8 @@ def telemetry() -> RecordedTelemetry:
 
 
 def conversation_processor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
-    monkeypatch.setattr(
-        conversation_processor,
-        "_parts",
-        lambda: (SimpleNamespace(**methods), None, SimpleNamespace(**methods), telemetry),
-    )
+    parts = (SimpleNamespace(**methods), None, SimpleNamespace(**methods), telemetry)
+    monkeypatch.setattr(conversation_processor, "_parts", lambda: parts)
 
 
 def test_a_conversation_processor_without_valkey_ends_well_for_the_watchdog_comes(
@@ -57,6 +54,18 @@ def test_a_bug_in_a_script_fails_the_invocation(monkeypatch: pytest.MonkeyPatch,
     assert telemetry.flushes == 1
 
 
+def test_a_warm_up_takes_no_batch_and_never_fails(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    conversation_processor_with(monkeypatch, telemetry, warm_up=lambda: None)
+    assert conversation_processor.handler({"warm": True}, CONTEXT) is None
+    for error in (StoreUnavailable("gone"), SendFailed("connect to the event bus: TimeoutError")):
+        conversation_processor_with(monkeypatch, telemetry, warm_up=raising(error))
+        assert conversation_processor.handler({"warm": True}, CONTEXT) is None
+    assert len(telemetry.said("not warmed up")) == 2
+    assert telemetry.counts == {}, "an outage is counted by those whom it harms"
+
+
 def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
     conversation_processor_with(monkeypatch, telemetry, redrive=lambda letter, _time: letter["batchId"])
     assert conversation_processor.handler({"redrive": {"batchId": "b"}}, CONTEXT) == {"redriven": "b"}
@@ -69,7 +78,12 @@ def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
+def functions() -> FakeFunctions:
+    return FakeFunctions()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, functions: FakeFunctions) -> Any:
     settings = SimpleNamespace(
         conversation_processor_function="c",
         valkey=SimpleNamespace(processor_function="p", connection=ConnectionSettings("valkey://127.0.0.1:1")),
@@ -78,14 +92,34 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> Any:
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
     opener = SimpleNamespace(open=raising(AssertionError()), swallowed=raising(AssertionError()))
-    parts = processor._Parts(settings, opener, store, FakeFunctions(), telemetry)  # type: ignore[arg-type]
+    parts = processor._Parts(settings, opener, store, functions, telemetry)  # type: ignore[arg-type]
     monkeypatch.setattr(processor, "_parts", lambda: parts)
+    processor._warm_up_conversation_processor.cache_clear()
 
     def with_outcome(outcome: Any) -> Any:
         monkeypatch.setattr(Processor, "run", outcome)
         return processor.handler({"shard": 0}, CONTEXT)
 
     return with_outcome
+
+
+def test_a_new_instance_of_the_processor_starts_one_of_the_conversation_processor(
+    run: Any, functions: FakeFunctions
+) -> None:
+    for _ in range(2):
+        run(lambda *_: Exit.IDLE)
+    processor._warm_up_conversation_processor().join()
+    assert functions.started == [("c", {"warm": True})]
+
+
+def test_a_warm_up_that_is_refused_harms_nothing(
+    run: Any, telemetry: RecordedTelemetry, functions: FakeFunctions
+) -> None:
+    functions.refusals = 1
+    assert run(lambda *_: Exit.IDLE) == {"reason": "idle"}
+    processor._warm_up_conversation_processor().join()
+    assert functions.started == []
+    assert telemetry.counts == {"ProcessorExits idle": 1}, "it is no failed start"
 
 
 def test_a_processor_says_why_it_left(run: Any, telemetry: RecordedTelemetry) -> None:

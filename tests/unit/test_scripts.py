@@ -420,8 +420,9 @@ EXPECTED = {
 
 def methods() -> set[str]:
     return {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")} - {
-        "shard_of",
         "prepare",
+        "shard_of",
+        "warm_up",
     }
 
 

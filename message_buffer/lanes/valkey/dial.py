@@ -8,6 +8,7 @@ leaves, and a later call finds the connection open.
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from socket import socket
 from threading import Thread
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from redis import Connection, ConnectionPool, Redis, SSLConnection
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as LostConnection
+
+from message_buffer.tls import tls_with
 
 T = TypeVar("T")
 
@@ -65,7 +68,9 @@ class Line(Connection):
 
 
 class TlsLine(Line, SSLConnection):
-    pass
+    def _wrap_socket_with_ssl(self, sock: socket) -> socket:
+        # redis-py would read the system's certificates for each connection.
+        return tls_with(self.ca_certs).wrap_socket(sock, server_hostname=self.host)
 
 
 class Node(Redis):

@@ -72,6 +72,13 @@ class Store:
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
 
+    def warm_up(self, *scripts: str) -> None:
+        """Load these scripts and connect, so that the first calls need not wait for that."""
+        for name in scripts:
+            self._load(name)
+        # The user may run no PING. This reads the state of a conversation that nobody has.
+        self.peek_conversation("nobody")
+
     # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(

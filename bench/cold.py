@@ -1,0 +1,252 @@
+"""Measure cold starts, and how late the first batch of a stage at rest is: `python -m bench.cold [--quick]`.
+
+First the CPU time of ingest's first request in a fresh interpreter, by step, on a Valkey of this machine and a server
+that answers as AWS does, over TLS. With `--against FOLDER`, another checkout takes turns with this one, to judge a
+change. The connection to Valkey is plain.
+
+Then, on a local stage with the default silence, the way of a first message to its event, and that of a message a moment
+later. To make the stage cold, each function gets another variable, so that the emulator starts new processes.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socketserver
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import botocore
+import trustme
+
+from bench.handler import ENVIRONMENT, events
+from bench.lateness import own_stage
+from bench.measure import figure, ratio
+from bench.report import Target, print_targets, save
+from bufferctl.events import Arrival
+from local.events import Inbox, collect
+from local.outputs import Outputs
+from local.webhooks import Webhooks
+from tests.support.ingest_scene import SECRETS
+from tests.support.valkey_server import ValkeyServer
+
+ROOT = Path(__file__).parents[1]
+JSON = "application/x-amz-json-1.1"
+
+# An answer for each operation that a first message needs. The rules' table is empty.
+ANSWERS: dict[str, Any] = {
+    "GetSecretValue": {"SecretString": json.dumps(SECRETS)},
+    "GetItem": {},
+    "Scan": {"Items": [], "Count": 0},
+    "PutEvents": {"FailedEntryCount": 0, "Entries": []},
+}
+INGEST = {
+    "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
+    "WEBHOOK_SECRET_ID": "secret", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
+    "RULES_TABLE": "rules", "ACCOUNT_MESSAGES_PER_MINUTE": "600", "ACCOUNT_CONVERSATIONS_PER_MINUTE": "60",
+    "MAX_WAITING_MESSAGES": "5000", "MAX_WAITING_BYTES": "33554432", "VALKEY_CONNECT_MS": "6000",
+    "VALKEY_ANSWER_MS": "700", "VALKEY_WEBHOOK_MS": "3000",
+    "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
+    "AWS_SECRET_ACCESS_KEY": "none",
+}  # fmt: skip
+# Lambda starts its own code before the function's, so the interpreter's start does not count.
+PROGRAM = """
+import sys, time
+began = time.process_time()
+import lambdas.ingest.handler as ingest
+imported = time.process_time()
+import json
+event = json.loads(sys.argv[1])
+read = time.process_time()
+answer = ingest.handler(event, None)
+answered = time.process_time()
+assert answer["statusCode"] == 200, print(answer, file=sys.stderr)
+print(json.dumps({"import": (imported - began) * 1000, "first request": (answered - read) * 1000}))
+"""
+
+
+class _Aws(socketserver.StreamRequestHandler):
+    """Answers requests as AWS would, without looking at their signatures."""
+
+    def handle(self) -> None:
+        while self.rfile.readline():
+            length, operation = 0, ""
+            while (line := self.rfile.readline().strip()) != b"":
+                name, _, value = line.decode().partition(":")
+                length = int(value) if name.lower() == "content-length" else length
+                operation = value.rpartition(".")[2].strip() if name.lower() == "x-amz-target" else operation
+            self.rfile.read(length)
+            status, body = ("200 OK", json.dumps(ANSWERS[operation])) if operation else ("202 Accepted", "")
+            head = f"HTTP/1.1 {status}\r\nContent-Type: {JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
+            self.wfile.write(f"{head}{body}".encode())
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+def serve(told: Connection, certificate: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with _Server(("127.0.0.1", 0), _Aws) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        told.send(server.server_address[1])
+        server.serve_forever()
+
+
+def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]:
+    """Return the CPU time in ms of each step, in a fresh interpreter that runs the functions of a checkout."""
+    (event,) = events("generic", 1)
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(event)],
+        stdout=subprocess.PIPE, text=True, check=False, cwd=checkout,
+        env=kept | ENVIRONMENT | INGEST | addresses,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    told: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return told
+
+
+def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:
+    authority, folder = trustme.CA(), Path(tempfile.mkdtemp(prefix="bench-cold-"))
+    certificate, trusted = folder / "server.pem", folder / "trusted.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    # As many certificates as a system trusts, because reading them takes time.
+    trusted.write_bytes(Path(botocore.__file__).with_name("cacert.pem").read_bytes() + authority.cert_pem.bytes())
+    server = ValkeyServer().start()
+    heard, told = get_context("spawn").Pipe()
+    stub = get_context("spawn").Process(target=serve, args=(told, str(certificate)), daemon=True)
+    stub.start()
+    addresses = {
+        "AWS_ENDPOINT_URL": f"https://127.0.0.1:{heard.recv()}",
+        "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true",
+        # The first is for Python, the second for the SDK.
+        "SSL_CERT_FILE": str(trusted),
+        "AWS_CA_BUNDLE": str(trusted),
+    }
+    checkouts = {"here": ROOT} | ({"there": other} if other else {})
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    try:
+        # The first round writes the byte code.
+        for _ in range(rounds + 1):
+            for name, checkout in checkouts.items():
+                server.admin().flushall()
+                found[name].append(first_request(checkout, addresses))
+    finally:
+        stub.terminate()
+        server.stop()
+        shutil.rmtree(folder)
+    result: dict[str, Any] = {}
+    for name, steps in found.items():
+        result[name] = {step: figure([each[step] for each in steps[1:]]).as_json() for step in steps[0]}
+        print(f"{name}: CPU of ingest's cold start, ms: {result[name]}")
+    whole = {name: [sum(each.values()) for each in steps[1:]] for name, steps in found.items()}
+    targets = []
+    if other:
+        targets.append(Target("CPU of ingest's cold start, of that before", 0.7, ratio(whole["here"], whole["there"])))
+    return result, targets
+
+
+FUNCTIONS = ("ingest", "processor", "conversation_processor")
+# The processor leaves soon, so that the stage is soon at rest. With DEBUG a warm-up is in the log.
+OVERRIDES = {"timings": {"processor_idle_ms": 1_000}, "log_level": "DEBUG"}
+AT_REST_SECONDS = 4.0
+LAST_EVENT_SECONDS = 30.0
+WARM_MESSAGES = 3
+# A line that a function writes at the end of a part of the way.
+LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
+         "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
+
+
+def make_cold(outputs: Outputs) -> None:
+    """Give the functions another variable, for which the emulator stops their processes."""
+    client = outputs.client("lambda")
+    for role in FUNCTIONS:
+        name = outputs.Functions[role]
+        variables = client.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+        variables["COLD"] = uuid.uuid4().hex
+        client.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+
+
+def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
+    """Send a message and return the times in ms, since it was sent, at which each part of its way ended."""
+    name = uuid.uuid4().hex
+    began_ms = time.time() * 1_000
+    answer = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
+    answered_ms = time.time() * 1_000
+    assert answer.status == 200, answer
+    (state,) = answer.json["conversations"].values()
+
+    def ours(arrivals: Sequence[Arrival]) -> list[Arrival]:
+        return [each for each in arrivals if name in each.batch["conversationId"]]
+
+    assert inbox.wait_until(lambda arrivals: bool(ours(arrivals)), timeout_seconds=LAST_EVENT_SECONDS)
+    times = {"answered": answered_ms, "due": state["dueAt"], "event": ours(inbox.arrivals)[0].at_ms}
+    return {part: round(at_ms - began_ms, 1) for part, at_ms in times.items()} | {"began_ms": began_ms}
+
+
+def logged(outputs: Outputs, began_ms: float) -> dict[str, float]:
+    """Return the times in ms, since a message was sent, of the first line of each kind."""
+    client, found = outputs.client("logs"), {}
+    for message, role in LINES.items():
+        events = client.filter_log_events(logGroupName=outputs.LogGroups[role], startTime=int(began_ms))["events"]
+        for each in events:
+            with suppress(ValueError):
+                line = json.loads(each["message"])
+                if line.get("message") == message and message not in found:
+                    at = datetime.strptime(line["timestamp"], "%Y-%m-%d %H:%M:%S,%f%z").timestamp() * 1_000
+                    if at >= began_ms:
+                        found[message] = round(at - began_ms, 1)
+    return found
+
+
+def ways(rounds: int) -> list[dict[str, Any]]:
+    found = []
+    with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox:
+        way(outputs, inbox)
+        for number in range(rounds):
+            time.sleep(AT_REST_SECONDS)
+            make_cold(outputs)
+            cold = way(outputs, inbox)
+            warm = [way(outputs, inbox) for _ in range(WARM_MESSAGES)]
+            # A run is in the log when it has ended.
+            time.sleep(AT_REST_SECONDS)
+            lines = logged(outputs, cold["began_ms"])
+            late = {"cold": cold["event"] - cold["due"], "warm": median(each["event"] - each["due"] for each in warm)}
+            found.append({"cold": {**cold, **lines}, "late_ms": late})
+            print(f"{number}: {found[-1]}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.cold", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
+    parser.add_argument("--against", type=Path, help="another checkout")
+    wanted = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
+    cpu, targets = ingest_cpu(5 if wanted.quick else 15, wanted.against)
+    found = ways(3 if wanted.quick else 9)
+    late = [each["late_ms"] for each in found]
+    more = figure([each["cold"] - each["warm"] for each in late])
+    targets.append(Target("lateness of a cold stage's first batch, above a warm one's, ms", 100, more))
+    print_targets(targets)
+    save("cold", {"ingest_cpu_ms": cpu, "ways": found}, targets, quick=wanted.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Reads the variables that AWS gives to every function, and that its SDKs read too."""
+
+import os
+from typing import NamedTuple
+
+
+class Keys(NamedTuple):
+    access: str
+    secret: str
+    token: str | None
+
+
+def read_keys() -> Keys | None:
+    """Return the credentials of the function's role, or None if the environment has none, as with SnapStart."""
+    access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    return Keys(access, secret, os.environ.get("AWS_SESSION_TOKEN")) if access and secret else None
+
+
+def read_region() -> str | None:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def read_endpoint_url() -> str | None:
+    """Return the address that takes the place of all services', as on the local stage."""
+    return os.environ.get("AWS_ENDPOINT_URL")
+
+
+def read_trace_id() -> str | None:
+    """Return the id of the invocation's trace. Lambda counts loops of functions by it."""
+    return os.environ.get("_X_AMZN_TRACE_ID")

@@ -1,0 +1,228 @@
+"""A client for AWS services that speak JSON: the part of the SDK's clients that we use, without the SDK (ADR 0037).
+
+A call has the SDK's names and arguments: `client.get_item(TableName=…)`. It is repeated after the same failures as by
+the SDK in its standard mode.
+"""
+
+import json
+import socket
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from functools import cache
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from io import BytesIO
+from random import SystemRandom
+from select import poll
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
+
+from message_buffer.aws import environment
+from message_buffer.aws.signing import UNRESERVED, Scope, sign
+from message_buffer.tls import TLS
+
+_random = SystemRandom().random
+
+
+class Protocol(NamedTuple):
+    content_type: str
+    target: str
+    """The prefix of an operation's name in the header `X-Amz-Target`."""
+
+
+# Each service's name in its address, with its protocol. Lambda has paths instead.
+PROTOCOLS = {
+    "dynamodb": Protocol("application/x-amz-json-1.0", "DynamoDB_20120810."),
+    "events": Protocol("application/x-amz-json-1.1", "AWSEvents."),
+    "lambda": Protocol("application/json", ""),
+    "secretsmanager": Protocol("application/x-amz-json-1.1", "secretsmanager."),
+    "sqs": Protocol("application/x-amz-json-1.0", "AmazonSQS."),
+}
+# Codes of refusals that pass, besides the status codes 429 and 5xx.
+PASSING = {
+    "BandwidthLimitExceeded", "LimitExceededException", "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException",
+    "SlowDown", "TooManyRequestsException", "TransactionInProgressException",
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """The service refused a call. `response` is its answer, and `code` says what was wrong."""
+
+    def __init__(self, code: str, response: Mapping[str, Any]) -> None:
+        super().__init__(code)
+        self.code = code
+        self.response = response
+
+
+@cache
+def refusal(code: str) -> type[Refused]:
+    """Return the class of the refusals with this code."""
+    return type(code, (Refused,), {})
+
+
+class Exceptions:
+    """The classes of refusals by their codes: `client.exceptions.ConditionalCheckFailedException`."""
+
+    def __getattr__(self, code: str) -> type[Refused]:
+        return refusal(code)
+
+
+class Answer(NamedTuple):
+    status: int
+    error_type: str | None
+    body: bytes
+
+
+class JsonClient:
+    """A client of one service, which threads may share. Each call has a connection to itself, which is kept."""
+
+    exceptions = Exceptions()
+
+    def __init__(
+        self, service: str, *, connect_seconds: float, answer_seconds: float, attempts: int, kept: int
+    ) -> None:
+        region = environment.read_region()
+        if region is None:
+            raise Refused("NoRegion", {})
+        suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        address = urlsplit(environment.read_endpoint_url() or f"https://{service}.{region}.{suffix}")
+        self._protocol = PROTOCOLS[service]
+        self._scope = Scope(region, service)
+        self._host, self._port, self._netloc = address.hostname or "", address.port, address.netloc
+        self._is_tls = address.scheme == "https"
+        self._connect_seconds, self._answer_seconds = connect_seconds, answer_seconds
+        self._attempts, self._kept = attempts, kept
+        self._idle: list[HTTPConnection] = []
+
+    def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
+        """Return the function for an operation, whose name is the service's in lower case: `get_item` for GetItem."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        operation = "".join(word.capitalize() for word in name.split("_"))
+        return lambda **request: self._call(operation, request)
+
+    def invoke(self, *, FunctionName: str, Payload: bytes, InvocationType: str = "RequestResponse") -> dict[str, Any]:  # noqa: N803 - the SDK's names
+        path = f"/2015-03-31/functions/{quote(FunctionName, safe=UNRESERVED)}/invocations"
+        answer = self._ask(path, {"x-amz-invocation-type": InvocationType}, Payload)
+        return {"StatusCode": answer.status, "Payload": BytesIO(answer.body)}
+
+    def connect(self) -> None:
+        """Open a connection, so that the next call need not wait for one."""
+        self._keep(self._connection())
+
+    def _call(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        if operation == "TransactWriteItems":
+            # With this token a repeated call does not write twice.
+            request = {"ClientRequestToken": str(uuid4()), **request}
+        body = json.dumps(request, default=_base64, separators=(",", ":")).encode()
+        answer = self._ask("/", {"x-amz-target": f"{self._protocol.target}{operation}"}, body)
+        decode = _bytes if self._scope.service == "dynamodb" else None
+        try:
+            found: dict[str, Any] = json.loads(answer.body or b"{}", object_hook=decode)
+        except ValueError as error:
+            raise HTTPException(f"{operation} was answered with something else than JSON") from error
+        return found
+
+    def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Return the answer. Raise Refused, or the error of the last attempt to get one."""
+        attempt = 1
+        while True:
+            try:
+                answer = self._ask_once(path, headers, body)
+                if answer.status < HTTPStatus.MULTIPLE_CHOICES:
+                    return answer
+                refused = _refused(answer)
+                if attempt >= self._attempts or not _passes(answer.status, refused.code):
+                    raise refused
+            except (OSError, HTTPException):
+                if attempt >= self._attempts:
+                    raise
+            time.sleep(_random() * 2 ** (attempt - 1))
+            attempt += 1
+
+    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        to_sign = {"host": self._netloc, "content-type": self._protocol.content_type, **headers}
+        signed = sign("POST", path, to_sign, body, scope=self._scope)
+        if trace_id := environment.read_trace_id():
+            signed["x-amzn-trace-id"] = quote(trace_id, safe="-=;:+&[]{}\"',")
+        connection = self._connection()
+        try:
+            connection.request("POST", path, body, signed)
+            response = connection.getresponse()
+            answer = Answer(response.status, response.getheader("x-amzn-errortype"), response.read())
+        except BaseException:
+            connection.close()
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._keep(connection)
+        return answer
+
+    def _connection(self) -> HTTPConnection:
+        """Return an idle connection that the service has not closed, or a new one."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread was quicker
+                break
+            if not _has_input(connection.sock):
+                return connection
+            connection.close()
+        made = (
+            HTTPSConnection(self._host, self._port, timeout=self._connect_seconds, context=TLS)
+            if self._is_tls
+            else HTTPConnection(self._host, self._port, timeout=self._connect_seconds)
+        )
+        try:
+            made.connect()
+        except BaseException:
+            made.close()
+            raise
+        made.sock.settimeout(self._answer_seconds)
+        return made
+
+    def _keep(self, connection: HTTPConnection) -> None:
+        if len(self._idle) < self._kept:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+
+def _has_input(connected: socket.socket) -> bool:
+    """Return whether an idle connection has something to read, which can only be that the service closed it."""
+    poller = poll()
+    poller.register(connected, 1)
+    return bool(poller.poll(0))
+
+
+def _refused(answer: Answer) -> Refused:
+    try:
+        found = json.loads(answer.body, object_hook=_bytes)
+    except ValueError:
+        found = {}
+    response = found if isinstance(found, dict) else {}
+    # "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
+    told = answer.error_type or response.get("__type") or response.get("code") or answer.status
+    code = str(told).partition(":")[0].rpartition("#")[2]
+    return refusal(code)(code, response)
+
+
+def _passes(status: int, code: str) -> bool:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        return True
+    return "Throttl" in code or code in PASSING
+
+
+def _base64(value: object) -> str:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    raise TypeError(f"a request cannot contain a {type(value).__name__}")
+
+
+def _bytes(value: dict[str, Any]) -> dict[str, Any]:
+    """Decode a value of DynamoDB if it is binary. No other object has a text under the key `B` alone."""
+    return {"B": b64decode(value["B"])} if len(value) == 1 and isinstance(value.get("B"), str) else value

@@ -1,0 +1,304 @@
+"""Our own client of AWS's JSON services: the SDK judges its requests and signatures, a server answers them."""
+
+import json
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from message_buffer.aws import clients as aws
+from message_buffer.aws import signing
+from message_buffer.aws.cache_token import sign_cache_token
+from message_buffer.aws.json_client import JsonClient
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.valkey.from_environment import IamAccess
+from tests.support.web_server import RESET, SLOW, Request, WebServer, web_server
+
+NOW_MS = 1_700_000_000_000
+KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "sec/ret+", "AWS_SESSION_TOKEN": "to/ken=="}
+KEY = {"id": {"S": "ü"}, "bytes": {"B": b"\x00\xff"}}
+# Every operation that the functions call, with the arguments that could be written in another way than the SDK does.
+CALLS: list[tuple[str, str, dict[str, Any]]] = [
+    ("dynamodb", "get_item", {"TableName": "t", "Key": KEY, "ConsistentRead": True}),
+    ("dynamodb", "put_item", {"TableName": "t", "Item": {**KEY, "l": {"L": [{"N": "1"}, {"M": {"B": {"S": "x"}}}]}}}),
+    ("dynamodb", "update_item", {"TableName": "t", "Key": KEY, "UpdateExpression": "SET a = :a",
+                                 "ExpressionAttributeValues": {":a": {"B": b"x"}}}),
+    ("dynamodb", "transact_write_items", {"TransactItems": [{"Put": {"TableName": "t", "Item": KEY}}]}),
+    ("dynamodb", "query", {"TableName": "t", "Limit": 3, "ScanIndexForward": False}),
+    ("dynamodb", "scan", {"TableName": "t", "ConsistentRead": True}),
+    ("dynamodb", "batch_get_item", {"RequestItems": {"t": {"Keys": [KEY]}}}),
+    ("dynamodb", "batch_write_item", {"RequestItems": {"t": [{"PutRequest": {"Item": KEY}}]}}),
+    ("events", "put_events", {"Entries": [{"EventBusName": "b", "DetailType": "t", "Detail": '{"ü":1}'}]}),
+    ("secretsmanager", "get_secret_value", {"SecretId": "arn:aws:secretsmanager:us-east-1:1:secret:a"}),
+    ("sqs", "send_message", {"QueueUrl": "https://q/1/n", "MessageBody": "b", "DelaySeconds": 3}),
+    ("sqs", "receive_message", {"QueueUrl": "https://q/1/n", "MaxNumberOfMessages": 10, "WaitTimeSeconds": 1}),
+    ("sqs", "change_message_visibility", {"QueueUrl": "https://q/1/n", "ReceiptHandle": "r", "VisibilityTimeout": 0}),
+    ("sqs", "delete_message", {"QueueUrl": "https://q/1/n", "ReceiptHandle": "r"}),
+    ("sqs", "get_queue_attributes", {"QueueUrl": "https://q/1/n", "AttributeNames": ["All"]}),
+    ("lambda", "invoke", {"FunctionName": "f", "InvocationType": "Event", "Payload": b'{"shard":3}'}),
+    ("lambda", "invoke", {"FunctionName": "arn:aws:lambda:us-east-1:1:function:f", "Payload": b"{}"}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def environment(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    of_the_sdk = {"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+    for name, value in {**KEYS, **of_the_sdk, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    made: list[JsonClient] = []
+
+    def recorded(service: str, **options: Any) -> JsonClient:
+        made.append(JsonClient(service, **options))
+        return made[-1]
+
+    monkeypatch.setattr(aws, "JsonClient", recorded)
+    aws._made.cache_clear()
+    yield
+    aws._made.cache_clear()
+    for connection in {connection for client in made for connection in client._idle}:
+        connection.close()
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+@pytest.mark.parametrize(("service", "operation", "arguments"), CALLS)
+def test_a_request_is_the_sdks(server: WebServer, service: str, operation: str, arguments: dict[str, Any]) -> None:
+    sdk = botocore.session.Session().create_client(service, region_name="us-east-1", endpoint_url=server.url)
+    getattr(sdk, operation)(**arguments)
+    sdk.close()
+    getattr(aws.client(service), operation)(**arguments)
+    theirs, ours = server.requests
+    assert ours.path == theirs.path
+    sent, wanted = ours.json, theirs.json
+    for body in (sent, wanted):
+        body.pop("ClientRequestToken", None)
+    assert sent == wanted
+    for name in ("x-amz-target", "content-type", "x-amz-invocation-type", "x-amz-security-token"):
+        # The SDK sends an invocation without a content type, and names the default type of invocation nowhere.
+        if name in headers_of(theirs):
+            assert headers_of(ours)[name] == headers_of(theirs)[name]
+
+
+@pytest.mark.parametrize(("service", "operation", "arguments"), CALLS)
+@pytest.mark.parametrize("token", [None, KEYS["AWS_SESSION_TOKEN"]])
+def test_the_sdk_signs_the_request_in_the_same_way(
+    server: WebServer,
+    monkeypatch: pytest.MonkeyPatch,
+    service: str,
+    operation: str,
+    arguments: dict[str, Any],
+    token: str | None,
+) -> None:
+    if token is None:
+        monkeypatch.delenv("AWS_SESSION_TOKEN")
+    getattr(aws.client(service), operation)(**arguments)
+    (sent,) = server.requests
+    headers = headers_of(sent)
+    signed = headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    assert {"host", "x-amz-date", "content-type"} <= set(signed)
+    request = AWSRequest(
+        "POST", f"{server.url}{sent.path}", {name: headers[name] for name in signed if name != "host"}, sent.body
+    )
+    request.context["timestamp"] = headers["x-amz-date"]
+    auth = SigV4Auth(Credentials(KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"], token), service, "us-east-1")
+    signature = auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request)
+    assert headers["authorization"].endswith(f", Signature={signature}")
+    assert f"Credential={KEYS['AWS_ACCESS_KEY_ID']}/{auth.credential_scope(request)}," in headers["authorization"]
+
+
+@pytest.mark.parametrize("token", [None, KEYS["AWS_SESSION_TOKEN"]])
+def test_the_sdk_signs_a_cache_token_in_the_same_way(monkeypatch: pytest.MonkeyPatch, token: str | None) -> None:
+    if token is None:
+        monkeypatch.delenv("AWS_SESSION_TOKEN")
+    monkeypatch.setattr(signing, "system_clock", lambda: NOW_MS)
+    monkeypatch.setattr(
+        "botocore.auth.get_current_datetime", lambda: datetime.fromtimestamp(NOW_MS // 1_000, UTC).replace(tzinfo=None)
+    )
+    credentials = Credentials(KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"], token)
+    url = "https://cache/?Action=connect&User=user&ResourceType=ServerlessCache"
+    request = AWSRequest("GET", url)
+    SigV4QueryAuth(credentials, "elasticache", "eu-central-1", expires=900).add_auth(request)
+    wanted = request.url.removeprefix("https://cache/?").split("&")
+    found = sign_cache_token(IamAccess("user", "cache", "eu-central-1")).removeprefix("cache/?").split("&")
+    assert sorted(found) == sorted(wanted)
+
+
+def test_bytes_of_an_item_come_back_as_bytes(server: WebServer) -> None:
+    binary = {"B": b64encode(b"\x00\xff").decode()}
+    server.answer = (200, {"Item": {"a": binary, "m": {"M": {"B": {"S": "x"}}}, "l": {"L": [binary]}}})
+    item = aws.client("dynamodb").get_item(TableName="t", Key=KEY)["Item"]
+    assert item == {"a": {"B": b"\x00\xff"}, "m": {"M": {"B": {"S": "x"}}}, "l": {"L": [{"B": b"\x00\xff"}]}}
+
+
+def test_a_function_that_is_called_answers(server: WebServer) -> None:
+    server.answer = (200, {"n": 1})
+    answer = aws.client("lambda").invoke(FunctionName="f", Payload=b"{}")
+    assert (answer["StatusCode"], json.loads(answer["Payload"].read())) == (200, {"n": 1})
+
+
+@pytest.mark.parametrize(
+    "code", ["ConditionalCheckFailedException", "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException"]
+)
+def test_a_refusal_has_the_class_of_its_code_and_the_services_answer(server: WebServer, code: str) -> None:
+    server.answer = (400, {"__type": code, "Item": {"a": {"B": b64encode(b"x").decode()}}})
+    client = aws.client("dynamodb")
+    with pytest.raises(client.exceptions.ConditionalCheckFailedException) as found:
+        client.put_item(TableName="t", Item=KEY)
+    assert found.value.response["Item"] == {"a": {"B": b"x"}}
+    with pytest.raises(SendFailed, match=r"^put: ConditionalCheckFailedException$"), aws.errors_as_ours("put"):
+        client.put_item(TableName="t", Item=KEY)
+    assert len(server.requests) == 2, "such a refusal is not tried again"
+
+
+def answers(*given: Any) -> Callable[[Request], Any]:
+    left = iter(given)
+    return lambda _request: next(left)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        (503, b"down"),
+        (429, {}),
+        (400, {"__type": "ThrottlingException"}),
+        (400, {"__type": "RequestLimitExceeded"}),
+        RESET,
+    ],
+)
+def test_what_may_pass_is_tried_twice(server: WebServer, failure: Any) -> None:
+    server.answer = answers(failure, (200, {"SecretString": "s"}))
+    assert aws.client("secretsmanager").get_secret_value(SecretId="s") == {"SecretString": "s"}
+    server.answer = failure
+    with pytest.raises(SendFailed), aws.errors_as_ours("read"):
+        aws.client("secretsmanager").get_secret_value(SecretId="s")
+    assert len(server.requests) == 4
+    with pytest.raises(SendFailed), aws.errors_as_ours("read"):
+        aws.client("secretsmanager", patience=aws.HURRIED).get_secret_value(SecretId="s")
+    assert len(server.requests) == 5
+
+
+def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
+    from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker  # noqa: PLC0415
+
+    from message_buffer.aws.json_client import _passes  # noqa: PLC0415
+
+    for code in [*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES]:
+        assert _passes(400, code), code
+    for status in TransientRetryableChecker._TRANSIENT_STATUS_CODES:
+        assert _passes(status, "")
+    assert not _passes(400, "ValidationException")
+
+
+def test_a_repeated_transaction_has_the_token_of_its_first_try(server: WebServer) -> None:
+    server.answer = answers((500, {}), (200, {}))
+    aws.client("dynamodb").transact_write_items(TransactItems=[])
+    first, second = [request.json["ClientRequestToken"] for request in server.requests]
+    assert first == second
+
+
+def test_an_answer_that_does_not_come_ends_the_call(server: WebServer) -> None:
+    server.answer = SLOW
+    impatient = aws.Patience(1.0, 0.05, attempts=1)
+    with pytest.raises(SendFailed, match=r"^ask: TimeoutError$"), aws.errors_as_ours("ask"):
+        aws.client("events", patience=impatient).put_events(Entries=[])
+
+
+def test_an_answer_that_is_not_json_is_a_failure(server: WebServer) -> None:
+    server.answer = (200, b"<html>")
+    with pytest.raises(SendFailed, match=r"^ask: HTTPException$"), aws.errors_as_ours("ask"):
+        aws.client("events").put_events(Entries=[])
+
+
+def test_a_connection_is_used_again_and_a_closed_one_is_not(server: WebServer) -> None:
+    client = aws.client("events")
+    for _ in range(2):
+        client.put_events(Entries=[])
+    first, second = server.requests
+    assert first.port == second.port
+    # The service closes an idle connection; no try is lost on it.
+    client._idle[0].sock.shutdown(2)
+    aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
+    aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
+    assert server.requests[2].port != first.port
+
+
+def test_a_connection_can_be_opened_ahead(server: WebServer) -> None:
+    client = aws.client("events")
+    client.connect()
+    opened = client._idle[0].sock.getsockname()[1]
+    client.put_events(Entries=[])
+    assert server.requests[0].port == opened
+
+
+def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:
+    together = threading.Barrier(4)
+
+    def answer(_request: Request) -> Any:
+        together.wait(10)
+        return 200, {}
+
+    server.answer = answer
+    client = aws.client("events", connections=2)
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({request.port for request in server.requests}) == 4
+    assert len(client._idle) == 2
+
+
+def test_lambda_can_count_loops_by_the_trace(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988;Lineage=a:1")
+    aws.client("lambda").invoke(FunctionName="f", Payload=b"{}", InvocationType="Event")
+    assert headers_of(server.requests[0])["x-amzn-trace-id"] == "Root=1-5759e988;Lineage=a:1"
+
+
+@pytest.mark.parametrize(
+    ("region", "host"),
+    [("eu-west-1", "events.eu-west-1.amazonaws.com"), ("cn-north-1", "events.cn-north-1.amazonaws.com.cn")],
+)
+def test_a_service_has_the_sdks_address(monkeypatch: pytest.MonkeyPatch, region: str, host: str) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv("AWS_REGION", region)
+    assert aws.client("events")._host == host
+    assert botocore.session.Session().create_client("events", region_name=region).meta.endpoint_url == f"https://{host}"
+
+
+def test_without_credentials_in_the_environment_the_sdk_finds_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\naws_session_token = c\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    assert signing.Credentials().keys() == ("a", "b", "c")
+    file.unlink()
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(SendFailed, match="no AWS credentials"):
+        signing.Credentials().keys()
+
+
+def test_a_refusal_of_the_sdks_clients_is_ours_too() -> None:
+    refused = ClientError({"Error": {"Code": "NoSuchKey", "Message": "what a customer wrote"}}, "GetObject")
+    with pytest.raises(SendFailed, match=r"^get: NoSuchKey$"), aws.errors_as_ours("get"):
+        raise refused
