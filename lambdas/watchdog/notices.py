@@ -72,6 +72,8 @@ class Notices:
             return self._again(record, for_ms=0)
         try:
             dead = read_notice(record["body"], shards=self._lane.store.settings.shards)
+            if dead is None:
+                return True
             wait_ms = self._end(dead)
         except InvalidInput as error:
             self._telemetry.warn("notice unreadable", reason=str(error))
@@ -114,11 +116,16 @@ class Notices:
         return wait_ms
 
 
-def read_notice(body: str, *, shards: int) -> Dead:
-    """Return what a notice reports. Raise InvalidInput if it is no notice about a processor of this stage."""
+def read_notice(body: str, *, shards: int) -> Dead | None:
+    """Return what a notice reports, or None if the run had nothing: a warm-up, or a question that is asked again.
+
+    Raise InvalidInput if it is no notice about a processor of this stage.
+    """
     try:
         record = json.loads(body)
         payload = record["requestPayload"]
+        if payload.get("warm") is True or isinstance(payload.get("settle"), str):
+            return None
         conversation, shard = payload.get("conversation"), payload["shard"]
         started_by = payload.get("start") if conversation is None else payload.get("deadline")
         condition = record.get("requestContext", {}).get("condition")
