@@ -2,7 +2,7 @@
 
 On a local stage with the default times, messages of new conversations arrive at a fixed rate. In each round the
 processes of a function are killed with -9; the emulator starts others when it is asked to. *Next* is the time from the
-kill to the next batch, *last* the lateness of the latest one. With `--notices off` the stage hears nothing of failed
+kill to the first batch that is due after it, *last* the lateness of the latest batch. With `--notices off` the stage hears nothing of failed
 runs.
 """
 
@@ -116,7 +116,7 @@ def one_round(scene: Scene, kill: Callable[[Scene], None]) -> dict[str, Any]:
     _wait_for(stage, wanted)
     came = [each for each in stage.inbox.arrivals if _id(each) in wanted]
     first = {_id(each): each.at_ms for each in reversed(came)}
-    after = [each.at_ms for each in came if each.at_ms > killed_ms]
+    after = [each.at_ms for each in came if due_at_ms[_id(each)] >= killed_ms]
     return {
         "next_s": round((min(after) - killed_ms) / 1_000, 2) if after else None,
         "last_s": round(max(at_ms - due_at_ms[name] for name, at_ms in first.items()) / 1_000, 2),
