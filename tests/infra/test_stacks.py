@@ -73,7 +73,7 @@ def test_the_local_stage_has_only_stacks_the_emulator_understands(synthesize: Ca
 
 @pytest.mark.parametrize("stage", IN_AWS)
 def test_a_stage_in_aws_has_its_stacks_by_lifetime(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    assert set(synthesize(stage)) == {"Network", "Cache", "Buffer", "Operability"}
+    assert set(synthesize(stage)) == {"Network", "Cache", "Buffer", "Responder", "Operability"}
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -392,7 +392,9 @@ def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[
 def test_a_cache_with_snapshots_takes_them_at_night_and_a_last_one(synthesize: Callable[..., Stacks]) -> None:
     (cache,) = _resources(synthesize("prod")["Cache"], "AWS::ElastiCache::ServerlessCache")
     assert (cache["SnapshotRetentionLimit"], cache["DailySnapshotTime"]) == (7, "06:00")
-    assert cache["FinalSnapshotName"] == "message-buffer-prod-final"
+    start, of_the_stack = cache["FinalSnapshotName"]["Fn::Join"][1]
+    assert start == "message-buffer-prod-final-"
+    assert "AWS::StackId" in str(of_the_stack), "the snapshot of an earlier cache may still exist"
     (without,) = _resources(synthesize("dev")["Cache"], "AWS::ElastiCache::ServerlessCache")
     assert not {"SnapshotRetentionLimit", "DailySnapshotTime", "FinalSnapshotName"} & without.keys()
 
