@@ -292,8 +292,8 @@ def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
         undone = status == "ROLLBACK_COMPLETE" and stack.get("EnableTerminationProtection")
         if undone or status in {"ROLLBACK_FAILED", "CREATE_FAILED"}:
             yield (
-                f"The first deployment of {name} failed ({status}). Run `make prune STAGE={config.name}`, which removes "
-                f"it, and deploy again."
+                f"The first deployment of {name} failed ({status}). Run `make prune STAGE={config.name}`, which "
+                f"removes it, then deploy again."
             )
         elif status == "UPDATE_ROLLBACK_FAILED":
             yield (
