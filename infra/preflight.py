@@ -8,6 +8,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_network
 from typing import Any, Literal, NamedTuple, get_args
 
 from infra import cli
@@ -236,15 +237,17 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
     if not config.has_valkey_lane:
         return
     ec2 = account.client("ec2")
-    named = sorted(config.network.availability_zones)
+    named = list(config.network.availability_zones)
     tags = [{"Name": f"tag:{key}", "Values": [value]} for key, value in stage_tags(config).items()]
     subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
-    if standing := sorted({subnet["AvailabilityZone"] for subnet in subnets}):
+    # The first zone has the lower addresses, so other zones, and the same in another order, would move subnets.
+    by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
+    if standing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
         if named and named != standing:
             yield (
-                f"The network of stage '{config.name}' stands in {' and '.join(standing)}, and cannot move. Name these "
-                f"as the stage's network.availability_zones in cdk.json, or remove the stage first (`make destroy "
-                f"STAGE={config.name}`)."
+                f"The network of stage '{config.name}' stands in {' and '.join(standing)}, and cannot move. Name "
+                f"these, in this order, as the stage's network.availability_zones in cdk.json, or remove the stage "
+                f"first (`make destroy STAGE={config.name}`)."
             )
         return
     if not named and config.network.egress == "nat":
@@ -301,7 +304,8 @@ def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
                 f"--stack-name {name}` names, then run `.venv/bin/cdk rollback {name} -c stage={config.name}`."
             )
         elif status == "DELETE_FAILED":
-            yield f"{name} is half deleted. Run `make destroy STAGE={config.name}` again."
+            again = "destroy" if word in config.stacks else "prune"
+            yield f"{name} is half deleted. Run `make {again} STAGE={config.name}` again."
 
 
 def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:

@@ -119,7 +119,7 @@ def test_a_responder_that_is_turned_off_answers_nobody(running: LocalStage, home
         THIS.deploy(home, overrides={**OVERRIDES, "responder": {}})
         answered, unanswered = Talk(running), Talk(running)
         answered.insist()
-        assert replies.wait_until(lambda found: bool(found), timeout_seconds=SETTLED_SECONDS)
+        assert replies.wait_until(bool, timeout_seconds=SETTLED_SECONDS)
         THIS.deploy(home, overrides={**OVERRIDES, "responder": None})
         unanswered.insist()
         judge([unanswered], within_ms=round(SETTLED_SECONDS * 1_000), timeout_seconds=SETTLED_SECONDS)

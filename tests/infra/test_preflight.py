@@ -84,7 +84,10 @@ def zones(*names: str) -> Answer:
 
 
 def network_in(*names: str) -> Answer:
-    return ("ec2", "describe_subnets", {"Subnets": [{"AvailabilityZone": name} for name in names]})
+    """Return the answer about a network that stands in these zones, the one with the highest addresses first."""
+    places = list(enumerate([*names, *names]))
+    found = [{"AvailabilityZone": name, "CidrBlock": f"10.0.{place * 4}.0/22"} for place, name in reversed(places)]
+    return ("ec2", "describe_subnets", {"Subnets": found})
 
 
 def endpoints(**services: Sequence[str]) -> Answer:
@@ -321,12 +324,20 @@ def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: S
 
 def test_a_network_that_stands_cannot_move(prod: StageConfig) -> None:
     answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
-    assert not in_account(prod, *answers, network_in(*reversed(ZONES)))
-    (sentence,) = in_account(prod, *answers, network_in("us-east-1b", "us-east-1c"))
-    assert "stands in us-east-1b and us-east-1c, and cannot move" in sentence
+    assert not in_account(prod, *answers, network_in(*ZONES))
+    for elsewhere in (["us-east-1b", "us-east-1c"], ZONES[::-1]):
+        (sentence,) = in_account(prod, *answers, network_in(*elsewhere))
+        assert f"stands in {' and '.join(elsewhere)}, and cannot move. Name these, in this order, as" in sentence
     # A stage that names no zones keeps those that it has.
     anywhere = prod.model_copy(update={"account": None, "network": Network()})
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
+
+
+def test_a_stack_that_the_stage_no_longer_has_is_not_sent_to_a_removal_of_the_stage(prod: StageConfig) -> None:
+    config = prod.model_copy(update={"lane": "dynamodb"})
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
+    (sentence,) = in_account(config, *answers, *stacks(Network="DELETE_FAILED"))
+    assert sentence.endswith("Run `make prune STAGE=prod` again.")
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -336,13 +347,14 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
     config = stage_config("dev", network={"egress": "endpoints", "availability_zones": ZONES if named else []})
     everywhere = [*ZONES, "us-east-1c"]
     services = dict.fromkeys(preflight.ENDPOINT_SERVICES, everywhere)
-    asked = [BOOTSTRAPPED, network_in(), zones(*everywhere)]
+    ready = [BOOTSTRAPPED, limits(1_000, 1_000)]
+    asked = [*ready, network_in(), zones(*everywhere)]
     assert not in_account(config, *asked, endpoints(**services))
     (sentence,) = in_account(config, *asked, endpoints(**services | {"sqs": everywhere[1:]}))
     assert sentence.startswith("com.amazonaws.us-east-1.sqs has no interface endpoint in us-east-1a.")
     assert "Name two of us-east-1b, us-east-1c " in sentence
     # The network stands, so its endpoints exist.
-    assert not in_account(config, BOOTSTRAPPED, network_in(*ZONES))
+    assert not in_account(config, *ready, network_in(*ZONES))
 
 
 @pytest.mark.parametrize(

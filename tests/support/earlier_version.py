@@ -11,7 +11,6 @@ from typing import Any
 
 from local.stage import ROOT
 
-
 # On a busy machine the new functions may not answer in time. Nothing is wrong if the next deployment succeeds.
 MAX_DEPLOYMENTS = 3
 
@@ -55,11 +54,13 @@ class Version:
     def deploy(self, home: Path, *, overrides: Mapping[str, Any]) -> None:
         """Deploy this version onto the stage that runs in `home`."""
         command = [sys.executable, "-m", "local", "--home", str(home), "up", "--overrides", json.dumps(overrides)]
+        said = ""
         for _ in range(MAX_DEPLOYMENTS):
             run = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
             if run.returncode == 0:
                 return
-        raise AssertionError(run.stdout + run.stderr)
+            said = run.stdout + run.stderr
+        raise AssertionError(said)
 
 
 def _git(*words: str) -> str:
