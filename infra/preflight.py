@@ -230,9 +230,9 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Yield a problem for each availability zone in which the stage's network cannot be, or is not.
+    """Yield a problem for each availability zone that cannot have the stage's network.
 
-    The zones of a network that stands cannot change, so ask everything before the first deployment.
+    The zones of a deployed network cannot change, so check everything before the first deployment.
     """
     if not config.has_valkey_lane:
         return

@@ -32,7 +32,7 @@ except ModuleNotFoundError as missing:
 
 # In these states CloudFormation has undone the first deployment of a stack, so it contains nothing that anybody used.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
-# What AWS bills for a retained resource, even if nobody uses it.
+# The resources that AWS bills even if nobody uses them, and for what.
 BILLED = {
     "AWS::DynamoDB::Table": "storage and backups",
     "AWS::ElastiCache::ServerlessCache": "storage, at least 100 MB",
@@ -66,7 +66,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack that stands in the account."""
+    """One of the stage's stacks in the account."""
 
     name: str
     id: str
@@ -152,10 +152,13 @@ class Removal:
             found["StackId"],
             found["StackStatus"],
             bool(found.get("EnableTerminationProtection")),
-            tuple(self._resources_of(name)),
+            tuple(self._resources_of(name, found["StackStatus"])),
         )
 
-    def _resources_of(self, name: str) -> Iterator[Resource]:
+    def _resources_of(self, name: str, status: str) -> Iterator[Resource]:
+        if status == "REVIEW_IN_PROGRESS":
+            # The stack is only a name: nobody has agreed to its first template yet.
+            return
         template = self._cloudformation.get_template(StackName=name)["TemplateBody"].get("Resources", {})
         pages = self._cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
         for found in (each for page in pages for each in page["StackResourceSummaries"]):
@@ -240,9 +243,10 @@ def main(given: Sequence[str] | None = None, *, ask: Callable[[str], str] = inpu
         stacks = removal.left_over() if arguments.left_over or arguments.list else removal.standing()
         if arguments.list:
             for stack in stacks:
-                say(f"{stack.name} still stands, but stage '{config.name}' no longer has it.")
+                why = f"stage '{config.name}' no longer has it" if stack.was_deployed else "it never got deployed"
+                say(f"{stack.name} still stands, but {why}.")
             if stacks:
-                say(f"AWS keeps billing it. `make prune STAGE={config.name}` removes it.")
+                say(f"AWS keeps billing what is in it. `make prune STAGE={config.name}` removes it.")
             return 0
         return _remove(removal, stacks, stage=config.name, agreed=arguments.yes, ask=ask, say=say)
     except (ConfigError, Missing, Stuck) as error:

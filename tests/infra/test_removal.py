@@ -287,7 +287,7 @@ def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
     assert run("--list", said=said) == 0
     assert said == [
         f"{NAME}-Cache still stands, but stage 'dev' no longer has it.",
-        "AWS keeps billing it. `make prune STAGE=dev` removes it.",
+        "AWS keeps billing what is in it. `make prune STAGE=dev` removes it.",
     ]
     assert run("--left-over", "--yes", said=said) == 0
     assert account.stacks == {}
