@@ -39,12 +39,13 @@ IN_LANE = $(if $(LANE),--lane $(LANE))
 APPROVAL ?= $(if $(CI),never,any-change)
 # It says first, all at once, what is missing.
 CDK = $(BIN)/python -m infra.cli
+REMOVAL = $(BIN)/python -m infra.removal --stage $(STAGE)
 # A folder with the templates and assets that `make synth` made, to compare or deploy instead of what the app says now.
 SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
 .PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
-  synth diff deploy destroy bootstrap bench bench-quick cost lock clean
+  synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -146,9 +147,13 @@ diff: $(READY) ## what a deployment of a stage would change in AWS
 
 deploy: $(READY) ## deploy a stage to AWS, after showing each change and asking
 	@$(CDK) deploy --all $(FROM) --require-approval $(APPROVAL) -c stage=$(STAGE)
+	$(if $(SYNTHESIZED),,-@$(REMOVAL) --list)
 
-destroy: $(READY) ## remove a stage from AWS, after asking
-	@$(CDK) destroy --all -c stage=$(STAGE)
+prune: $(READY) ## remove the stacks that a stage no longer has, or that never got deployed, after asking
+	@$(REMOVAL) --left-over
+
+destroy: $(READY) ## remove a stage from AWS, after saying what goes and what stays, and asking
+	@$(REMOVAL)
 
 bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)

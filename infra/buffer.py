@@ -86,6 +86,7 @@ class BufferStack(cdk.Stack):
             # CloudFormation does not see a reference by name as a dependency, and might create ingest before the
             # processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
+        self._delete_functions_before_roles()
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api
         self._export()
@@ -101,6 +102,17 @@ class BufferStack(cdk.Stack):
         if self.dynamodb_lane:
             found["dynamodb_processor"] = self.dynamodb_lane.processor
         return found | {"admin": self.admin, "gate": self.gate}
+
+    def _delete_functions_before_roles(self) -> None:
+        """Let CloudFormation delete no function's role until the last function in the network is deleted.
+
+        These functions share network interfaces. Lambda deletes them with a function's role, after the last function
+        that uses them. A remaining interface would prevent the deletion of the network, which has NAT gateways.
+        """
+        placed = [function for function in self.functions.values() if function.is_in_network]
+        for function in placed:
+            for other in placed:
+                function.depend_on_role_of(other)
 
     @property
     def undelivered(self) -> Queue | None:

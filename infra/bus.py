@@ -37,12 +37,17 @@ RULE_UPKEEP = [
 ]
 
 
+def bus_name(config: StageConfig) -> str:
+    """Return the name of the stage's bus, which other stacks need not look up."""
+    return f"message-buffer-{config.name}"
+
+
 class BatchBus(events.EventBus):
     """The bus is encrypted with a key of AWS, so that archive, replay and rules need no key policy of their own."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         # Consumers refer to the bus by its name, and CloudFormation would replace a bus whose name changes.
-        super().__init__(scope, construct_id, event_bus_name=f"message-buffer-{config.name}")
+        super().__init__(scope, construct_id, event_bus_name=bus_name(config))
         # AWS replays an archive only onto the bus from which it was made, so both have the same removal policy.
         self.apply_removal_policy(removal_policy(config))
         keep_identity(self, "Bus")

@@ -82,7 +82,7 @@ class CacheStack(cdk.Stack):
             subnet_ids=subnets.subnet_ids,
             snapshot_retention_limit=config.cache.snapshot_days if snapshots else None,
             daily_snapshot_time=SNAPSHOT_TIME if snapshots else None,
-            final_snapshot_name=f"{name}-final" if snapshots else None,
+            final_snapshot_name=f"{name}-final-{_part_of_id(self)}" if snapshots else None,
             user_group_id=group.ref,
         )
         for resource in (self._user, group, self._cache):
@@ -106,3 +106,9 @@ class CacheStack(cdk.Stack):
             actions=["elasticache:Connect"],
             resource_arns=[self._cache.attr_arn, self._user.attr_arn],
         )
+
+
+def _part_of_id(stack: cdk.Stack) -> str:
+    """Return a part of the stack's id, so that the final snapshot of an earlier stack is not in the way."""
+    identifier = cdk.Fn.select(2, cdk.Fn.split("/", stack.stack_id))
+    return cdk.Fn.select(0, cdk.Fn.split("-", identifier))

@@ -17,6 +17,20 @@ from infra.responder import ResponderStack
 from infra.settings_and_defaults import StageConfig
 
 
+class EmptyStack(cdk.Stack):
+    """The stack of a part that the stage does not have.
+
+    CDK leaves a deployed stack alone that the app no longer has, and its functions would continue to run. As the stack
+    becomes empty, CloudFormation removes them.
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
+        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
+        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
+        # CloudFormation refuses a template without resources. This one does nothing and costs nothing.
+        cdk.CfnWaitConditionHandle(self, "Nothing")
+
+
 def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path) -> BufferStack:
     """Create all stacks of a stage, and return the buffer stack.
 
@@ -66,6 +80,9 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             buffer=buffer,
         )
         responder.termination_protection = config.termination_protection
+    else:
+        # First, so that a responder that is turned off stops before the functions that it invokes change.
+        buffer.add_stack_dependency(EmptyStack(scope, f"{prefix}-Responder", config=config, env=env))
     if not config.is_local:
         metrics = Metrics(
             config=config,

@@ -1,5 +1,7 @@
 """The one Lambda construct, from which every function of this product is made."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +127,7 @@ class Function(lambda_.Function):
             security_groups=[placement.security_group] if placement else None,
         )
         self.calls_valkey = runtime.valkey is not None
+        self.is_in_network = placement is not None
         self.entrance = _entrance(self, warmth)
         """The API invokes this: the alias of the version with SnapStart or provisioned instances, or the function."""
         self._suppress_findings(traced=config.tracing)
@@ -136,6 +139,11 @@ class Function(lambda_.Function):
     def grant_invoke_function(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` invoke this function, but none of its versions and aliases."""
         return grant(grantee, "lambda:InvokeFunction", on=self.function_arn)
+
+    def depend_on_role_of(self, other: Function) -> None:
+        """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
+        assert other.role is not None
+        _resource(self).add_resource_dependency(_resource(other.role))
 
     def _suppress_findings(self, *, traced: bool) -> None:
         suppress_finding(
@@ -211,6 +219,18 @@ def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
     """
     keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
     return keep if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
+
+
+def refer_weakly(stack: cdk.Stack) -> None:
+    """Let `stack` read other stacks' outputs while it is deployed, so that they can remove what it refers to.
+
+    The other stacks still export the values, so that a stack of an older version, which imports them, does not prevent
+    their update.
+    """
+    cdk.CrossStackReferences.of(stack).consume(cdk.ReferenceStrength.BOTH)
+    cdk.Annotations.of(stack).acknowledge_warning(
+        "@aws-cdk/core:crossStackReferencesBothTransitional", "Stages of the previous version import the exports."
+    )
 
 
 def keep_identity(construct: IConstruct, logical_id: str) -> None:

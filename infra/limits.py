@@ -120,3 +120,14 @@ MAX_PREFLIGHT_CONNECT_SECONDS = 5
 MAX_PREFLIGHT_READ_SECONDS = 10
 MAX_PREFLIGHT_ATTEMPTS = 2
 MAX_NODE_START_SECONDS = 30
+
+# -- The removal of a stage --
+
+DELETION_POLL_SECONDS = 5
+# A function may write another object while its stack is being deleted, so the bucket is emptied again.
+MAX_DELETION_ATTEMPTS = 3
+# Lambda deletes its network interfaces up to 40 minutes after the last function has left the network.
+MAX_INTERFACE_SECONDS = 45 * 60
+INTERFACE_POLL_SECONDS = 30
+# S3 deletes at most this many objects in a request.
+MAX_OBJECTS_IN_A_DELETION = 1_000

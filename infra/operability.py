@@ -10,6 +10,7 @@ from constructs import Construct
 
 from infra.alarms import raise_alarms
 from infra.dashboard import draw_dashboard
+from infra.function import refer_weakly
 from infra.metrics import Metrics
 from infra.settings_and_defaults import StageConfig
 
@@ -19,6 +20,7 @@ class OperabilityStack(cdk.Stack):
 
     def __init__(self, scope: Construct, construct_id: str, *, metrics: Metrics, env: cdk.Environment) -> None:
         super().__init__(scope, construct_id, env=env)
+        refer_weakly(self)
         topic = self._make_topic(metrics.config)
         alarms = raise_alarms(self, metrics, action=actions.SnsAction(topic))
         draw_dashboard(self, metrics, alarms=alarms)

@@ -8,6 +8,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_network
 from typing import Any, Literal, NamedTuple, get_args
 
 from infra import cli
@@ -30,8 +31,9 @@ try:
         MAX_PREFLIGHT_ATTEMPTS,
         MAX_PREFLIGHT_CONNECT_SECONDS,
         MAX_PREFLIGHT_READ_SECONDS,
+        ZONES,
     )
-    from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
+    from infra.settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
@@ -53,6 +55,10 @@ CLIENT_CONFIG = Config(
     read_timeout=MAX_PREFLIGHT_READ_SECONDS,
     retries={"total_max_attempts": MAX_PREFLIGHT_ATTEMPTS},
 )
+# The services whose interface endpoints are in the network of a stage without NAT gateways.
+ENDPOINT_SERVICES = ("events", "lambda", "sqs", "secretsmanager")
+TRACING_SERVICE = "xray"
+
 EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 SIGN_IN = "Sign in (`aws sso login`, or new keys in the environment) and name the profile in AWS_PROFILE"
 
@@ -154,7 +160,7 @@ def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> I
     """Yield what is missing in the account."""
     checks = [] if purpose == "bootstrap" else [bootstrap_problems]
     if purpose == "deploy":
-        checks += [concurrency_problems, zone_problems, api_log_problems]
+        checks += [stack_problems, concurrency_problems, zone_problems, api_log_problems]
     for check in checks:
         try:
             yield from check(config, account)
@@ -224,16 +230,82 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 
 def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Yield a problem for each availability zone that the stage names but the account does not have."""
-    if not config.has_valkey_lane or not config.network.availability_zones:
+    """Yield a problem for each availability zone that cannot have the stage's network.
+
+    The zones of a deployed network cannot change, so check everything before the first deployment.
+    """
+    if not config.has_valkey_lane:
         return
-    zones = account.client("ec2").describe_availability_zones()["AvailabilityZones"]
+    ec2 = account.client("ec2")
+    named = list(config.network.availability_zones)
+    tags = [{"Name": f"tag:{key}", "Values": [value]} for key, value in stage_tags(config).items()]
+    subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
+    # The first zone has the lower addresses, so other zones, and the same in another order, would move subnets.
+    by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
+    if standing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
+        if named and named != standing:
+            yield (
+                f"The network of stage '{config.name}' stands in {' and '.join(standing)}, and cannot move. Name "
+                f"these, in this order, as the stage's network.availability_zones in cdk.json, or remove the stage "
+                f"first (`make destroy STAGE={config.name}`)."
+            )
+        return
+    if not named and config.network.egress == "nat":
+        return
+    zones = ec2.describe_availability_zones()["AvailabilityZones"]
     names = sorted(zone["ZoneName"] for zone in zones if zone["State"] == "available")
-    for zone in sorted(set(config.network.availability_zones) - set(names)):
+    for zone in sorted(set(named) - set(names)):
         yield (
             f"There is no availability zone '{zone}' for account {account.id} in {config.region}. Name two of "
             f"{', '.join(names)} as the stage's network.availability_zones in cdk.json."
         )
+    if config.network.egress == "endpoints":
+        # CloudFormation takes the first two zones if the stage names none.
+        yield from _endpoint_problems(config, ec2, zones=named or names[:ZONES])
+
+
+def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -> Iterator[str]:
+    """Yield a problem if a service has no interface endpoint in one of the zones."""
+    services = [*ENDPOINT_SERVICES, *([TRACING_SERVICE] if config.tracing else [])]
+    found = ec2.describe_vpc_endpoint_services(
+        ServiceNames=[f"com.amazonaws.{config.region}.{service}" for service in services]
+    )["ServiceDetails"]
+    everywhere = sorted(set.intersection(*(set(service["AvailabilityZones"]) for service in found)))
+    for service in found:
+        for zone in sorted(set(zones) - set(service["AvailabilityZones"])):
+            yield (
+                f"{service['ServiceName']} has no interface endpoint in {zone}. Name two of {', '.join(everywhere)} as "
+                f"the stage's network.availability_zones in cdk.json."
+            )
+
+
+def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
+    """Yield a problem for each stack that an earlier deployment or removal left in a state without a way out."""
+    cloudformation = account.client("cloudformation")
+    for word in STACKS:
+        name = f"MessageBuffer-{config.name}-{word}"
+        try:
+            (stack,) = cloudformation.describe_stacks(StackName=name)["Stacks"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ValidationError":
+                raise
+            continue
+        status = stack["StackStatus"]
+        # CDK itself removes a stack that was rolled back completely, unless the stack is protected.
+        undone = status == "ROLLBACK_COMPLETE" and stack.get("EnableTerminationProtection")
+        if undone or status in {"ROLLBACK_FAILED", "CREATE_FAILED"}:
+            yield (
+                f"The first deployment of {name} failed ({status}). Run `make prune STAGE={config.name}`, which "
+                f"removes it, then deploy again."
+            )
+        elif status == "UPDATE_ROLLBACK_FAILED":
+            yield (
+                f"{name} could not be rolled back. Remove the cause, which `aws cloudformation describe-stack-events "
+                f"--stack-name {name}` names, then run `.venv/bin/cdk rollback {name} -c stage={config.name}`."
+            )
+        elif status == "DELETE_FAILED":
+            again = "destroy" if word in config.stacks else "prune"
+            yield f"{name} is half deleted. Run `make {again} STAGE={config.name}` again."
 
 
 def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:

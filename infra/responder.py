@@ -17,8 +17,8 @@ from constructs import Construct
 from infra import function_variables as environment
 from infra import permissions
 from infra.buffer import BufferStack
-from infra.bus import SOURCE
-from infra.function import Function, Runtime, grant, source_code, suppress_finding
+from infra.bus import SOURCE, bus_name
+from infra.function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
 from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 from infra.settings_and_defaults import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
@@ -45,6 +45,7 @@ class ResponderStack(cdk.Stack):
     ) -> None:
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
+        refer_weakly(self)
         timeout = cdk.Duration.seconds(environment.responder_seconds(responder))
         self.dead_letters = Queue(
             self, "ReplyDeadLetters", config=config, no_dead_letters_because="It contains the replies that failed."
@@ -95,7 +96,8 @@ class ResponderStack(cdk.Stack):
         events.Rule(
             self,
             "BatchesReady",
-            event_bus=buffer.bus,
+            # By its name, because CloudFormation might replace the rule if it learned the name from another stack.
+            event_bus=events.EventBus.from_event_bus_name(self, "BufferBus", bus_name(config)),
             event_pattern=events.EventPattern(source=[SOURCE], detail_type=CONSUMED),
             targets=[targets.SqsQueue(self.queue, dead_letter_queue=self.dead_letters)],
         )

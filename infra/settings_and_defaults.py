@@ -44,6 +44,9 @@ OVERRIDES = "platformOverrides"
 # A stage names rules only by their wire names, such as `silenceMs`, which operators also use everywhere else.
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
+# All stacks that a stage can have, by the last word of their names, in the order of deployment.
+STACKS = ("Network", "Cache", "Buffer", "Responder", "Operability")
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
@@ -340,7 +343,7 @@ class StageConfig(Settings):
     removal_policy: Literal["destroy", "retain"] = "destroy"
     """Whether the resources that contain data are deleted with the stage, or kept."""
     termination_protection: bool = False
-    """Protect the tables, and all stacks except that of operability, from deletion."""
+    """Protect all stacks except that of operability from deletion."""
     tracing: bool = False
     """Trace the functions with X-Ray, which samples their invocations."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
@@ -403,6 +406,13 @@ class StageConfig(Settings):
     def slots_of_a_shard(self) -> int:
         """Return how many conversations of a shard may be in flight at once."""
         return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Return the stacks of this stage, by the last word of their names, in the order of deployment."""
+        has_network = self.has_valkey_lane and not self.is_local
+        left_out = (set() if has_network else {"Network", "Cache"}) | ({"Operability"} if self.is_local else set())
+        return tuple(stack for stack in STACKS if stack not in left_out)
 
     @property
     def roles(self) -> set[str]:

@@ -152,7 +152,8 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
 class Table(dynamodb.Table):
     """A table that AWS bills by use and encrypts with a key of AWS.
 
-    In AWS it can be restored to any second of the last five weeks.
+    In AWS it can be restored to any second of the last five weeks, even if it has been deleted. It has no deletion
+    protection, with which CloudFormation could not undo a failed first deployment.
     """
 
     def __init__(
@@ -175,7 +176,6 @@ class Table(dynamodb.Table):
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=not config.is_local
             ),
-            deletion_protection=config.termination_protection,
             removal_policy=removal_policy(config),
         )
         keep_identity(self, construct_id)

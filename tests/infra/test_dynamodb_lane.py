@@ -26,6 +26,9 @@ def functions(stacks: Stacks) -> dict[str, dict[str, Any]]:
     return {each["Handler"].split(".")[-3]: each for each in found}
 
 
+NOTHING = "AWS::CloudFormation::WaitConditionHandle"
+
+
 def holds_messages(stacks: Stacks) -> bool:
     return "Holding" in stacks["Buffer"].to_json()["Resources"]
 
@@ -33,7 +36,7 @@ def holds_messages(stacks: Stacks) -> bool:
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize(stage, lane="dynamodb", tracing=True)
-    assert set(stacks) == {"Buffer", "Operability"}
+    assert set(stacks) == {"Buffer", "Responder", "Operability"}
     kinds = {resource["Type"] for resource in resources(stacks)}
     assert not [kind for kind in kinds if kind.startswith(NETWORK_OR_CACHE)]
     assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE
@@ -49,9 +52,10 @@ def test_a_stages_configuration_names_the_functions_that_it_has(
     assert stage_config("prod", **overrides).roles == functions(synthesize("prod", **overrides)).keys()
 
 
-def test_alone_on_the_local_stage_it_is_one_stack(synthesize: Callable[..., Stacks]) -> None:
+def test_alone_on_the_local_stage_it_is_one_stack_and_an_empty_one(synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize("local", lane="dynamodb", responder=None)
-    assert set(stacks) == {"Buffer"}
+    assert set(stacks) == {"Buffer", "Responder"}
+    assert [resource["Type"] for resource in stacks["Responder"].to_json()["Resources"].values()] == [NOTHING]
     assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE
 
 

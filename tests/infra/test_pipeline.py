@@ -220,7 +220,7 @@ def test_deployments_start_by_hand_or_by_a_release_and_only_after_the_checks() -
     assert "needs.dev.result == 'success'" in jobs["prod"]["if"]
 
 
-@pytest.mark.parametrize("target", ["synth", "diff", "deploy", "destroy"])
+@pytest.mark.parametrize("target", ["synth", "diff", "deploy"])
 def test_a_target_runs_the_cdk_that_first_says_what_is_missing(target: str) -> None:
     command = "\n".join(would_run(target, CI=""))
     assert f".venv/bin/python -m infra.cli {target} " in command
@@ -228,9 +228,16 @@ def test_a_target_runs_the_cdk_that_first_says_what_is_missing(target: str) -> N
 
 
 def test_a_person_is_asked_before_each_change_and_a_pipeline_is_not() -> None:
-    assert "--require-approval any-change " in would_run("deploy", CI="")[-1]
-    assert "--require-approval never " in would_run("deploy", CI="true")[-1]
-    assert "--force" not in would_run("destroy", CI="true")[-1]
+    assert "--require-approval any-change " in "".join(would_run("deploy", CI=""))
+    assert "--require-approval never " in "".join(would_run("deploy", CI="true"))
+    for target in ("destroy", "prune"):
+        assert "--yes" not in would_run(target, CI="true")[-1]
+
+
+def test_a_deployment_names_the_stacks_that_the_stage_no_longer_has() -> None:
+    assert would_run("deploy", CI="")[-1] == ".venv/bin/python -m infra.removal --stage prod --list"
+    # The job that has credentials installs no SDK.
+    assert "infra.removal" not in "".join(would_run("deploy", CI="true", SYNTHESIZED="cdk.out"))
 
 
 def would_run(target: str, **environment: str) -> list[str]:

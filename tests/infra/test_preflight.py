@@ -7,7 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from infra import cli, preflight
 from infra.composition import compose
 from infra.layer import LayerError
 from infra.preflight import Account, Advice, Missing, Purpose, identify, problems, problems_there
-from infra.settings_and_defaults import StageConfig
+from infra.settings_and_defaults import STACKS, Network, StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -83,6 +83,42 @@ def zones(*names: str) -> Answer:
     return ("ec2", "describe_availability_zones", {"AvailabilityZones": found})
 
 
+def network_in(*names: str) -> Answer:
+    """Return the answer about a network that stands in these zones, the one with the highest addresses first."""
+    places = list(enumerate([*names, *names]))
+    found = [{"AvailabilityZone": name, "CidrBlock": f"10.0.{place * 4}.0/22"} for place, name in reversed(places)]
+    return ("ec2", "describe_subnets", {"Subnets": found})
+
+
+def endpoints(**services: Sequence[str]) -> Answer:
+    found = [
+        {"ServiceName": f"com.amazonaws.us-east-1.{name}", "AvailabilityZones": where}
+        for name, where in services.items()
+    ]
+    return ("ec2", "describe_vpc_endpoint_services", {"ServiceDetails": found})
+
+
+def stacks(**states: str) -> list[Answer]:
+    """Return CloudFormation's answers about each stack: its state, with a `+` if it is protected."""
+    return [
+        (
+            "cloudformation",
+            "describe_stacks",
+            {"Stacks": [stack_in(word, states[word])]} if word in states else "ValidationError",
+        )
+        for word in STACKS
+    ]
+
+
+def stack_in(word: str, state: str) -> dict[str, Any]:
+    return {
+        "StackName": f"MessageBuffer-prod-{word}",
+        "CreationTime": "2030-01-01T00:00:00Z",
+        "StackStatus": state.rstrip("+"),
+        "EnableTerminationProtection": state.endswith("+"),
+    }
+
+
 @pytest.fixture
 def prod(stage_config: Callable[..., StageConfig]) -> StageConfig:
     """Return the stage prod, which reserves 206 and names two zones."""
@@ -99,6 +135,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy") -> list[str]:
+    """Return what is missing in an account that gives these answers, and in which nothing stands by default."""
+    asked = {operation for _, operation, _ in answers}
+    nothing = [network_in(), *stacks()]
+    answers = (*(answer for answer in nothing if answer[1] not in asked), *answers)
     return list(problems_there(config, Account(ACCOUNT, Session(*answers).client), purpose))
 
 
@@ -282,6 +322,61 @@ def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: S
     assert "Name two of us-east-1a, us-east-1c" in sentence
 
 
+def test_a_network_that_stands_cannot_move(prod: StageConfig) -> None:
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
+    assert not in_account(prod, *answers, network_in(*ZONES))
+    for elsewhere in (["us-east-1b", "us-east-1c"], ZONES[::-1]):
+        (sentence,) = in_account(prod, *answers, network_in(*elsewhere))
+        assert f"stands in {' and '.join(elsewhere)}, and cannot move. Name these, in this order, as" in sentence
+    # A stage that names no zones keeps those that it has.
+    anywhere = prod.model_copy(update={"account": None, "network": Network()})
+    assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
+
+
+def test_a_stack_that_the_stage_no_longer_has_is_not_sent_to_a_removal_of_the_stage(prod: StageConfig) -> None:
+    config = prod.model_copy(update={"lane": "dynamodb"})
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
+    (sentence,) = in_account(config, *answers, *stacks(Network="DELETE_FAILED"))
+    assert sentence.endswith("Run `make prune STAGE=prod` again.")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deployment(
+    named: bool, stage_config: Callable[..., StageConfig]
+) -> None:
+    config = stage_config("dev", network={"egress": "endpoints", "availability_zones": ZONES if named else []})
+    everywhere = [*ZONES, "us-east-1c"]
+    services = dict.fromkeys(preflight.ENDPOINT_SERVICES, everywhere)
+    ready = [BOOTSTRAPPED, limits(1_000, 1_000)]
+    asked = [*ready, network_in(), zones(*everywhere)]
+    assert not in_account(config, *asked, endpoints(**services))
+    (sentence,) = in_account(config, *asked, endpoints(**services | {"sqs": everywhere[1:]}))
+    assert sentence.startswith("com.amazonaws.us-east-1.sqs has no interface endpoint in us-east-1a.")
+    assert "Name two of us-east-1b, us-east-1c " in sentence
+    # The network stands, so its endpoints exist.
+    assert not in_account(config, *ready, network_in(*ZONES))
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ("ROLLBACK_COMPLETE+", "failed (ROLLBACK_COMPLETE). Run `make prune STAGE=prod`"),
+        ("ROLLBACK_FAILED+", "failed (ROLLBACK_FAILED). Run `make prune STAGE=prod`"),
+        ("UPDATE_ROLLBACK_FAILED", "`.venv/bin/cdk rollback MessageBuffer-prod-Buffer -c stage=prod`"),
+        ("DELETE_FAILED", "Run `make destroy STAGE=prod` again"),
+        ("ROLLBACK_COMPLETE", ""),
+        ("UPDATE_COMPLETE+", ""),
+    ],
+)
+def test_a_stack_that_an_earlier_deployment_left_behind_is_said_with_the_way_out(
+    state: str, sentence: str, prod: StageConfig
+) -> None:
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, zones(*ZONES)]
+    found = in_account(prod, *answers, *stacks(Network="CREATE_COMPLETE", Buffer=state))
+    assert len(found) == bool(sentence)
+    assert all(sentence in each for each in found)
+
+
 def test_a_rest_api_needs_a_role_that_the_account_gives_to_all_of_them(
     stage_config: Callable[..., StageConfig],
 ) -> None:
@@ -317,6 +412,13 @@ def test_the_bootstrap_asked_for_is_the_one_that_the_stacks_need(tmp_path: Path)
     assert needs["requiresBootstrapStackVersion"] == preflight.MIN_BOOTSTRAP_VERSION
     assert needs["bootstrapStackVersionSsmParameter"] == preflight.BOOTSTRAP_PARAMETER
     assert f"/{preflight.LOOKUP_ROLE}-{ACCOUNT}-us-east-1" in needs["lookupRole"]["arn"]
+
+
+def test_the_endpoints_asked_for_are_those_of_the_network(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    network = synthesize("prod", network={"egress": "endpoints"}, tracing=True)["Network"]
+    found = network.find_resources("AWS::EC2::VPCEndpoint", {"Properties": {"VpcEndpointType": "Interface"}})
+    names = {str(each["Properties"]["ServiceName"]).rpartition(".")[2] for each in found.values()}
+    assert names == {*preflight.ENDPOINT_SERVICES, preflight.TRACING_SERVICE}
 
 
 def test_the_functions_of_a_stage_are_found_by_their_tags(

@@ -31,7 +31,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 KEEP_NOTHING = re.compile(
     r"AWS::(IAM|EC2|Lambda|ApiGateway|ApiGatewayV2|WAFv2|CloudWatch|EventSchemas)::.+"
     r"|AWS::Events::(Rule|EventBus|EventBusPolicy)|AWS::ElastiCache::User(Group)?|AWS::KMS::Key"
-    r"|AWS::S3::BucketPolicy|AWS::SQS::QueuePolicy|AWS::SNS::TopicPolicy"
+    r"|AWS::CloudFormation::WaitConditionHandle|AWS::S3::BucketPolicy|AWS::SQS::QueuePolicy|AWS::SNS::TopicPolicy"
 )
 # Alarms name a stage and a metric; these secrets are those of the stage and its platforms.
 OF_NO_PERSON = {"AlarmTopic", "WebhookSecrets", "ResponderSecrets", "LogIdKey"}

@@ -73,7 +73,7 @@ def test_the_local_stage_has_only_stacks_the_emulator_understands(synthesize: Ca
 
 @pytest.mark.parametrize("stage", IN_AWS)
 def test_a_stage_in_aws_has_its_stacks_by_lifetime(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    assert set(synthesize(stage)) == {"Network", "Cache", "Buffer", "Operability"}
+    assert set(synthesize(stage)) == {"Network", "Cache", "Buffer", "Responder", "Operability"}
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
@@ -389,10 +389,21 @@ def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[
     ]
 
 
+def test_no_role_in_the_network_is_deleted_before_the_last_function_there(synthesize: Callable[..., Stacks]) -> None:
+    """Lambda needs a role to delete the network interfaces that the functions share."""
+    functions = synthesize("prod")["Buffer"].find_resources("AWS::Lambda::Function").values()
+    placed = [function for function in functions if "VpcConfig" in function["Properties"]]
+    roles = {function["Properties"]["Role"]["Fn::GetAtt"][0] for function in placed}
+    assert len(roles) == len(IN_THE_NETWORK)
+    assert all(roles <= set(function["DependsOn"]) for function in placed)
+
+
 def test_a_cache_with_snapshots_takes_them_at_night_and_a_last_one(synthesize: Callable[..., Stacks]) -> None:
     (cache,) = _resources(synthesize("prod")["Cache"], "AWS::ElastiCache::ServerlessCache")
     assert (cache["SnapshotRetentionLimit"], cache["DailySnapshotTime"]) == (7, "06:00")
-    assert cache["FinalSnapshotName"] == "message-buffer-prod-final"
+    start, of_the_stack = cache["FinalSnapshotName"]["Fn::Join"][1]
+    assert start == "message-buffer-prod-final-"
+    assert "AWS::StackId" in str(of_the_stack), "the snapshot of an earlier cache may still exist"
     (without,) = _resources(synthesize("dev")["Cache"], "AWS::ElastiCache::ServerlessCache")
     assert not {"SnapshotRetentionLimit", "DailySnapshotTime", "FinalSnapshotName"} & without.keys()
 

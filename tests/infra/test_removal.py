@@ -1,0 +1,300 @@
+"""`make destroy` and `make prune`: what they say, what they delete, and what stops them."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from infra import cli, removal
+from infra.limits import INTERFACE_POLL_SECONDS
+from infra.removal import Removal, Stack, Stuck
+from infra.settings_and_defaults import STACKS, load_stage
+
+REGION = "us-east-1"
+NAME = "MessageBuffer-dev"
+# The tests replace boto3.Session.
+REAL_SESSION = boto3.Session
+KEPT = "RetainExceptOnCreate"
+
+
+class CloudFormation:
+    """As much of CloudFormation as a removal calls. It deletes no bucket that contains objects, as AWS does."""
+
+    def __init__(self) -> None:
+        self.stacks: dict[str, dict[str, Any]] = {}
+        self.deleted: list[str] = []
+        self.reason: str | None = None
+        """If given, no stack is deleted for this reason."""
+
+    def deploy(self, word: str, *, state: str = "CREATE_COMPLETE", **resources: tuple[str, str, str]) -> None:
+        """Create a stack with these resources: logical id -> kind, physical id, deletion policy."""
+        name = f"{NAME}-{word}"
+        self.stacks[name] = {"status": state, "protected": False, "resources": resources}
+
+    def describe_stacks(self, *, StackName: str) -> dict[str, Any]:  # noqa: N803 - AWS's name
+        name = StackName.removeprefix("id of ")
+        if name not in self.stacks:
+            if StackName in self.deleted:
+                return {"Stacks": [{"StackStatus": "DELETE_COMPLETE"}]}
+            raise ClientError({"Error": {"Code": "ValidationError", "Message": "does not exist"}}, "DescribeStacks")
+        stack = self.stacks[name]
+        found = {"StackId": f"id of {name}", "StackStatus": stack["status"], "StackStatusReason": self.reason}
+        return {"Stacks": [{**found, "EnableTerminationProtection": stack["protected"]}]}
+
+    def get_template(self, *, StackName: str) -> dict[str, Any]:  # noqa: N803
+        resources = self.stacks[StackName]["resources"]
+        return {"TemplateBody": {"Resources": {name: {"DeletionPolicy": each[2]} for name, each in resources.items()}}}
+
+    def get_paginator(self, _operation: str) -> Any:
+        return self
+
+    def paginate(self, *, StackName: str) -> list[dict[str, Any]]:  # noqa: N803
+        return [
+            {
+                "StackResourceSummaries": [
+                    {
+                        "LogicalResourceId": logical_id,
+                        "ResourceType": kind,
+                        "PhysicalResourceId": identifier,
+                        "ResourceStatus": "CREATE_COMPLETE",
+                    }
+                ]
+            }
+            for logical_id, (kind, identifier, _) in self.stacks[StackName]["resources"].items()
+        ]
+
+    def update_termination_protection(self, *, StackName: str, EnableTerminationProtection: bool) -> None:  # noqa: N803
+        self.stacks[StackName]["protected"] = EnableTerminationProtection
+
+    def delete_stack(self, *, StackName: str) -> None:  # noqa: N803
+        stack = self.stacks[StackName]
+        assert not stack["protected"]
+        buckets = [identifier for kind, identifier, _ in stack["resources"].values() if kind == "AWS::S3::Bucket"]
+        full = [bucket for bucket in buckets if aws("s3").list_objects_v2(Bucket=bucket)["KeyCount"]]
+        if self.reason or full:
+            stack["status"] = "DELETE_FAILED"
+            return
+        self.deleted.append(f"id of {StackName}")
+        del self.stacks[StackName]
+
+
+class Interfaces:
+    """The network interfaces that Lambda still has; each answer is a list of their states."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self._answers = list(answers)
+        self.deleted: list[str] = []
+
+    def describe_network_interfaces(self, *, Filters: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
+        assert {"Name": "vpc-id", "Values": ["vpc-1"]} in Filters
+        assert {"Name": "description", "Values": ["AWS Lambda VPC ENI*"]} in Filters
+        states = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return {
+            "NetworkInterfaces": [{"NetworkInterfaceId": f"eni-{n}", "Status": each} for n, each in enumerate(states)]
+        }
+
+    def delete_network_interface(self, *, NetworkInterfaceId: str) -> None:  # noqa: N803
+        self.deleted.append(NetworkInterfaceId)
+
+
+NETWORK = ("AWS::EC2::VPC", "vpc-1", "Delete")
+BUCKET = ("AWS::S3::Bucket", "dev-oversize", "Delete")
+TABLE = ("AWS::DynamoDB::Table", "dev-rules", KEPT)
+
+
+@pytest.fixture(autouse=True)
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudFormation]:
+    """Yield an account with an S3 of moto's, to which every client leads."""
+    monkeypatch.setattr(removal, "DELETION_POLL_SECONDS", 0)
+    monkeypatch.setattr(removal, "identify", lambda *_: None)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    cloudformation, interfaces = CloudFormation(), Interfaces([])
+
+    class Session:
+        def client(self, service: str, **_: Any) -> Any:
+            return {"cloudformation": cloudformation, "ec2": interfaces}.get(service) or aws(service)
+
+    with mock_aws():
+        monkeypatch.setattr(boto3, "Session", Session)
+        yield cloudformation
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(said: list[str], account: CloudFormation) -> Callable[..., Removal]:
+    def made(interfaces: Interfaces | None = None, **overrides: Any) -> Removal:
+        clients = {"cloudformation": account, "ec2": interfaces or Interfaces([])}
+        config = load_stage({"dev": overrides}, stage="dev")
+        return Removal(config, client=lambda name: clients.get(name) or aws(name), say=said.append)
+
+    return made
+
+
+def aws(service: str) -> Any:
+    return REAL_SESSION(region_name=REGION).client(service)
+
+
+def names(stacks: Sequence[Stack]) -> list[str]:
+    return [stack.name for stack in stacks]
+
+
+def test_all_stacks_of_the_stage_go_in_the_order_of_their_needs(
+    make: Callable[..., Removal], account: CloudFormation
+) -> None:
+    for word in STACKS:
+        account.deploy(word)
+    account.deploy("2-Buffer")
+    found = make().standing()
+    assert names(found) == [f"{NAME}-{word}" for word in reversed(STACKS)]
+    make().delete(found)
+    assert account.deleted == [f"id of {NAME}-{word}" for word in reversed(STACKS)]
+    assert account.stacks.keys() == {f"{NAME}-2-Buffer"}, "that of the stage dev-2"
+
+
+def test_what_goes_what_stays_and_what_costs_is_said_before(
+    make: Callable[..., Removal], account: CloudFormation, said: list[str]
+) -> None:
+    account.deploy("Buffer", Oversize=BUCKET, Rules=TABLE, Triggers=("AWS::SQS::Queue", "dev-triggers", KEPT))
+    make().explain(make().standing())
+    text = "\n".join(said)
+    assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE) and its 1 resources." in text
+    assert "With them AWS deletes all data in:\n  S3::Bucket dev-oversize" in text
+    assert "AWS keeps, and bills:\n  DynamoDB::Table dev-rules (storage and backups)" in text
+    assert "AWS keeps, and does not bill while it is unused:\n  SQS::Queue dev-triggers" in text
+    assert '"removal_policy": "destroy"' in text
+
+
+def test_a_final_snapshot_is_said(make: Callable[..., Removal], said: list[str]) -> None:
+    cache = removal.Resource("AWS::ElastiCache::ServerlessCache", "message-buffer-dev", kept=False, snapshot=True)
+    make().explain([Stack("S", "id", "CREATE_COMPLETE", protected=False, resources=(cache,))])
+    assert "AWS makes a final snapshot, and bills its storage, of:" in said
+
+
+def test_a_bucket_is_emptied_before_its_stack_goes(make: Callable[..., Removal], account: CloudFormation) -> None:
+    account.deploy("Buffer", Oversize=BUCKET)
+    aws("s3").create_bucket(Bucket="dev-oversize")
+    for number in range(3):
+        aws("s3").put_object(Bucket="dev-oversize", Key=f"batches/{number}", Body=b"{}")
+    make().delete(make().standing())
+    assert account.stacks == {}
+
+
+def test_a_retained_bucket_keeps_its_objects(make: Callable[..., Removal], account: CloudFormation) -> None:
+    account.deploy("Buffer", Oversize=(*BUCKET[:2], KEPT))
+    aws("s3").create_bucket(Bucket="dev-oversize")
+    aws("s3").put_object(Bucket="dev-oversize", Key="batches/1", Body=b"{}")
+    with pytest.raises(Stuck):  # This CloudFormation keeps nothing.
+        make().delete(make().standing())
+    assert aws("s3").list_objects_v2(Bucket="dev-oversize")["KeyCount"] == 1
+
+
+def test_only_what_the_settings_turned_off_is_left_over(make: Callable[..., Removal], account: CloudFormation) -> None:
+    for word in STACKS:
+        account.deploy(word)
+    assert names(make().left_over()) == []
+    assert names(make(lane="dynamodb").left_over()) == [f"{NAME}-Cache", f"{NAME}-Network"]
+
+
+@pytest.mark.parametrize("state", ["ROLLBACK_COMPLETE", "ROLLBACK_FAILED"])
+def test_a_stack_that_never_got_deployed_is_left_over_and_its_protection_is_no_obstacle(
+    state: str, make: Callable[..., Removal], account: CloudFormation
+) -> None:
+    account.deploy("Buffer", state=state)
+    account.deploy("Cache")
+    for stack in account.stacks.values():
+        stack["protected"] = True
+    found = make().left_over()
+    assert names(found) == [f"{NAME}-Buffer"]
+    assert removal.protected(found) == []
+    make().delete(found)
+    assert account.stacks.keys() == {f"{NAME}-Cache"}
+
+
+def test_lambda_leaves_the_network_before_it_is_deleted(
+    make: Callable[..., Removal], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.deploy("Network", Vpc=NETWORK)
+    interfaces = Interfaces(["in-use", "in-use"], ["available", "in-use"], ["in-use"], [])
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    found = make(interfaces)
+    found.delete(found.standing())
+    assert interfaces.deleted == ["eni-0"], "the functions' roles no longer allowed Lambda to delete it"
+    assert slept == [INTERFACE_POLL_SECONDS] * 2
+    assert account.stacks == {}
+
+
+def test_a_network_that_lambda_does_not_leave_is_said_with_its_costs(
+    make: Callable[..., Removal], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.deploy("Network", Vpc=NETWORK)
+    monkeypatch.setattr(removal, "MAX_INTERFACE_SECONDS", -1)
+    found = make(Interfaces(["in-use"]))
+    with pytest.raises(Stuck, match=r"eni-0\. .*until then AWS bills the NAT gateways"):
+        found.delete(found.standing())
+    assert account.stacks.keys() == {f"{NAME}-Network"}
+
+
+def test_a_stack_that_aws_does_not_delete_is_said_with_the_reason_of_aws(
+    make: Callable[..., Removal], account: CloudFormation
+) -> None:
+    account.deploy("Network")
+    account.reason = "[Vpc] has dependencies."
+    with pytest.raises(Stuck, match=rf"did not delete {NAME}-Network: \[Vpc\] has dependencies"):
+        make().delete(make().standing())
+
+
+# -- the command -------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, answer: str = "", said: list[str]) -> int:
+    return removal.main(["--stage", "dev", *arguments], ask=lambda _question: answer, say=said.append)
+
+
+@pytest.mark.parametrize(("answer", "left"), [("dev", 0), ("y", 1), ("", 1)])
+def test_only_the_name_of_the_stage_is_a_yes(answer: str, left: int, said: list[str], account: CloudFormation) -> None:
+    account.deploy("Buffer")
+    assert run(answer=answer, said=said) == left
+    assert len(account.stacks) == left
+
+
+def test_a_protected_stage_is_refused_with_the_way_out(
+    said: list[str], account: CloudFormation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account.deploy("Buffer")
+    account.stacks[f"{NAME}-Buffer"]["protected"] = True
+    assert run("--yes", said=said) == 1
+    assert "Set termination_protection to false for stage 'dev'" in capsys.readouterr().err
+    assert len(account.stacks) == 1
+
+
+def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
+    said: list[str], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.deploy("Cache")
+    assert run("--list", said=said) == 0
+    assert said == []
+    monkeypatch.setattr(cli, "context", lambda: {"stages": {"dev": {"lane": "dynamodb"}}})
+    assert run("--list", said=said) == 0
+    assert said == [
+        f"{NAME}-Cache still stands, but stage 'dev' no longer has it.",
+        "AWS keeps billing what is in it. `make prune STAGE=dev` removes it.",
+    ]
+    assert run("--left-over", "--yes", said=said) == 0
+    assert account.stacks == {}
+    assert run("--left-over", said=said) == 0
+    assert said[-1] == "Nothing is left to remove."
+
+
+def test_a_stage_that_does_not_exist_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert removal.main(["--stage", "nosuch"]) == 1
+    assert "Unknown stage 'nosuch'" in capsys.readouterr().err

@@ -1,0 +1,305 @@
+"""Every change of a stage that docs/deploy.md describes: what CloudFormation would refuse, replace, delete or leave."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import aws_cdk as cdk
+import pytest
+from aws_cdk.assertions import Template
+
+from infra import operability
+from infra.settings_and_defaults import STACKS, StageConfig
+from tests.infra.test_nag_and_lint import DOMAIN, VARIANTS
+from tests.support import transitions
+from tests.support.transitions import Stage, fed_by_weak_references, removed, weak_references
+
+# One process synthesizes for all tests of this file.
+pytestmark = pytest.mark.xdist_group("synth")
+
+PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
+IN_AWS = ["dev", "prod"]
+ACCOUNT = transitions.PSEUDO["AWS::AccountId"]
+App = Mapping[str, transitions.Template]
+Deployable = Callable[..., App]
+
+PROCESSORS = {"ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "WatchdogEcho", "Undelivered", "Notices"}
+FALLBACK = {"Holding", "Triggers", "WindowProcessorLogs"}
+RESPONDER = {"Batches", "Conversations", "ReplyDeadLetters", "ResponderLogs", "ResponderSecrets"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of settings, and of which stateful resources it takes out of their stacks."""
+
+    setting: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    removes: frozenset[str] = frozenset()
+    leaves: tuple[str, ...] = ()
+    """The stacks that the stage no longer has, in the order of deployment."""
+
+    def __str__(self) -> str:
+        return f"{self.setting} from {self.before} to {self.after}"
+
+
+def _changes() -> list[Change]:
+    zones = {"account": ACCOUNT, "network": {"availability_zones": list(transitions.ZONES[:2])}}
+    there = [
+        Change("lane", {}, {"lane": "dynamodb"}, frozenset(PROCESSORS), ("Network", "Cache")),
+        Change("fallback", {}, {"fallback": False}, frozenset(FALLBACK)),
+        Change("responder", {"responder": {}}, {}, frozenset(RESPONDER)),
+        Change("api.kind", {}, {"api": {"kind": "rest"}}),
+        Change("api.kind", {"api": {"domain": DOMAIN}}, {"api": {"kind": "rest", "domain": DOMAIN}}),
+        Change("api.domain", {}, {"api": {"domain": DOMAIN}}),
+        Change("network.egress", {"network": {"egress": "nat"}}, {"network": {"egress": "endpoints"}}),
+        Change("network.nat_gateways", {"network": {"nat_gateways": 1}}, {"network": {"nat_gateways": 2}}),
+        Change(
+            "network.flow_logs",
+            {"network": {"flow_logs": True}},
+            {"network": {"flow_logs": False}},
+            frozenset({"FlowLogs"}),
+        ),
+        Change("warmth", {}, {"warmth": {"ingest": "snap_start"}}),
+        Change("warmth", {"warmth": {"ingest": "snap_start"}}, {"warmth": {"ingest": "provisioned"}}),
+        Change(
+            "bus.archive_days", {"bus": {"archive_days": 30}}, {"bus": {"archive_days": 0}}, frozenset({"BusArchive"})
+        ),
+        Change("bus.consumer_accounts", {}, {"bus": {"consumer_accounts": ["444455556666"]}}),
+        Change("cache.snapshot_days", {"cache": {"snapshot_days": 0}}, {"cache": {"snapshot_days": 7}}),
+        Change("log_ids", {"log_ids": "hashed"}, {"log_ids": "plain"}, frozenset({"LogIdKey"})),
+        Change("shards", {}, {"shards": 2}),
+        Change("tracing", {}, {"tracing": True}),
+        Change("account", {}, zones),
+        Change("removal_policy", {"removal_policy": "retain"}, {"removal_policy": "destroy"}),
+        Change("termination_protection", {"termination_protection": True}, {"termination_protection": False}),
+    ]
+    return [change for each in there for change in (each, Change(each.setting, each.after, each.before))]
+
+
+CHANGES = _changes()
+
+
+@pytest.fixture(scope="module")
+def deployable(
+    synthesize: Callable[..., Mapping[str, Template]], stacks_of: Callable[..., list[cdk.Stack]]
+) -> Deployable:
+    """Return the templates of a stage in the order in which CDK deploys them."""
+
+    def ordered(stage: str, **overrides: Any) -> App:
+        templates = synthesize(stage, **overrides)
+        stacks = stacks_of(stage, **overrides)
+        after = {stack.stack_name: {other.stack_name for other in stack.dependencies} for stack in stacks}
+        return {
+            name: dict(templates[name.split("-")[-1]].to_json()) for name in TopologicalSorter(after).static_order()
+        }
+
+    return ordered
+
+
+def _words(names: list[str]) -> tuple[str, ...]:
+    return tuple(sorted((name.split("-")[-1] for name in names), key=STACKS.index))
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    # Only what is removed depends on the stage.
+    [(stage, change) for change in CHANGES for stage in (IN_AWS if change.removes else ["dev"])],
+    ids=str,
+)
+def test_a_documented_change_is_one_deployment(stage: str, change: Change, deployable: Deployable) -> None:
+    account = Stage()
+    before, after = deployable(stage, **change.before), deployable(stage, **change.after)
+    assert account.deploy(before) == []
+    assert account.deploy(after) == [], "CloudFormation refuses it, or loses something"
+    assert _words(account.left_over(after)) == change.leaves
+    fate = "kept" if stage == "prod" else "deleted"
+    assert removed(before, after) == {f"{name} {fate}" for name in change.removes}
+    for name in reversed(account.left_over(after)):
+        assert account.delete(name) == []
+    assert account.deploy(after) == []
+
+
+@pytest.mark.parametrize("stage", IN_AWS)
+def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, deployable: Deployable) -> None:
+    account = Stage()
+    account.deploy(deployable(stage, responder={}))
+    assert _words(list(account.stacks)) == STACKS
+    names = [f"MessageBuffer-{stage}-{word}" for word in STACKS]
+    assert account.delete(names[0]), "the network is in use, or this test could not fail"
+    account.deploy(deployable(stage, responder={}))
+    assert [problem for name in reversed(names) for problem in account.delete(name)] == []
+
+
+def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployable) -> None:
+    """Follow docs/deploy.md: delete the retained cache by hand before the stage has a cache again."""
+    account = Stage()
+    for overrides in ({}, {"lane": "dynamodb"}):
+        account.deploy(deployable("prod", **overrides))
+    for word in ("Cache", "Network"):
+        assert account.delete(f"MessageBuffer-prod-{word}") == []
+    refused = Stage(dict(account.stacks), set(account.retained)).deploy(deployable("prod"))
+    assert len(refused) == len({"cache", "user", "group"})
+    assert all(problem.endswith("of a retained resource") for problem in refused)
+    account.retained = {(kind, name) for kind, name in account.retained if "ElastiCache" not in kind}
+    assert account.deploy(deployable("prod")) == []
+
+
+@pytest.mark.parametrize("zones", [transitions.ZONES[1:], transitions.ZONES[1::-1]], ids=["others", "other order"])
+def test_a_network_that_stands_cannot_move_to_another_zone(zones: tuple[str, ...], deployable: Deployable) -> None:
+    """Preflight refuses this change: test_preflight.py."""
+    account = Stage()
+    account.deploy(deployable("dev"))
+    problems = account.deploy(deployable("dev", account=ACCOUNT, network={"availability_zones": list(zones)}))
+    subnets = [problem for problem in problems if "has the addresses of" in problem]
+    assert len(subnets) == len(("functions", "cache", "public")) * 2
+
+
+def test_the_page_has_a_row_for_every_change() -> None:
+    section = PAGE.read_text().partition("\n## Change a stage\n")[2].partition("\n## ")[0]
+    verdicts = {
+        setting: verdict.strip()
+        for settings, verdict in re.findall(r"^\| (`.+`) \| (.+) \|$", section, re.MULTILINE)
+        for setting in re.findall(r"`([\w.]+)`", settings)
+    }
+    works = {setting for setting, verdict in verdicts.items() if verdict.startswith("yes")}
+    assert works == {change.setting for change in CHANGES}
+    assert verdicts.keys() - works == {"network.availability_zones"}
+    assert verdicts["network.availability_zones"].startswith("no")
+    for change in CHANGES:
+        assert ("make prune" in verdicts[change.setting]) >= bool(change.leaves)
+        assert ("delet" in verdicts[change.setting]) >= bool(change.removes)
+
+
+# -- how stacks refer to each other ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if variant.stage != "local"])
+def test_no_property_that_replaces_its_resource_is_read_from_another_stack(name: str, deployable: Deployable) -> None:
+    stage, overrides = VARIANTS[name]
+    assert [
+        found for template in deployable(stage, **overrides).values() for found in fed_by_weak_references(template)
+    ] == []
+
+
+@pytest.mark.parametrize("overrides", [{}, {"responder": {}}, {"lane": "dynamodb"}], ids=str)
+def test_a_stack_is_deployed_after_those_whose_outputs_it_reads(
+    overrides: dict[str, Any], stacks_of: Callable[..., list[cdk.Stack]], deployable: Deployable
+) -> None:
+    templates = deployable("dev", **overrides)
+    for stack in stacks_of("dev", **overrides):
+        read = {name for name, _ in weak_references(templates[stack.stack_name])}
+        assert read <= {other.stack_name for other in stack.dependencies}
+
+
+def test_the_settings_name_the_stacks_of_the_app(
+    stage_config: Callable[..., StageConfig], stacks_of: Callable[..., list[cdk.Stack]]
+) -> None:
+    for stage, overrides in (("local", {}), ("dev", {}), ("prod", {"responder": {}}), ("dev", {"lane": "dynamodb"})):
+        found = _words([stack.stack_name for stack in stacks_of(stage, **overrides)])
+        assert stage_config(stage, **overrides).stacks == found
+
+
+# -- the comparison itself: it finds each mistake ----------------------------------------------------------------
+
+
+def test_with_exports_a_change_of_lane_would_be_refused(
+    monkeypatch: pytest.MonkeyPatch, composed: Callable[..., cdk.App], deployable: Deployable
+) -> None:
+    monkeypatch.setattr(operability, "refer_weakly", lambda _stack: None)
+    assembly = composed("dev").synth()
+    account = Stage()
+    account.deploy({stack.stack_name: stack.template for stack in assembly.stacks})
+    problems = account.deploy(deployable("dev", lane="dynamodb"))
+    assert len(problems) == len({"processor", "conversation processor", "watchdog", "undelivered", "notices"})
+    assert all("is in use by MessageBuffer-dev-Operability" in problem for problem in problems)
+
+
+def _stack(outputs: dict[str, Any] | None = None, **resources: tuple[str, dict[str, Any]]) -> transitions.Template:
+    return {
+        "Resources": {name: {"Type": kind, "Properties": properties} for name, (kind, properties) in resources.items()},
+        "Outputs": outputs or {},
+    }
+
+
+TABLE, QUEUE, SUBNET, SECRET = (
+    "AWS::DynamoDB::Table",
+    "AWS::SQS::Queue",
+    "AWS::EC2::Subnet",
+    "AWS::SecretsManager::Secret",
+)
+VPC = "AWS::EC2::VPC"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (_stack(T=(TABLE, {"TableName": "a"})), _stack(T=(TABLE, {"TableName": "b"})), f"{TABLE} T is replaced"),
+        (_stack(R=(TABLE, {})), _stack(R=(QUEUE, {})), f"{QUEUE} R is replaced"),
+        (
+            _stack(A=(QUEUE, {"QueueName": "q"})),
+            _stack(B=(QUEUE, {"QueueName": "q"})),
+            f"{QUEUE} B has the name q of a resource of S",
+        ),
+        (
+            _stack(
+                V=(VPC, {"CidrBlock": "10.0.0.0/16"}), N=(SUBNET, {"VpcId": {"Ref": "V"}, "CidrBlock": "10.0.0.0/24"})
+            ),
+            _stack(
+                V=(VPC, {"CidrBlock": "10.0.0.0/15"}), N=(SUBNET, {"VpcId": {"Ref": "V"}, "CidrBlock": "10.0.0.0/24"})
+            ),
+            "subnet N has the addresses of N",
+        ),
+        (
+            _stack(A=(SUBNET, {"CidrBlock": "10.0.0.0/24"})),
+            _stack(B=(SUBNET, {"CidrBlock": "10.0.0.0/25"})),
+            "subnet B has the addresses of A",
+        ),
+        (
+            _stack(S=(SECRET, {"SecretString": "{}"})),
+            _stack(S=(SECRET, {"SecretString": "{ }"})),
+            "secret S is overwritten, because SecretString changes",
+        ),
+    ],
+)
+def test_a_mistake_within_a_stack_is_found(old: transitions.Template, new: transitions.Template, problem: str) -> None:
+    account = Stage()
+    assert account.deploy({"S": old}) == []
+    assert f"S: {problem}" in account.deploy({"S": new})
+
+
+def test_mistakes_between_stacks_are_found() -> None:
+    account = Stage()
+    output = {"Name": {"Value": {"Ref": "Q"}}}
+    reader = _stack(
+        F=("AWS::Lambda::Function", {"Name": {"Fn::GetStackOutput": {"StackName": "S", "OutputName": "Name"}}})
+    )
+    assert account.deploy({"R": reader}) == ["R: output Name of S does not exist"]
+    assert account.deploy({"S": _stack(output, Q=(QUEUE, {"QueueName": "a"})), "R": reader}) == []
+    assert "S: R would not notice that output Name has another value" in account.deploy(
+        {"S": _stack(output, Q=(QUEUE, {"QueueName": "b"}))}
+    )
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_never_written_again(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    """Change none of these values: CloudFormation would write them over the secrets that operators entered."""
+    stacks = synthesize("prod", responder={}, log_ids="hashed")
+    found = {
+        logical_id: {
+            name: secret["Properties"][name] for name in transitions.FIRST_VALUES if name in secret["Properties"]
+        }
+        for template in stacks.values()
+        for logical_id, secret in template.find_resources(SECRET).items()
+    }
+    generated = {"ExcludePunctuation": True, "GenerateStringKey": "generic", "SecretStringTemplate": "{}"}
+    assert found == {
+        "WebhookSecrets": {"GenerateSecretString": generated},
+        "LogIdKey": {"GenerateSecretString": {"ExcludePunctuation": True}},
+        "ResponderSecrets": {"SecretString": "{}"},
+    }

@@ -1,0 +1,335 @@
+"""Deploys templates over each other as CloudFormation would, and says what it would refuse, replace, delete or leave.
+
+Nothing is deployed: the rules below are those of CloudFormation's documentation. Which properties replace a resource is
+in the resource schemas of cfn-lint.
+"""
+
+import copy
+import functools
+import ipaddress
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+
+Template = dict[str, Any]
+Resource = dict[str, Any]
+
+# If CloudFormation replaced or deleted one of these, messages, secrets or settings of operators would be lost.
+STATEFUL = {
+    "AWS::DynamoDB::Table",
+    "AWS::ElastiCache::ServerlessCache",
+    "AWS::Events::Archive",
+    "AWS::Events::EventBus",
+    "AWS::KMS::Key",
+    "AWS::Logs::LogGroup",
+    "AWS::S3::Bucket",
+    "AWS::SecretsManager::Secret",
+    "AWS::SNS::Topic",
+    "AWS::SQS::Queue",
+}
+# The properties that set a resource's name. No two resources of a kind have the same name in an account and region.
+NAMES = {
+    "AWS::ApiGatewayV2::DomainName": "DomainName",
+    "AWS::CloudWatch::Alarm": "AlarmName",
+    "AWS::CloudWatch::CompositeAlarm": "AlarmName",
+    "AWS::CloudWatch::Dashboard": "DashboardName",
+    "AWS::DynamoDB::Table": "TableName",
+    "AWS::ElastiCache::ServerlessCache": "ServerlessCacheName",
+    "AWS::ElastiCache::User": "UserId",
+    "AWS::ElastiCache::UserGroup": "UserGroupId",
+    "AWS::EventSchemas::Registry": "RegistryName",
+    "AWS::Events::Archive": "ArchiveName",
+    "AWS::Events::EventBus": "Name",
+    "AWS::Events::Rule": "Name",
+    "AWS::IAM::Role": "RoleName",
+    "AWS::Lambda::Function": "FunctionName",
+    "AWS::Logs::LogGroup": "LogGroupName",
+    "AWS::S3::Bucket": "BucketName",
+    "AWS::SNS::Topic": "TopicName",
+    "AWS::SQS::Queue": "QueueName",
+    "AWS::SecretsManager::Secret": "Name",
+    "AWS::WAFv2::WebACL": "Name",
+}
+# A change of either makes CloudFormation write the secret's first value again, over the one that operators entered.
+FIRST_VALUES = ("SecretString", "GenerateSecretString")
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
+PSEUDO = {
+    "AWS::AccountId": "111122223333",
+    "AWS::Region": "us-east-1",
+    "AWS::Partition": "aws",
+    "AWS::URLSuffix": "amazonaws.com",
+}
+
+
+@dataclass
+class Stage:
+    """The stacks that stand in an account, and the names that removed but retained resources still have."""
+
+    stacks: dict[str, Template] = field(default_factory=dict)
+    retained: set[tuple[str, str]] = field(default_factory=set)
+
+    def deploy(self, app: Mapping[str, Template]) -> list[str]:
+        """Deploy the stacks of `app` in this order. Return what CloudFormation would refuse, or lose.
+
+        CDK leaves every stack alone that the app does not have.
+        """
+        found = []
+        for name, template in app.items():
+            new, old = resolved(template), self.stacks.get(name, {})
+            # The stack as it is while CloudFormation has created the new resources and has not deleted the old ones.
+            found += [f"{name}: {problem}" for problem in self._problems(name, old, new)]
+            self._keep(old, new)
+            self.stacks[name] = new
+        return found
+
+    def delete(self, name: str) -> list[str]:
+        """Delete a stack. Return what CloudFormation would refuse."""
+        found = [f"{name}: {problem}" for problem in self._exports(name, self.stacks[name], {})]
+        self._keep(self.stacks.pop(name), {})
+        return found
+
+    def left_over(self, app: Mapping[str, Template]) -> list[str]:
+        """Return the stacks that stand and that `app` no longer has."""
+        return [name for name in self.stacks if name not in app]
+
+    def _problems(self, name: str, old: Template, new: Template) -> Iterator[str]:
+        yield from self._exports(name, old, new)
+        yield from self._outputs_read(name, new)
+        replaced = set(_replaced(old, new))
+        for logical_id in sorted(replaced):
+            kind = resources(new)[logical_id]["Type"]
+            if kind in STATEFUL:
+                yield f"{kind} {logical_id} is replaced"
+            name_before, name_after = (_name(resources(each)[logical_id]) for each in (old, new))
+            if name_after and name_after == name_before:
+                yield f"{kind} {logical_id} is replaced and has a fixed name"
+        yield from self._collisions(name, old, new)
+        yield from _overlapping_subnets(old, new, replaced)
+        yield from _overwritten_secrets(old, new)
+        yield from self._stale_readers(name, old, new, replaced)
+
+    def _exports(self, name: str, old: Template, new: Template) -> Iterator[str]:
+        """Yield the exports that change or vanish while another stack imports them."""
+        before, after = exports(old), exports(new)
+        gone = {export for export, value in before.items() if after.get(export) != value}
+        for other, template in self.stacks.items():
+            if other != name:
+                yield from (f"export {export} is in use by {other}" for export in sorted(gone & imports(template)))
+
+    def _outputs_read(self, name: str, new: Template) -> Iterator[str]:
+        """Yield the outputs of other stacks that this stack would read and that do not exist."""
+        for stack, output in sorted(weak_references(new)):
+            if stack != name and output not in self.stacks.get(stack, {}).get("Outputs", {}):
+                yield f"output {output} of {stack} does not exist"
+
+    def _collisions(self, name: str, old: Template, new: Template) -> Iterator[str]:
+        taken = {
+            (resource["Type"], _name(resource)): stack
+            for stack, template in self.stacks.items()
+            for logical_id, resource in resources(template).items()
+            if stack != name or resources(new).get(logical_id, {}).get("Type") != resource["Type"]
+        }
+        for logical_id, resource in resources(new).items():
+            key = (resource["Type"], _name(resource))
+            if not key[1] or resources(old).get(logical_id, {}).get("Type") == key[0]:
+                continue
+            if key in taken:
+                yield f"{key[0]} {logical_id} has the name {key[1]} of a resource of {taken[key]}"
+            if key in self.retained:
+                yield f"{key[0]} {logical_id} has the name {key[1]} of a retained resource"
+
+    def _stale_readers(self, name: str, old: Template, new: Template, replaced: set[str]) -> Iterator[str]:
+        """Yield the stacks that would keep the id of a replaced resource, since CDK skips an unchanged template."""
+        changed = {
+            output
+            for output, value in new.get("Outputs", {}).items()
+            if output in old.get("Outputs", {}) and references(value) & replaced
+        }
+        for other, template in self.stacks.items():
+            for output in sorted(changed):
+                if other != name and (name, output) in weak_references(template):
+                    yield f"{other} would not notice that output {output} has another value"
+
+    def _keep(self, old: Template, new: Template) -> None:
+        """Record the names of resources that leave the template and are retained."""
+        for logical_id, resource in resources(old).items():
+            kept = str(resource.get("DeletionPolicy", "Delete")).startswith("Retain")
+            name = _name(resource)
+            if logical_id not in resources(new) and kept and name:
+                self.retained.add((resource["Type"], name))
+
+
+def removed(old: Mapping[str, Template], new: Mapping[str, Template]) -> set[str]:
+    """Return the stateful resources that leave their stack, `kept` or `deleted`."""
+    return {
+        f"{logical_id} {'kept' if str(resource.get('DeletionPolicy', 'Delete')).startswith('Retain') else 'deleted'}"
+        for name, template in old.items()
+        for logical_id, resource in resources(template).items()
+        if resource["Type"] in STATEFUL and name in new and logical_id not in resources(new[name])
+    }
+
+
+def resources(template: Template) -> dict[str, Resource]:
+    found: dict[str, Resource] = template.get("Resources", {})
+    return found
+
+
+def exports(template: Template) -> dict[str, str]:
+    """Return the exports with their values."""
+    outputs = template.get("Outputs", {}).values()
+    return {str(each["Export"]["Name"]): json.dumps(each["Value"]) for each in outputs if "Export" in each}
+
+
+def imports(template: Template) -> set[str]:
+    return {str(value) for key, value in _intrinsics(template) if key == "Fn::ImportValue"}
+
+
+def weak_references(template: Template) -> set[tuple[str, str]]:
+    """Return the stack and the output of each reference by `Fn::GetStackOutput`."""
+    return {
+        (value["StackName"], value["OutputName"]) for key, value in _intrinsics(template) if key == "Fn::GetStackOutput"
+    }
+
+
+def fed_by_weak_references(template: Template) -> Iterator[tuple[str, str]]:
+    """Yield kind and path of each replacing property that gets its value from a weak reference.
+
+    CloudFormation learns the value only while it deploys, so it may plan to replace the resource in any deployment.
+    """
+    for resource in resources(template).values():
+        for path in _replacing(resource["Type"]):
+            if any(weak_references({"Resources": value}) for value in _at(resource.get("Properties", {}), path)):
+                yield resource["Type"], "/".join(path)
+
+
+def references(value: Any) -> set[str]:
+    """Return the logical ids that a value refers to."""
+    found = set()
+    for key, argument in _intrinsics(value):
+        if key == "Ref":
+            found.add(argument)
+        elif key == "Fn::GetAtt":
+            found.add(argument[0] if isinstance(argument, list) else argument.partition(".")[0])
+        elif key == "Fn::Sub":
+            text = argument[0] if isinstance(argument, list) else argument
+            found |= {name.partition(".")[0] for name in re.findall(r"\$\{([\w.:]+)\}", text)}
+    return found
+
+
+def resolved(template: Template) -> Template:
+    """Return the template with the values that are the same in every stack of the stage."""
+    found: Template = _resolve(copy.deepcopy(template))
+    return found
+
+
+def _resolve(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_resolve(each) for each in value]
+    if isinstance(value, dict):
+        return _resolve_intrinsic({key: _resolve(each) for key, each in value.items()})
+    return value
+
+
+def _resolve_intrinsic(value: dict[str, Any]) -> Any:
+    match value:
+        case {"Ref": str(name)} if name in PSEUDO:
+            return PSEUDO[name]
+        case {"Fn::GetAZs": _}:
+            return list(ZONES)
+        case {"Fn::Select": [index, list(items)]}:
+            return items[int(index)]
+        case {"Fn::Join": [str(separator), list(parts)]} if all(isinstance(part, str) for part in parts):
+            return separator.join(parts)
+    return value
+
+
+def _intrinsics(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, argument in value.items():
+            if key == "Ref" or key.startswith("Fn::"):
+                yield key, argument
+            yield from _intrinsics(argument)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _intrinsics(each)
+
+
+def _name(resource: Resource) -> str | None:
+    name = resource.get("Properties", {}).get(NAMES.get(resource["Type"], ""))
+    return name if isinstance(name, str) else None
+
+
+@functools.cache
+def _replacing(kind: str) -> tuple[tuple[str, ...], ...]:
+    """Return the paths of the properties that cannot change without replacing the resource."""
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
+    paths = [*schema.get("createOnlyProperties", []), *schema.get("conditionalCreateOnlyProperties", [])]
+    return tuple(tuple(path.split("/")[2:]) for path in paths)
+
+
+def _at(value: Any, path: Sequence[str]) -> list[Any]:
+    """Return the values at a path, in which `*` is every item of a list."""
+    for part in path:
+        if part == "*":
+            return [found for each in value or [] for found in _at(each, path[path.index(part) + 1 :])]
+        value = value.get(part) if isinstance(value, dict) else None
+    return [] if value is None else [value]
+
+
+def _replaced(old: Template, new: Template) -> Iterator[str]:
+    """Yield the logical ids of the resources that CloudFormation would replace, with those that depend on them."""
+    found: set[str] = set()
+    while True:
+        more = {
+            logical_id
+            for logical_id, resource in resources(new).items()
+            if logical_id in resources(old)
+            and logical_id not in found
+            and _must_replace(resources(old)[logical_id], resource, found)
+        }
+        if not more:
+            yield from found
+            return
+        found |= more
+
+
+def _must_replace(old: Resource, new: Resource, replaced: set[str]) -> bool:
+    if old["Type"] != new["Type"]:
+        return True
+    for path in _replacing(new["Type"]):
+        before, after = (_at(each.get("Properties", {}), path) for each in (old, new))
+        if before != after or references(after) & replaced:
+            return True
+    return False
+
+
+def _overlapping_subnets(old: Template, new: Template, replaced: set[str]) -> Iterator[str]:
+    """Yield the new subnets whose addresses still belong to a subnet that CloudFormation deletes only afterwards."""
+    before, after = (
+        {
+            logical_id: ipaddress.ip_network(resource["Properties"]["CidrBlock"])
+            for logical_id, resource in resources(template).items()
+            if resource["Type"] == "AWS::EC2::Subnet"
+        }
+        for template in (old, new)
+    )
+    for logical_id, addresses in after.items():
+        if logical_id in before and logical_id not in replaced:
+            continue
+        for other, taken in before.items():
+            if addresses.overlaps(taken):
+                yield f"subnet {logical_id} has the addresses of {other}"
+
+
+def _overwritten_secrets(old: Template, new: Template) -> Iterator[str]:
+    for logical_id, resource in resources(new).items():
+        before = resources(old).get(logical_id)
+        if resource["Type"] != "AWS::SecretsManager::Secret" or before is None:
+            continue
+        for value in FIRST_VALUES:
+            if before["Properties"].get(value) != resource["Properties"].get(value):
+                yield f"secret {logical_id} is overwritten, because {value} changes"
