@@ -17,7 +17,7 @@ from constructs import Construct
 from infra import function_variables as environment
 from infra import permissions
 from infra.buffer import BufferStack
-from infra.bus import SOURCE
+from infra.bus import SOURCE, TRIAL_TENANT
 from infra.function import Function, Runtime, grant, source_code, suppress_finding
 from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 from infra.settings_and_defaults import Responder, StageConfig
@@ -96,7 +96,9 @@ class ResponderStack(cdk.Stack):
             self,
             "BatchesReady",
             event_bus=buffer.bus,
-            event_pattern=events.EventPattern(source=[SOURCE], detail_type=CONSUMED),
+            event_pattern=events.EventPattern(
+                source=[SOURCE], detail_type=CONSUMED, detail={"tenant": [{"anything-but": [TRIAL_TENANT]}]}
+            ),
             targets=[targets.SqsQueue(self.queue, dead_letter_queue=self.dead_letters)],
         )
         self._export()
