@@ -18,7 +18,7 @@ VENVS := .venvs
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell $(BIN)/python -c '' 2>/dev/null && echo $(BIN)/python || echo python3)
 endif
-SOURCES := $(wildcard message_buffer lambdas responder infra cost local bufferctl tests bench examples app.py)
+SOURCES := $(wildcard message_buffer lambdas responder canary infra cost local bufferctl tests bench examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
@@ -45,7 +45,7 @@ SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
 .PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
-  synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
+  verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -137,6 +137,12 @@ status: ## is the local stage up, and where
 logs: ## follow what the functions of the local stage write
 	$(NEEDS_VENV)
 	@$(BIN)/python -m local logs
+
+verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local
+	@$(BIN)/python -m bufferctl --stage "$(STAGE)" verify $(ARGS)
+
+doctor: $(READY) ## why does a stage not work? only reads: make doctor STAGE=local
+	@$(BIN)/python -m bufferctl --stage "$(STAGE)" doctor $(ARGS)
 
 synth: $(READY) ## the CloudFormation templates of a stage, in cdk.out: make synth STAGE=prod
 	@said=$$($(CDK) synth -q -c stage=$(STAGE) 2>&1); ended=$$?; \

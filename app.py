@@ -12,6 +12,7 @@ os.environ.update(cli.environment())
 import aws_cdk as cdk
 import psutil
 
+from bufferctl import checkout
 from infra.composition import compose, enforce_cdk_nag
 from infra.layer import LayerError, Platform, build_layer, link_to
 from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
@@ -23,6 +24,8 @@ LAYERS = ROOT / ".build" / "layers"
 
 def main() -> None:
     app = cdk.App()
+    # An output of the stack says later which commit was deployed.
+    app.node.set_context("commit", checkout.commit())
     stages = app.node.try_get_context("stages")
     try:
         config = load_stage(

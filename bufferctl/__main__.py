@@ -6,11 +6,14 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bufferctl import commands
+from bufferctl.doctor import doctor
 from bufferctl.errors import Failed, errors_of_aws
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
-from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Stage, find_stage
+from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
+from bufferctl.verify import verify
 
 EXAMPLES = """examples:
   .venv/bin/python -m bufferctl status
@@ -28,15 +31,17 @@ exit codes:
 """
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
-Run = Callable[[Stage, argparse.Namespace], None]
+Run = Callable[[Any, argparse.Namespace], None]
+Find = Callable[..., Stage | Account]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = make_parser().parse_args(arguments)
     run: Run = given.run
+    find: Find = given.find
     try:
         with errors_of_aws():
-            run(find_stage(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
+            run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
     except Failed as error:
         print(error, file=sys.stderr)
         return error.code
@@ -74,6 +79,8 @@ def make_parser() -> argparse.ArgumentParser:
     logged.add_argument("id", help="tenant/platform/account/user, or a batch id")
     _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
     _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
+    _command(topics, "doctor", doctor, "say what is wrong with the stage, worst first; only reads", find=find_account)
+    _add_verify(_command(topics, "verify", verify, "try the stage as a customer, and remove what that leaves"))
     return parser
 
 
@@ -182,11 +189,26 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, help="end after this number of events")
 
 
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--fallback", action="store_true", help="also send a batch through the fallback")
+    parser.add_argument(
+        "--keep-running",
+        type=float,
+        metavar="MINUTES",
+        help="then go on with a few bursts a minute, and print p50 and p99",
+    )
+
+
 def _command(
-    parsers: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, run: Run, summary: str
+    parsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Run,
+    summary: str,
+    *,
+    find: Find = find_stage,
 ) -> argparse.ArgumentParser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, find=find)
     # These options are accepted before and after the command. A default here would replace a value from before the
     # command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)

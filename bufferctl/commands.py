@@ -1,33 +1,25 @@
 """Carries out the commands, and prints their results for people."""
 
-import hashlib
-import hmac
 import json
-import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
+from bufferctl.forgetting import erase
 from bufferctl.formatting import moment, pairs, table
-from bufferctl.limits import (
-    LONG_POLL_SECONDS,
-    MAX_FORGET_CALLS,
-    MAX_LISTED_AT_ONCE,
-    MAX_LISTED_LETTERS,
-    MAX_WEBHOOK_ANSWER_SECONDS,
-)
+from bufferctl.interrupts import endings_interrupt
+from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
 from bufferctl.stage import Json, Stage
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from canary import webhook
+from canary.limits import LONG_POLL_SECONDS
+from canary.webhook import GenericWebhook
 
 
 def status(stage: Stage, given: Namespace) -> None:
@@ -112,15 +104,8 @@ def forget(stage: Stage, given: Namespace) -> None:
         return
     _confirm(given, f"Erase all that this stage holds of {given.conversation}? This cannot be undone.")
     held = _forget_at_responder(stage, given, dryRun=True)
-    result = stage.ask("conversation.forget", conversation=given.conversation)
-    counts: Counter[str] = Counter(result["counts"])
-    for _ in range(MAX_FORGET_CALLS):
-        if result["againInMs"] is None:
-            break
-        print(f"Not everything is erased yet; trying again in {result['againInMs'] / 1_000:.0f} s.", file=sys.stderr)
-        time.sleep(result["againInMs"] / 1_000)
-        result = stage.ask("conversation.forget", conversation=given.conversation, forgetId=result["forgetId"])
-        counts.update(result["counts"])
+    result = erase(stage, given.conversation)
+    counts: Counter[str] = result["counts"]
     # The event may make the responder erase before it is asked here, so the earlier count may be the higher one.
     counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
@@ -275,25 +260,13 @@ def send(stage: Stage, given: Namespace) -> None:
     """Send a message to the generic webhook, as a customer's program would."""
     message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
     message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
-    body = json.dumps(message).encode()
-    now = str(int(time.time()))
-    signature = hmac.new(stage.webhook_secret().encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()
-    request = urllib.request.Request(  # noqa: S310 - the stage's own endpoint
-        f"{stage.api_endpoint}/webhook/generic",
-        data=body,
-        headers={
-            "Content-Type": "application/json",
-            "X-Signature-Timestamp": now,
-            "X-Signature-256": f"sha256={signature}",
-        },
-    )
     try:
-        with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as answer:  # noqa: S310
-            result = json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        raise Failed(f"The webhook answers {error.code}: {error.read().decode(errors='replace')}") from error
-    except OSError as error:
-        raise Unreachable(f"The webhook cannot be reached: {error}") from error
+        answer = GenericWebhook(stage.api_endpoint, stage.webhook_secret()).post(message)
+    except webhook.Unreachable as error:
+        raise Unreachable(str(error)) from error
+    if answer.status != 200:
+        raise Failed(f"The webhook answers {answer.status}: {answer.body}")
+    result = answer.json
     rows = [{"conversation": name, **found} for name, found in result["conversations"].items()]
     _print(given, result, table(rows, ("conversation", "count", "dueAt")))
 
@@ -303,17 +276,16 @@ def tail(stage: Stage, given: Namespace) -> None:
     pattern: Json = dict(EVERYTHING)
     if given.conversation:
         pattern["detail"] = {"conversationId": [given.conversation]}
-    before = {number: signal.signal(number, _interrupt) for number in ENDINGS}
     try:
-        with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription:
+        with (
+            endings_interrupt(),
+            subscribe(stage.client, stage.event_bus, pattern=pattern, prefix="bufferctl-tail") as subscription,
+        ):
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
             for event in _until_enough(subscription, given):
                 print(json.dumps(event, ensure_ascii=False) if given.json else _line(event, given), flush=True)
     except KeyboardInterrupt:
         return
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _until_enough(subscription: Any, given: Namespace) -> Iterator[Event]:
@@ -338,13 +310,6 @@ def _line(event: Event, given: Namespace) -> str:
         "batch": detail.get("batchId"),
     } | ({"text": detail.get("text")} if given.messages else {})
     return table([shown], tuple(shown)).splitlines()[1]
-
-
-def _interrupt(_number: int, _frame: object) -> NoReturn:
-    # A second Ctrl-C must not interrupt the removal of the rule and the queue.
-    for number in ENDINGS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def _confirm(given: Namespace, question: str) -> None:

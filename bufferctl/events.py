@@ -1,75 +1,17 @@
 """Listens to the bus as any consumer does: through a rule and a queue of its own."""
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from bufferctl.limits import EVENT_RETENTION_SECONDS, LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
+from bufferctl.limits import EVENT_RETENTION_SECONDS
+from canary.listening import Arrival, Event, Subscription
 
-Event = dict[str, Any]
+__all__ = ["EVERYTHING", "Arrival", "Event", "Subscription", "subscribe"]
+
 EVERYTHING = {"source": ["message-buffer"]}
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """An event with the millisecond at which it arrived, because the event's own time has only whole seconds."""
-
-    event: Event
-    at_ms: int
-
-    @property
-    def batch(self) -> dict[str, Any]:
-        """Return the event's detail."""
-        detail = self.event["detail"]
-        assert isinstance(detail, dict)
-        return detail
-
-
-class Subscription:
-    """Receives the events that the bus delivers after the subscription began, in the order of arrival."""
-
-    def __init__(self, sqs: Any, queue_url: str) -> None:
-        self._sqs = sqs
-        self._queue_url = queue_url
-
-    def receive(self, *, timeout_seconds: float) -> Iterator[Event]:
-        """Yield each event as it arrives. End when no event has arrived for `timeout_seconds`."""
-        return (arrival.event for arrival in self.arrivals(timeout_seconds=timeout_seconds))
-
-    def first(self, *, timeout_seconds: float) -> Event | None:
-        return next(self.receive(timeout_seconds=timeout_seconds), None)
-
-    def arrivals(self, *, timeout_seconds: float) -> Iterator[Arrival]:
-        """Yield the same events as `receive`, with their times of arrival."""
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            left = deadline - time.monotonic()
-            arrived = self.look(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
-            yield from arrived
-            if arrived:
-                deadline = time.monotonic() + timeout_seconds
-            elif left <= 0:
-                return
-            elif left <= LONG_POLL_SECONDS:
-                time.sleep(min(SHORT_POLL_SECONDS, left))
-
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
-        """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first."""
-        answer = self._sqs.receive_message(
-            QueueUrl=self._queue_url,
-            MaxNumberOfMessages=MAX_EVENTS_IN_A_POLL,
-            WaitTimeSeconds=wait_seconds,
-            MessageSystemAttributeNames=["SentTimestamp"],
-        )
-        arrived = []
-        for message in answer.get("Messages", []):
-            self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
-            arrived.append(Arrival(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
-        return arrived
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bufferctl import sessions
 from bufferctl.errors import Failed, Unreachable
+from canary.webhook import generic_secret
 
 LOCAL = "local"
 ROOT = Path(__file__).parent.parent
@@ -19,6 +20,14 @@ DEFAULT_REGION = "us-east-1"
 
 Json = dict[str, Any]
 Client = Callable[[str], Any]
+
+
+class Account(NamedTuple):
+    """The place of a stage, which may be broken or not deployed."""
+
+    client: Client
+    api_endpoint: str | None = None
+    """The address of a local stage's API, which is not that of its stack's output."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +74,44 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
     return _find_local(outputs) if name == LOCAL else _find_in_aws(name, profile=profile, region=region)
 
 
-def _find_local(path: Path) -> Stage:
+def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
+    """Return where the stage is. Nothing is asked of AWS yet, so this also finds a stage that is broken."""
+    if name != LOCAL:
+        return Account(_client_of_aws(name, profile=profile, region=region))
+    found = _outputs_of_local(outputs)
+    return Account(_client_of_emulator(found), found["ApiEndpoint"])
+
+
+def _outputs_of_local(path: Path) -> Json:
     try:
-        outputs = json.loads(path.read_text())
+        outputs: Json = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise Unreachable("The local stage is not up: start it with `make up`.") from error
+    return outputs
 
+
+def _client_of_emulator(outputs: Json) -> Client:
     def client(service: str) -> Any:
         return sessions.emulator_client(
             service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], asked_once=service == "lambda"
         )
 
+    return client
+
+
+def _find_local(path: Path) -> Stage:
+    outputs = _outputs_of_local(path)
     return Stage(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["Functions"]["admin"],
         responder_function=lambda: outputs["Functions"].get("responder"),
         webhook_secret=lambda: str(outputs["WebhookSecrets"]["generic"]),
-        client=client,
+        client=_client_of_emulator(outputs),
     )
 
 
-def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage:
+def _client_of_aws(name: str, *, profile: str | None, region: str | None) -> Client:
     import boto3  # noqa: PLC0415 - it would make --help slow
     from botocore.config import Config  # noqa: PLC0415
 
@@ -95,6 +120,11 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
     def client(service: str) -> Any:
         return session.client(service, config=Config(**(sessions.ONCE if service == "lambda" else {})))
 
+    return client
+
+
+def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage:
+    client = _client_of_aws(name, profile=profile, region=region)
     outputs = _outputs(client, f"MessageBuffer-{name}-Buffer")
     return Stage(
         api_endpoint=outputs["ApiEndpoint"],
@@ -135,10 +165,7 @@ def _responder(client: Client, name: str) -> str | None:
 
 
 def _generic_secret(client: Client, secret_id: str) -> str:
-    secrets = json.loads(client("secretsmanager").get_secret_value(SecretId=secret_id)["SecretString"])
-    found = secrets.get("generic")
-    described = found.get("secret") if isinstance(found, dict) else found
-    secret = described[0] if isinstance(described, list) and described else described
-    if not isinstance(secret, str):
+    secret = generic_secret(client("secretsmanager").get_secret_value(SecretId=secret_id)["SecretString"])
+    if secret is None:
         raise Failed("This stage has no secret for the generic webhook.")
     return secret

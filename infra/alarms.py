@@ -36,6 +36,9 @@ SIGN_IN_FAILURES = (
     ("keys", "KeyAuthorizationFailures", "The cache's user may not touch a key of a script."),
     ("throttled", "IamAuthenticationThrottling", "ElastiCache throttles sign-ins."),
 )
+# A batch of the canary waits for the starts of up to four functions, and leaves later than this only if something is
+# wrong.
+MAX_CANARY_LATENESS_MS = 15_000
 # The functions that other functions start, and with them the watchdog, which a rule starts: all may lose a start.
 STARTED_BY_US = ("processor", "conversation_processor")
 ASYNC = (*STARTED_BY_US, "watchdog")
@@ -87,6 +90,29 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
             heading="Dead letters",
             says="Some batches could not be emitted and wait for an operator to redrive them.",
             metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
+        ),
+        *(_symptoms_of_canary(metrics) if config.canary else []),
+    ]
+
+
+def _symptoms_of_canary(metrics: Metrics) -> Iterable[Watch]:
+    # One failed run may be a fluke, and a run that fails during a deployment publishes nothing.
+    return [
+        Watch(
+            heading="Canary failed",
+            says="Batches of the canary, which writes as a customer, do not come out as they should.",
+            metric=metrics.custom("CanaryFailures", "canary", period=FIVE_MINUTES),
+            periods=2,
+            out_of=3,
+        ),
+        Watch(
+            heading="Canary failed",
+            role="late",
+            says=f"Batches of the canary come out more than {MAX_CANARY_LATENESS_MS // 1_000} s late.",
+            metric=metrics.custom("CanaryLatenessMs", "canary", statistic="Maximum", period=FIVE_MINUTES),
+            above=MAX_CANARY_LATENESS_MS,
+            periods=2,
+            out_of=3,
         ),
     ]
 

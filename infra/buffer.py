@@ -10,6 +10,7 @@ from infra import function_variables as environment
 from infra import permissions
 from infra.api import open_webhooks
 from infra.bus import BatchBus
+from infra.canary import Canary
 from infra.function import Function, Placement, Runtime, source_code
 from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
@@ -89,6 +90,8 @@ class BufferStack(cdk.Stack):
         self._delete_functions_before_roles()
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api
+        self.canary = self._make_canary() if config.canary else None
+        permissions.grant_to_canary(self)
         self._export()
 
     @property
@@ -101,7 +104,9 @@ class BufferStack(cdk.Stack):
             found["watchdog"] = self.valkey_lane.watchdog
         if self.dynamodb_lane:
             found["dynamodb_processor"] = self.dynamodb_lane.processor
-        return found | {"admin": self.admin, "gate": self.gate}
+        return (
+            found | {"admin": self.admin, "gate": self.gate} | ({"canary": self.canary.function} if self.canary else {})
+        )
 
     def _delete_functions_before_roles(self) -> None:
         """Let CloudFormation delete no function's role until the last function in the network is deleted.
@@ -180,6 +185,15 @@ class BufferStack(cdk.Stack):
             ),
         )
 
+    def _make_canary(self) -> Canary:
+        return Canary(
+            self,
+            runtime=self._runtime,
+            bus=self.bus,
+            api_url=self._webhooks.url,
+            webhook_secrets=self.webhook_secrets,
+        )
+
     def _export(self) -> None:
         outputs = {
             "ApiEndpoint": self._webhooks.url,
@@ -189,6 +203,8 @@ class BufferStack(cdk.Stack):
             "WebhookSecretId": self.webhook_secrets.secret_arn,
             "RulesTableName": self.rules_table.table_name,
         }
+        if commit := self.node.try_get_context("commit"):
+            outputs["Commit"] = commit
         if self.undelivered is not None:
             outputs["UndeliveredQueueUrl"] = self.undelivered.queue_url
         if self._windows is not None:

@@ -13,6 +13,9 @@ from infra.function import grant, keep_identity, removal_policy
 from infra.settings_and_defaults import StageConfig
 
 SOURCE = "message-buffer"
+# The tenant of the canary and of `bufferctl verify`. `message_buffer/`, of which this module may not import that part,
+# repeats it; tests/infra/test_environment_contract.py compares the two.
+TRIAL_TENANT = "message-buffer-trial"
 # Detail type -> construct id.
 EVENTS = {
     "messages.batch.ready": "BatchReady",

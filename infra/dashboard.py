@@ -97,6 +97,8 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
     if metrics.undelivered:
         queues.append(metrics.waiting_in(metrics.undelivered, label="undelivered starts"))
     overdue, lateness = _promptness(metrics)
+    if metrics.config.canary:
+        lateness.append(metrics.custom("CanaryLatenessMs", "canary", statistic="Maximum").with_(label="canary"))
     failures: list[Line] = [
         metrics.custom_sum("StoreFailures"),
         metrics.custom("Refused", "ingest"),
@@ -198,7 +200,11 @@ def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
     return [
         _graph(
             "Starts, by the function that started",
-            [metrics.custom("ProcessorStarts", role).with_(label=role) for role in metrics.functions],
+            [
+                metrics.custom("ProcessorStarts", role).with_(label=role)
+                for role, function in metrics.functions.items()
+                if function.calls_valkey
+            ],
             unit="per minute",
             stacked=True,
         ),

@@ -19,7 +19,7 @@ from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 from infra.settings_and_defaults import StageConfig, Warmth
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
-ROOMS = ("message_buffer", "lambdas", "responder", "lua")
+ROOMS = ("message_buffer", "lambdas", "responder", "canary", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
 # The permissions that Lambda requires of a role before it places the function in a network.
@@ -116,7 +116,7 @@ class Function(lambda_.Function):
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
-            reserved_concurrent_executions=getattr(config.concurrency, role),
+            reserved_concurrent_executions=getattr(config.concurrency, role, None),
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
             retry_attempts=MAX_ASYNC_RETRIES,
             max_event_age=cdk.Duration.seconds(MAX_ASYNC_AGE_SECONDS),

@@ -35,7 +35,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
 | GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
-| WEBHOOK_SECRET_ID | ingest | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
+| WEBHOOK_SECRET_ID | ingest, canary | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
 | ACCOUNT_MESSAGES_PER_MINUTE | ingest | | the quota of an account for which the rules set none |
 | ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
@@ -53,6 +53,9 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | RESPONDER | responder | | JSON: the settings `Responder` of `infra/settings_and_defaults.py`, and two times |
 | CONVERSATIONS_TABLE | responder | | the responder's table |
 | QUEUE_URL | responder | | the queue that the responder consumes |
+| QUEUE_URL | canary | | the queue that receives the canary's batches |
+| API_ENDPOINT | canary | | the public address of the API |
+| STACK | canary | | the id of its own stack, which it asks whether it is being deployed |
 | RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
 | GATE_FUNCTION | responder | | the function that the responder asks about a buffer |
 """
@@ -266,6 +269,17 @@ def admin(
 
 def gate(*, config: StageConfig, processor: lambda_.IFunction | None, windows: WindowStorage | None) -> Environment:
     return {"LANE": config.lane, **_starting(processor), **_windows(windows)}
+
+
+def canary(
+    *, api_url: str, webhook_secrets: secretsmanager.ISecret, queue: sqs.IQueue, stack: cdk.Stack
+) -> Environment:
+    return {
+        "API_ENDPOINT": api_url,
+        "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
+        "QUEUE_URL": queue.queue_url,
+        "STACK": stack.stack_id,
+    }
 
 
 def _emitting(config: StageConfig, destinations: EventDestinations) -> Environment:

@@ -16,6 +16,8 @@ INGEST_TIMEOUT_SECONDS = 15
 ADMIN_TIMEOUT_SECONDS = 60
 # Longer than the responder waits for a response, and than one call to Valkey with the largest settings.
 GATE_TIMEOUT_SECONDS = 15
+# Longer than the longest default wait of a buffer and the time in which any single crash is repaired.
+CANARY_TIMEOUT_SECONDS = 120
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
 DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30
@@ -47,6 +49,12 @@ NOTICE_RETENTION_DAYS = 1
 SECOND_PASS_RETENTION_SECONDS = 300
 # The sweep of the DynamoDB lane finds windows whose trigger was lost.
 SWEEP_SECONDS = RULE_SECONDS
+
+# -- The canary --
+
+CANARY_RUN_SECONDS = 300
+# An event that its run did not wait for is of no use to a later run.
+CANARY_RETENTION_SECONDS = CANARY_RUN_SECONDS
 
 # -- Queues --
 

@@ -60,6 +60,14 @@ def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
             cache.grant_connect(function)
 
 
+def grant_to_canary(stack: BufferStack) -> None:
+    """Grant the canary the secret with which it signs, its queue, and the state of its own stack."""
+    if canary := stack.canary:
+        stack.webhook_secrets.grant_get_value(canary.function)
+        canary.queue.grant_take(canary.function)
+        canary.grant_ask_whether_it_is_deployed()
+
+
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
     """Grant the responder access to its own storage, and the access to the buffer that any consumer could have."""
     stack.table.grant_read_write(stack.function)

@@ -17,7 +17,7 @@ from constructs import Construct
 from infra import function_variables as environment
 from infra import permissions
 from infra.buffer import BufferStack
-from infra.bus import SOURCE, bus_name
+from infra.bus import SOURCE, TRIAL_TENANT, bus_name
 from infra.function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
 from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
 from infra.settings_and_defaults import Responder, StageConfig
@@ -98,7 +98,9 @@ class ResponderStack(cdk.Stack):
             "BatchesReady",
             # By its name, because CloudFormation might replace the rule if it learned the name from another stack.
             event_bus=events.EventBus.from_event_bus_name(self, "BufferBus", bus_name(config)),
-            event_pattern=events.EventPattern(source=[SOURCE], detail_type=CONSUMED),
+            event_pattern=events.EventPattern(
+                source=[SOURCE], detail_type=CONSUMED, detail={"tenant": [{"anything-but": [TRIAL_TENANT]}]}
+            ),
             targets=[targets.SqsQueue(self.queue, dead_letter_queue=self.dead_letters)],
         )
         self._export()

@@ -96,6 +96,8 @@ class Memory(Settings):
     """Answers the questions of consumers."""
     responder: MemoryMb = 256
     """Answers batches, in a stage that has a responder."""
+    canary: MemoryMb = 256
+    """Tries the stage, in a stage that has a canary."""
 
 
 class Concurrency(Settings):
@@ -387,6 +389,9 @@ class StageConfig(Settings):
     """The cache of the Valkey lane."""
     responder: Responder | None = None
     """The optional responder."""
+    canary: bool = False
+    """Try the stage every five minutes as a customer, with an alarm. Consumers must leave out its tenant
+    (docs/consumer.md), or each run costs them a batch."""
     valkey_url: str | None = None
     """The URL of Valkey on the local stage, which has no cache of its own. `make up` sets it; other stages must not."""
 
@@ -419,7 +424,8 @@ class StageConfig(Settings):
         """Return the roles of the functions that this stage has."""
         valkey = {"processor", "conversation_processor", "watchdog"} if self.has_valkey_lane else set()
         dynamodb = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
-        return {"ingest", "admin", "gate"} | valkey | dynamodb | ({"responder"} if self.responder else set())
+        optional = {name for name, chosen in (("responder", self.responder), ("canary", self.canary)) if chosen}
+        return {"ingest", "admin", "gate"} | valkey | dynamodb | optional
 
     @field_validator("rules")
     @classmethod

@@ -60,6 +60,10 @@ class Queue(sqs.Queue):
         """Let `grantee` send messages."""
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
+    def grant_take(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` receive and delete messages."""
+        return grant(grantee, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=self.queue_arn)
+
     def grant_look_through(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` receive the messages of the queue, and delete some."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")

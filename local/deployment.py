@@ -26,6 +26,7 @@ ROLES = (
     "admin",
     "gate",
     "responder",
+    "canary",
 )
 IN_A_LOOP = {"processor", "conversation_processor", "dynamodb_processor"}
 META = ("whatsapp", "messenger", "instagram")
@@ -113,12 +114,20 @@ def read_back(
     # The template also has this setting, but the emulator accepts it only through this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
+    api_endpoint = f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default"
+    if "canary" in functions:
+        # The emulator's address of the API is another than its CloudFormation says.
+        configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
+        told = configuration["Environment"]["Variables"] | {"API_ENDPOINT": api_endpoint}
+        client("lambda").update_function_configuration(
+            FunctionName=functions["canary"], Environment={"Variables": told}
+        )
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(
         SecretId=deployed["WebhookSecretId"], SecretString=json.dumps(_with_verify_token(webhook_secrets))
     )
     return Outputs(
-        ApiEndpoint=f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default",
+        ApiEndpoint=api_endpoint,
         EventBusName=deployed["EventBusName"],
         AwsEndpointUrl=endpoint_url,
         Region=region,

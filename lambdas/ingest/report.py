@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from message_buffer.lanes import outcomes as o
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import ConversationId, is_trial
 from message_buffer.telemetry import Telemetry
 
 
@@ -47,10 +47,14 @@ class Done:
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
-    """Publish the metrics and the log line of a webhook. Omit most counts of zero, since each metric costs money."""
-    telemetry.count("Messages", done.accepted)
-    if done.duplicates:
-        telemetry.count("Duplicates", done.duplicates)
+    """Publish the metrics and the log line of a webhook. Omit most counts of zero, since each metric costs money.
+
+    The messages of trials are not counted.
+    """
+    if not (done.conversations and all(map(is_trial, done.conversations))):
+        telemetry.count("Messages", done.accepted)
+        if done.duplicates:
+            telemetry.count("Duplicates", done.duplicates)
     if ignored := done.ignored.total():
         telemetry.count("Ignored", ignored)
     for kind, count in done.ignored.items():

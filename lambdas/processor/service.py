@@ -32,6 +32,7 @@ from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
 
 
@@ -237,7 +238,8 @@ class Processor:
             )
         now_ms = self._clock()
         for due in claimed.conversations:
-            self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
+            if not is_trial(due.conversation):
+                self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
         self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _report_recovered(self, conversations: int, reason: str) -> None:

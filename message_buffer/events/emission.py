@@ -17,6 +17,7 @@ from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
+from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
 
 # Names the function that empties each lane.
@@ -153,11 +154,12 @@ class Emission:
     def _report_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
         count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
         late_ms = max(self._clock() - taken.due_at_ms, 0)
-        self._telemetry.count("Batches")
-        self._telemetry.count("BatchSize", count)
-        self._telemetry.measure_ms("WaitMs", wait_ms)
-        self._telemetry.measure_ms("EmitLatenessMs", late_ms)
-        self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
+        if not is_trial(conversation):
+            self._telemetry.count("Batches")
+            self._telemetry.count("BatchSize", count)
+            self._telemetry.measure_ms("WaitMs", wait_ms)
+            self._telemetry.measure_ms("EmitLatenessMs", late_ms)
+            self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
         self._telemetry.info(
             "emitted",
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,

@@ -13,6 +13,10 @@ from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 DEFAULT_TENANT = "default"
 # Every platform that ingest knows; a test compares these names with its modules.
 PLATFORM_NAMES = ("generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
+# The tenant of the conversations with which the canary and `bufferctl verify` try a stage. Statistics leave it out.
+TRIAL_TENANT = "message-buffer-trial"
+# The account of trials that the fallback takes although Valkey is well.
+TRIAL_OF_FALLBACK = f"{TRIAL_TENANT}/generic/verify-fallback/"
 
 
 class ConversationId(NamedTuple):
@@ -33,6 +37,11 @@ class ConversationId(NamedTuple):
                 f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes; this one has at least {characters}"
             )
         return "/".join(map(escape_part, self))
+
+
+def is_trial(conversation: str) -> bool:
+    """Return whether this conversation's messages are from the canary or from `bufferctl verify`."""
+    return conversation.startswith(f"{TRIAL_TENANT}/")
 
 
 def escape_part(part: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from bufferctl.__main__ import main as bufferctl
 from local.demo import REPLIES
 from local.events import Inbox, collect
+from message_buffer.messages.conversation_id import TRIAL_TENANT
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.web_server import Answer, Request, WebServer, web_server
@@ -43,7 +44,7 @@ def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS, "handed_to_human": "hold",
     }  # fmt: skip
     ai.answer = said("Hello.")
-    with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder) as stage:
+    with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder, canary=True) as stage:
         secrets = stage.outputs.client("secretsmanager")
         (secret_id,) = [each["Name"] for each in secrets.list_secrets()["SecretList"] if "Responder" in each["Name"]]
         secrets.put_secret_value(SecretId=secret_id, SecretString=json.dumps({"openai": {"apiKey": API_KEY}}))
@@ -218,3 +219,16 @@ def wait_until(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_canary_is_well_and_its_messages_are_not_answered(
+    running: LocalStage, replies: Inbox, ai: WebServer
+) -> None:
+    since_ms, asked = int(time.time() * 1_000), len(ai.requests)
+    running.invoke("canary", {"id": uuid.uuid4().hex}, wait=True)
+    assert [line for line in running.log("canary", since_ms=since_ms) if '"canary is well"' in line]
+    time.sleep(QUIET_SECONDS)
+    assert len(ai.requests) == asked
+    assert not [each for each in replies.arrivals if each.batch["tenant"] == TRIAL_TENANT]
+    counted = [line for line in running.log("conversation_processor", since_ms=since_ms) if '"Batches"' in line]
+    assert counted == []

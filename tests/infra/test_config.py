@@ -52,7 +52,7 @@ def test_no_stage_is_answered_with_the_valid_ones() -> None:
 def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"memory\.ingset is unknown; valid there: admin, conversation_processor, dynamodb_processor, gate, ing",
+        match=r"memory\.ingset is unknown; valid there: admin, canary, conversation_processor, dynamodb_processor, g",
     ):
         load_stage({"dev": {"memory": {"ingset": 1024}}}, stage="dev")
 

@@ -154,6 +154,7 @@ def test_what_a_setting_costs_without_traffic(settings: dict[str, Any], componen
         ({"bus": {"archive_days": 30}}, "EventBridge: archive, kept"),
         ({"cache": {"snapshot_days": 7}}, "Valkey: snapshots"),
         ({"warmth": {"ingest": "snap_start"}}, "Lambda: ingest, restored"),
+        ({"canary": True}, "Lambda: canary, duration"),
     ],
 )
 def test_what_is_switched_off_is_not_in_the_bill(more: dict[str, Any], component: str) -> None:

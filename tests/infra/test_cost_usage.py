@@ -14,6 +14,7 @@ import boto3
 import pytest
 from aws_cdk.assertions import Template
 
+from canary.limits import CANARY_FRAGMENTS
 from cost.facts import used
 from cost.model import RULES_CHECK_SECONDS
 from cost.traffic import Traffic
@@ -65,6 +66,11 @@ DYNAMODB_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
     "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
 }
+CANARY = {
+    "canary": {"CanaryLatenessMs": 1},
+    "ingest": {"ProcessorStarts": 1},
+    "processor": {"ProcessorExits": 2},
+}
 # Edits, deletions, reactions, typing and control words: these metrics exist only if a stage's platforms or rules use
 # them.
 WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed", "ErasedMessages"}
@@ -81,6 +87,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
     "FallbackMessages", "FallbackOpened", "Deferred", "LeftToDynamoDbLane", "JournalFailures",
     "TriggersReturned", "LockLost", "DisputedMessages", "DisputesGivenUp", "LostInValkey",
+    "CanaryFailures",
 }  # fmt: skip
 
 
@@ -285,7 +292,7 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
-    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, DYNAMODB_LANE)
+    priced = (ALWAYS, SWEEP, WITH_TRAFFIC, DYNAMODB_LANE, CANARY)
     known = {name for services in priced for metrics in services.values() for name in metrics}
     unpriced = WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG
     assert emitted == known | unpriced, "put the metric where it belongs in this file"
@@ -300,6 +307,8 @@ def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_with_traffic") == _count(WITH_TRAFFIC)
     assert used("metrics_of_sweep") == _count(SWEEP)
     assert used("metrics_of_dynamodb_lane") == _count(DYNAMODB_LANE)
+    assert used("metrics_of_canary") == _count(CANARY)
+    assert used("canary_fragments") == CANARY_FRAGMENTS
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
@@ -317,6 +326,7 @@ def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., S
         "alarm_metrics": _alarm_metrics(without),
         "alarm_metrics_with_fallback": _alarm_metrics(prod),
         "alarm_metrics_of_dynamodb_lane": _alarm_metrics(alone),
+        "alarm_metrics_of_canary": _alarm_metrics(resources(canary=True)) - _alarm_metrics(prod),
         "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
         "keys": len(prod.get("AWS::KMS::Key", [])),
         "keys_of_dynamodb_lane": len(alone.get("AWS::KMS::Key", [])),

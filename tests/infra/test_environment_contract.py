@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
-from infra import bus, responder, storage
+from bufferctl import verify
+from canary import environment as canary_environment
+from canary import limits as canary_limits
+from canary import service as canary_service
+from canary.burst import Burst
+from canary.webhook import GenericWebhook
+from infra import bus, canary, responder, storage
+from infra.limits import CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
 from lambdas import environment as config
 from lambdas.admin.requests import HoldConversation, read_request
 from message_buffer.errors import InvalidInput, InvalidSettings
@@ -16,6 +23,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from responder import batch as responder_batch
 from responder import environment as responder_environment
@@ -43,6 +51,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
         {
             "responder": {"assistant": "openai", "model": "a-model", "allowed_channels": ["whatsapp"]},
             "log_ids": "hashed",
+            "canary": True,
         },
     ),
 }
@@ -198,6 +207,28 @@ def test_a_responder_reads_what_its_stage_tells_it(
     for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
         with pytest.raises(InvalidSettings, match=name):
             responder_environment.read_responder({key: value for key, value in told.items() if key != name})
+
+
+def test_a_canary_reads_what_its_stage_tells_it(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
+    told = environment(functions("responder")["canary"])
+    assert canary_environment.read_canary(told).api_endpoint
+    assert canary_environment.log_id_key(told)
+    for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
+        with pytest.raises(InvalidSettings, match=name):
+            canary_environment.read_canary({key: value for key, value in told.items() if key != name})
+
+
+def test_the_tenant_of_trials_has_one_name() -> None:
+    assert bus.TRIAL_TENANT == conversation_id.TRIAL_TENANT
+    burst = Burst(GenericWebhook("https://api.example", "secret"), canary_service.ACCOUNT, "7")
+    assert burst.conversation.startswith(canary.CONVERSATIONS)
+    assert str(conversation_id.TRIAL_OF_FALLBACK) == f"{bus.TRIAL_TENANT}/generic/{verify.FALLBACK}/"
+
+
+def test_the_canary_has_time_for_the_longest_wait_and_the_repair_of_a_crash() -> None:
+    longest_wait_seconds = resolve_rules([], "generic").rules.max_wait_ms / 1_000
+    assert longest_wait_seconds + canary_limits.MAX_LATE_SECONDS < CANARY_TIMEOUT_SECONDS
+    assert CANARY_RUN_SECONDS * 1_000 == canary_limits.CANARY_RUN_MS
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:

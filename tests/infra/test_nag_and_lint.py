@@ -42,7 +42,8 @@ VARIANTS = {
         "dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarms": {"emails": ["a@b.example"]}}
     ),
     "responder": Variant(
-        "prod", {"responder": {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}, "tracing": True}
+        "prod",
+        {"responder": {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}, "tracing": True, "canary": True},
     ),
 }
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]

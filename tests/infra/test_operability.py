@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
 RESPONDER: dict[str, Any] = {"responder": {}}
+CANARY: dict[str, Any] = {"canary": True}
 ALONE = {"lane": "dynamodb"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
@@ -122,7 +123,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    every_lane = [synthesize("prod", api=REST, **RESPONDER), synthesize("prod", **ALONE)]
+    every_lane = [synthesize("prod", api=REST, **RESPONDER, **CANARY), synthesize("prod", **ALONE)]
     for alarm in (alarm for stacks in every_lane for alarm in _alarms(stacks["Operability"]).values()):
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
@@ -137,7 +138,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    stacks = synthesize("prod", **RESPONDER)
+    stacks = synthesize("prod", **RESPONDER, **CANARY)
     outputs = {name: set(stack.to_json().get("Outputs", {})) for name, stack in stacks.items()}
     asked = [(name, stack or "Buffer") for name, stack in re.findall(r"\$\(output (\w+)(?: (\w+))?\)", RUNBOOK)]
     asked += [
@@ -147,7 +148,7 @@ def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(
     assert [(name, stack) for name, stack in asked if name not in outputs[stack]] == []
 
 
-@pytest.mark.parametrize("overrides", [RESPONDER, ALONE])
+@pytest.mark.parametrize("overrides", [RESPONDER | CANARY, ALONE])
 def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:

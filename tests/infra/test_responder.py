@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Match, Template
 
+from infra.bus import TRIAL_TENANT
 from infra.settings_and_defaults import ConfigError, StageConfig
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -48,7 +49,11 @@ def test_a_stage_has_a_responder_only_if_it_says_so(stage: str, synthesize: Call
 
 def test_batches_of_the_bus_and_nothing_else_reach_the_queue(template: Template) -> None:
     rule = _one(template, "AWS::Events::Rule")["Properties"]
-    pattern = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready", "messages.conversation.forgotten"]}
+    pattern = {
+        "source": ["message-buffer"],
+        "detail-type": ["messages.batch.ready", "messages.conversation.forgotten"],
+        "detail": {"tenant": [{"anything-but": [TRIAL_TENANT]}]},
+    }
     assert rule["EventPattern"] == pattern
     (target,) = rule["Targets"]
     queues = template.find_resources("AWS::SQS::Queue")

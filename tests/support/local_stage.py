@@ -282,11 +282,13 @@ class LocalStage:
 
 
 @contextmanager
-def local_stage(home: Path, *, lane: str = "valkey", responder: dict[str, Any] | None = None) -> Iterator[LocalStage]:
+def local_stage(
+    home: Path, *, lane: str = "valkey", responder: dict[str, Any] | None = None, canary: bool = False
+) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:
-        overrides = {**OVERRIDES, "lane": lane, "responder": responder}
+        overrides = {**OVERRIDES, "lane": lane, "responder": responder, "canary": canary}
         outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)

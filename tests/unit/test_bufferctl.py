@@ -541,7 +541,7 @@ def test_a_test_message_is_signed_with_the_stages_newest_secret_and_the_time(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bufferctl.commands.time.time", lambda: NOON_MS / 1_000)
+    monkeypatch.setattr("message_buffer.clock.time_ns", lambda: NOON_MS * 1_000_000)
     assert run("send", "Hey", "--id", "m1", "--user", "c1") == 0
     ((path, proof, body),) = webhook
     assert (path, body) == (

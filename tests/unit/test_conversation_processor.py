@@ -22,6 +22,7 @@ from message_buffer.events.emission import Emission, EmissionDestinations, Limit
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
 from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, RELEASE_MS
+from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
@@ -139,6 +140,14 @@ def test_a_warm_up_opens_what_a_batch_needs_and_changes_nothing(scene: Scene) ->
     scene.run()
     assert scene.ids() == [["m1"]]
     assert scene.scripts() - loaded <= {"acquire_lease", "claim_due"}, "those of the processor"
+
+
+def test_the_batch_of_a_trial_is_emitted_and_not_counted(scene: Scene) -> None:
+    trial = f"{TRIAL_TENANT}/generic/verify/a-trial"
+    scene.engine.send(trial, "m1", "Hey", rules=NOW)
+    scene.run()
+    assert [event["conversationId"] for event in scene.events()] == [trial]
+    assert not scene.telemetry.counts
 
 
 def test_a_batch_becomes_one_event(scene: Scene) -> None:

@@ -10,6 +10,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.limits import MIN_BREAKER_PAUSE_MS
+from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
 from tests.support.engine import accepted, payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_message_table
@@ -58,6 +59,13 @@ def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
     assert taken.due_at_ms == lanes.clock() + RULES.window_ms
     assert not taken.start_id
     assert (held(lanes), waiting(lanes)) == (["m1"], 0)
+
+
+def test_a_trial_of_the_fallback_uses_it_while_valkey_is_well_and_is_not_counted(lanes: TwoLanes) -> None:
+    conversation = f"{TRIAL_OF_FALLBACK}a-trial"
+    lanes.ingesters[0].buffer_message(conversation, "m1", payload=payload("m1"), timing=RULES.timing)
+    assert [each.name for each in lanes.scene.table.read(conversation).stored] == ["m1"]
+    assert "FallbackMessages" not in lanes.scene.telemetry.counts
 
 
 @pytest.mark.parametrize(

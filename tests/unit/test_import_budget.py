@@ -21,8 +21,10 @@ MORE_ROUNDS = 20
 
 BUDGETS = {
     "ingest": 1.95, "processor": 1.45, "conversation_processor": 1.45, "watchdog": 1.45, "admin": 1.9, "gate": 1.9,
-    "responder": 0.75, "dynamodb_processor": 0.9,
+    "responder": 0.75, "dynamodb_processor": 0.9, "canary": 0.9,
 }  # fmt: skip
+
+OTHERS = {"responder": "responder.handler", "canary": "canary.handler", "gate": "lambdas.admin.gate.handler"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("imports")]
 
@@ -44,7 +46,7 @@ def cold_start(role: str) -> str:
 
 
 def handler_of(role: str) -> str:
-    return {"responder": "responder.handler", "gate": "lambdas.admin.gate.handler"}.get(role, f"lambdas.{role}.handler")
+    return OTHERS.get(role, f"lambdas.{role}.handler")
 
 
 def imported_modules(module: str) -> set[str]:
@@ -107,6 +109,6 @@ def test_no_handler_imports_what_it_may_never_need(role: str) -> None:
     unwanted = {"boto3", "botocore.session", "urllib3", "aws_xray_sdk"}
     if role not in ("ingest", "admin", "gate"):
         unwanted |= {"pydantic", "message_buffer.rules.layers", "message_buffer.messages.message"}
-    if role in ("dynamodb_processor", "responder"):
+    if role in ("dynamodb_processor", "responder", "canary"):
         unwanted |= {"redis"}  # they know no Valkey
     assert not imported & unwanted

@@ -176,7 +176,10 @@ def test_a_run_that_had_nothing_is_not_followed_and_needs_no_person(scene: Scene
     assert not scene.telemetry.said("notice unreadable")
 
 
-@given(payload=fields_of("shard conversation start deadline redrive warm settle") | ANYTHING, told=fields_of(RECORD) | ANYTHING)
+@given(
+    payload=fields_of("shard conversation start deadline redrive warm settle") | ANYTHING,
+    told=fields_of(RECORD) | ANYTHING,
+)
 def test_whatever_a_notice_contains_it_is_read_or_refused(payload: Any, told: Any) -> None:
     for body in (record(payload), json.dumps(told)):
         with suppress(InvalidInput):

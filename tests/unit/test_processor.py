@@ -10,6 +10,7 @@ from lambdas.processor.service import ConversationProcessors, Exit, Processor, S
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.outcomes import Acquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
+from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
@@ -125,6 +126,13 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
         (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0, "deadline": deadline_ms}) for n in range(3)
     ]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
+
+
+def test_how_late_a_trial_is_claimed_is_not_counted(scene: Scene) -> None:
+    scene.engine.send(f"{TRIAL_TENANT}/generic/verify/a-trial", "m1", rules=NOW)
+    scene.run()
+    assert scene.functions.started
+    assert "LatenessMs" not in scene.telemetry.counts
 
 
 def test_it_sleeps_exactly_until_the_next_one_is_due(scene: Scene) -> None:

@@ -83,7 +83,7 @@ def hash_tags(source: str) -> list[str]:
     return found
 
 
-DEPLOYED = ["message_buffer", "lambdas", "responder"]
+DEPLOYED = ["message_buffer", "lambdas", "responder", "canary"]
 
 
 def python_files(folder: str) -> list[Path]:
@@ -110,7 +110,12 @@ def test_the_environment_is_read_only_in_modules_of_that_name() -> None:
     assert not offences(
         uses_of(ENVIRONMENT),
         folders=DEPLOYED,
-        allowed_in=("lambdas/environment.py", "message_buffer/aws/environment.py", "responder/environment.py"),
+        allowed_in=(
+            "lambdas/environment.py",
+            "message_buffer/aws/environment.py",
+            "responder/environment.py",
+            "canary/environment.py",
+        ),
     )
 
 

@@ -1,0 +1,625 @@
+"""Each thing that may be wrong with a stage: a function that yields findings from the facts.
+
+A finding says what is wrong and what to do, each in a sentence. A diagnosis that may not read something raises
+Unreadable; the others continue.
+"""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from bufferctl import checkout
+from bufferctl.facts import Facts, Json, LogLine, Resource, Unreadable
+from bufferctl.formatting import moment
+from bufferctl.limits import (
+    CERTIFICATE_DAYS,
+    LOOK_BACK_MINUTES,
+    MAX_API_ANSWER_SECONDS,
+    MAX_OVERDUE_MS,
+    MAX_REASON_CHARACTERS,
+    MAX_REFUSED_WEBHOOKS,
+    MAX_SHARE_OF_A_QUOTA,
+    MAX_SILENCE_MINUTES,
+    MAX_SKEW_SECONDS,
+    MIN_CONCURRENCY,
+    MIN_REFUSED_WEBHOOKS,
+    QUEUED_DAYS,
+    UNUSED_DAYS,
+)
+
+RUNBOOK = "docs/runbook.md"
+
+
+class Severity(IntEnum):
+    """How bad a finding is. The worst are shown first."""
+
+    BROKEN = 0
+    """Users notice."""
+    FAILING = 1
+    """Something fails that is repaired, or that will be noticed."""
+    ADVICE = 2
+
+
+class Finding(NamedTuple):
+    severity: Severity
+    what: str
+    do: str
+
+
+Diagnosis = Callable[[Facts], Iterator[Finding]]
+BROKEN, FAILING, ADVICE = Severity.BROKEN, Severity.FAILING, Severity.ADVICE
+# How Lambda logs a run that it ended, and an error that nothing caught.
+UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
+ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT))
+
+
+# -- the deployment --------------------------------------------------------------------------------
+
+
+def stacks(facts: Facts) -> Iterator[Finding]:
+    again = f"Run `make deploy STAGE={facts.name}`; docs/deploy.md#roll-back says what else helps."
+    if "Buffer" not in facts.stacks:
+        yield Finding(BROKEN, f"The stack MessageBuffer-{facts.name}-Buffer does not exist here.", again)
+    for stack in facts.stacks.values():
+        state, name = stack["StackStatus"], stack["StackName"]
+        reason = f": {stack['StackStatusReason']}" if stack.get("StackStatusReason") else ""
+        if state.endswith("_IN_PROGRESS"):
+            yield Finding(ADVICE, f"The stack {name} is being changed ({state}).", "Wait until it has ended.")
+        elif state == "UPDATE_ROLLBACK_COMPLETE":
+            yield Finding(FAILING, f"The last deployment of {name} failed and was rolled back{reason}.", again)
+        elif "FAILED" in state or "ROLLBACK" in state or state == "DELETE_COMPLETE":
+            yield Finding(BROKEN, f"The stack {name} is in the state {state}{reason}.", again)
+    if "Buffer" in facts.stacks and "Operability" not in facts.stacks and not facts.is_local:
+        yield Finding(FAILING, "The stage has no alarms: its stack Operability does not exist.", again)
+
+
+def version(facts: Facts) -> Iterator[Finding]:
+    deployed, here = facts.outputs.get("Commit"), checkout.commit()
+    if deployed is None or here is None:
+        raise Unreadable("the deployed commit: this folder, or that of the deployment, is no checkout of git")
+    if deployed != here:
+        yield Finding(
+            ADVICE,
+            f"Commit {_short(deployed)} is deployed, and this checkout is {_short(here)}.",
+            f"If this checkout should run there, run `make deploy STAGE={facts.name}`.",
+        )
+
+
+def functions(facts: Facts) -> Iterator[Finding]:
+    """Compare what a person may have changed by hand with the template."""
+    deploy = f"Run `make deploy STAGE={facts.name}`, or correct it by hand."
+    for function in facts.of_type("AWS::Lambda::Function"):
+        name = _role_of(facts, function)
+        found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=function.id)
+        if found is None:
+            yield Finding(BROKEN, f"The function {name} does not exist.", "Remove and deploy its stack again.")
+            continue
+        if found.get("State") in ("Failed", "Inactive") or found.get("LastUpdateStatus") == "Failed":
+            reason = found.get("StateReason") or found.get("LastUpdateStatusReason") or "Lambda gives no reason"
+            yield Finding(BROKEN, f"The function {name} cannot run: {reason}.", deploy)
+        if changed := list(_changed(function, found)):
+            what = f"The function {name} differs from its template: {', '.join(changed)}."
+            yield Finding(FAILING, what, deploy)
+        yield from _concurrency(facts, function, name)
+
+
+def _changed(function: Resource, found: Json) -> Iterator[str]:
+    for property_name, unit in (("MemorySize", "MB"), ("Timeout", "s")):
+        wanted, actual = function.properties.get(property_name), found.get(property_name)
+        if isinstance(wanted, int | str) and str(wanted).isdigit() and int(wanted) != actual:
+            yield f"{property_name} is {actual} {unit} instead of {wanted}"
+    wanted = function.properties.get("Environment", {}).get("Variables", {})
+    actual = found.get("Environment", {}).get("Variables", {})
+    for variable, value in wanted.items():
+        if variable not in actual:
+            yield f"the variable {variable} is missing"
+        elif isinstance(value, str) and actual[variable] != value:
+            yield f"the variable {variable} was changed"
+
+
+def _concurrency(facts: Facts, function: Resource, name: str) -> Iterator[Finding]:
+    reserved = facts.read("lambda", "get_function_concurrency", FunctionName=function.id).get(
+        "ReservedConcurrentExecutions"
+    )
+    if reserved == 0:
+        yield Finding(
+            BROKEN,
+            f"The function {name} is stopped, because its reserved concurrency is 0.",
+            f"Undo that if nobody means it: `aws lambda delete-function-concurrency --function-name {function.id}`.",
+        )
+
+
+def triggers(facts: Facts) -> Iterator[Finding]:
+    """Find rules and queues that no longer start what they should."""
+    for rule in facts.of_type("AWS::Events::Rule"):
+        bus, _, name = rule.id.rpartition("|")
+        place = {"Name": name, **({"EventBusName": bus} if bus else {})}
+        if not bus and isinstance(rule.properties.get("EventBusName"), dict):
+            place["EventBusName"] = facts.outputs["EventBusName"]
+        found = _read_or_none(facts, "events", "describe_rule", **place)
+        if found is None or found["State"] != "ENABLED":
+            state = "does not exist" if found is None else "is disabled"
+            at = f" --event-bus-name {place['EventBusName']}" if "EventBusName" in place else ""
+            yield Finding(
+                BROKEN,
+                f"The rule {rule.logical_id}, which starts {_purpose(rule)}, {state}.",
+                "Remove its stack and deploy it again." if found is None else
+                f"Enable it: `aws events enable-rule --name {name}{at}`.",
+            )  # fmt: skip
+    for mapping in facts.of_type("AWS::Lambda::EventSourceMapping"):
+        found = _read_or_none(facts, "lambda", "get_event_source_mapping", UUID=mapping.id)
+        state = found["State"] if found else "missing"
+        if state not in ("Enabled", "Enabling", "Creating", "Updating"):
+            name = found["FunctionArn"].split(":")[6] if found else ""
+            role = next((role for role, function in facts.functions.items() if function == name), mapping.logical_id)
+            yield Finding(
+                BROKEN,
+                f"Lambda does not give the {role.replace('_', ' ')} its queue: the mapping is {state.lower()}.",
+                f"Enable it: `aws lambda update-event-source-mapping --uuid {mapping.id} --enabled`.",
+            )
+
+
+def _purpose(rule: Resource) -> str:
+    purposes = {"EveryMinute": "the watchdog", "SweepEveryMinute": "the sweep of the DynamoDB lane",
+                "EveryFiveMinutes": "the canary", "CanaryBatches": "the canary's answer",
+                "BatchesReady": "the responder"}  # fmt: skip
+    return next((what for start, what in purposes.items() if rule.logical_id.startswith(start)), "a function")
+
+
+# -- the way in ------------------------------------------------------------------------------------
+
+
+def api(facts: Facts) -> Iterator[Finding]:
+    """Send the API a request that ingest refuses, which shows that both work."""
+    endpoint = facts.api_endpoint
+    if endpoint is None:
+        return
+    look = f"See {RUNBOOK}#webhooks-fail."
+    try:
+        with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as answer:  # noqa: S310
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    except OSError as error:
+        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", look)
+        return
+    if status == 404 or status >= 500:
+        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", look)
+
+
+def domain(facts: Facts) -> Iterator[Finding]:
+    """Check the stage's own domain name, its DNS record and its certificate."""
+    target, host = facts.outputs.get("ApiDnsTarget"), urlsplit(facts.outputs.get("ApiEndpoint", "")).hostname
+    if target is None or host is None:
+        return
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        yield Finding(BROKEN, f"The name {host} has no address.", f"At your DNS provider, point it at {target}.")
+    found = facts.read("apigatewayv2", "get_domain_name", DomainName=host)["DomainNameConfigurations"][0]
+    if found.get("DomainNameStatus") not in ("AVAILABLE", None):
+        reason = found.get("DomainNameStatusMessage") or found["DomainNameStatus"]
+        yield Finding(
+            BROKEN, f"API Gateway does not serve {host}: {reason}.", "See docs/deploy.md#a-domain-name-of-its-own."
+        )
+    certificate = facts.read("acm", "describe_certificate", CertificateArn=found["CertificateArn"])["Certificate"]
+    if certificate["Status"] != "ISSUED":
+        yield Finding(
+            BROKEN, f"The certificate of {host} is {certificate['Status']}.", "Request a new one, and set its ARN."
+        )
+    elif "NotAfter" in certificate:
+        days = facts.days_until(certificate["NotAfter"])
+        if days < CERTIFICATE_DAYS:
+            renewal = certificate.get("RenewalSummary", {}).get("RenewalStatus", "not begun")
+            yield Finding(
+                FAILING,
+                f"The certificate of {host} ends in {days} days, and its renewal is: {renewal}.",
+                "Look whether ACM can still validate the name.",
+            )
+
+
+def secrets(facts: Facts) -> Iterator[Finding]:
+    secret_id = facts.outputs.get("WebhookSecretId")
+    if secret_id is None:
+        return
+    put = f"Put it right: {RUNBOOK}#webhook-secrets."
+    found = _read_or_none(facts, "secretsmanager", "get_secret_value", SecretId=secret_id)
+    try:
+        content = json.loads(found["SecretString"]) if found else None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        what = "is not a JSON object" if found else "does not exist, or has no value"
+        yield Finding(BROKEN, f"The secret of the webhooks {what}, so every webhook is refused.", put)
+        return
+    if not content:
+        yield Finding(BROKEN, "No platform has a webhook secret, so every webhook is refused.", put)
+    yield from _unused(facts, content)
+
+
+def _unused(facts: Facts, content: Mapping[str, Any]) -> Iterator[Finding]:
+    if facts.age_days < UNUSED_DAYS:
+        return
+    for platform in sorted(content.keys() - {"generic"}):
+        if not _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440):
+            yield Finding(
+                ADVICE,
+                f"{platform} has a webhook secret, but has sent nothing for {UNUSED_DAYS} days.",
+                "Look at the platform's console: is its webhook still registered, and on this address?",
+            )
+
+
+def refusals(facts: Facts) -> Iterator[Finding]:
+    """Find platforms whose webhooks are all refused, floods of forgeries, and webhooks that could not be stored."""
+    refused: dict[str, list[str]] = {}
+    for line in facts.said("ingest", "signature refused", minutes=LOOK_BACK_MINUTES):
+        refused.setdefault(line["platform"], []).append(line.get("reason") or "the signature is wrong")
+    for platform, reasons in refused.items():
+        accepts = _has_sent(facts, platform, minutes=LOOK_BACK_MINUTES)
+        if len(reasons) > MAX_REFUSED_WEBHOOKS or (not accepts and len(reasons) >= MIN_REFUSED_WEBHOOKS):
+            others = "" if accepts else ", and none was accepted"
+            yield Finding(
+                FAILING,
+                f"{len(reasons)} webhooks of {platform} were answered 401 within the hour{others}; last reason: "
+                f"{reasons[-1].rstrip('.')}.",
+                f"See {RUNBOOK}#unauthentic-webhooks.",
+            )
+    later = Counter(
+        _brief(line.get("reason")) for line in facts.said("ingest", "refused for now", minutes=LOOK_BACK_MINUTES)
+    )
+    for reason, count in later.most_common():
+        yield Finding(
+            BROKEN,
+            f"{count} webhooks were answered 503 within the hour: {reason}.",
+            f"See {RUNBOOK}#webhooks-fail.",
+        )
+
+
+def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool:
+    """Return whether a webhook of the platform was accepted in the last minutes."""
+    lines = facts.log_lines("ingest", f'{{ $.message = "buffered" && $.platform = "{platform}" }}', minutes=minutes)
+    return any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
+
+
+# -- the work inside -------------------------------------------------------------------------------
+
+
+def errors(facts: Facts) -> Iterator[Finding]:
+    """Find errors that the functions logged, errors that nothing caught, and runs that Lambda ended."""
+    for role in facts.functions:
+        lines = [
+            line for pattern in ERROR_PATTERNS for line in facts.log_lines(role, pattern, minutes=LOOK_BACK_MINUTES)
+        ]
+        seen = sorted({(line.at_ms, text) for line in lines if (text := _error_in(line))})
+        if seen:
+            name = role.replace("_", " ")
+            yield Finding(
+                FAILING,
+                f"The {name} failed {_times(len(seen))} within the hour, last at {moment(seen[-1][0])}: {seen[-1][1]}.",
+                f"See {RUNBOOK}#{name.replace(' ', '-')}-errors.",
+            )
+
+
+def _error_in(line: LogLine) -> str | None:
+    fields = line.fields
+    if fields:
+        detail = ", ".join(_brief(fields[name]) for name in ("error", "reason", "place") if fields.get(name))
+        return f"{fields.get('message')} ({detail})" if fields.get("level") == "ERROR" else None
+    if line.text.startswith("Traceback"):
+        return "an error that nothing caught"
+    if any(sign in line.text for sign in UNCAUGHT):
+        return line.text.splitlines()[0].removeprefix("[ERROR] ").strip().rstrip(".")
+    return None
+
+
+def throttles(facts: Facts) -> Iterator[Finding]:
+    names = list(facts.functions.items())
+    sums = facts.sums("AWS/Lambda", [("Throttles", {"FunctionName": name}) for _, name in names])
+    for (role, _), count in zip(names, sums, strict=True):
+        if count:
+            yield Finding(
+                FAILING,
+                f"Lambda throttled the {role.replace('_', ' ')} {_times(count)} within the hour.",
+                f"See {RUNBOOK}#throttles.",
+            )
+
+
+def watchdog(facts: Facts) -> Iterator[Finding]:
+    """Read from the watchdog's lines whether Valkey answers, whether processors run, and what is overdue."""
+    if "watchdog" not in facts.functions:
+        return
+    lines = [
+        line
+        for message in ("shard checked", "shard not checked")
+        for line in facts.said("watchdog", message, minutes=MAX_SILENCE_MINUTES)
+    ]
+    checked = {line["shard"]: line for line in sorted(lines, key=lambda line: int(line["atMs"]))}
+    if not checked and not _logs_info(facts, "watchdog"):
+        raise Unreadable("lease, heartbeat and oldest due: the stage's log_level hides the watchdog's lines")
+    if not checked:
+        _require_age(facts, "the watchdog")
+        yield Finding(
+            BROKEN,
+            f"For {MAX_SILENCE_MINUTES} minutes the watchdog has checked no shard.",
+            f"See {RUNBOOK}#watchdog-silent.",
+        )
+    for line in checked.values():
+        if "overdue_ms" not in line:
+            reason = _brief(line.get("reason"))
+            what = f"The watchdog cannot check shard {line['shard']}: {reason}."
+            yield Finding(BROKEN, what, f"See {RUNBOOK}#store-failures.")
+            continue
+        if line["overdue_ms"] <= MAX_OVERDUE_MS:
+            continue
+        heartbeat = line.get("heartbeat_at_ms")
+        alive = f"its processor was last alive at {moment(heartbeat)}" if heartbeat else "no processor runs"
+        yield Finding(
+            BROKEN,
+            f"In shard {line['shard']} the oldest of {line['pending']} waiting conversations has been due for "
+            f"{line['overdue_ms'] / 1_000:.0f} s, and {alive}.",
+            f"See {RUNBOOK}#oldest-overdue.",
+        )
+
+
+def sweep(facts: Facts) -> Iterator[Finding]:
+    """Read from the lines of the DynamoDB lane's sweep whether it works, and whether triggers are lost."""
+    if "dynamodb_processor" not in facts.functions:
+        return
+    swept = facts.said("dynamodb_processor", "swept", minutes=MAX_SILENCE_MINUTES)
+    if not swept and not _logs_info(facts, "dynamodb_processor"):
+        raise Unreadable("the DynamoDB lane's windows: the stage's log_level hides the sweep's lines")
+    if not swept:
+        _require_age(facts, "the sweep")
+        yield Finding(
+            BROKEN,
+            f"For {MAX_SILENCE_MINUTES} minutes no sweep has looked for overdue windows of the DynamoDB lane.",
+            f"See {RUNBOOK}#window-sweep-silent.",
+        )
+    elif swept[-1]["resent"]:
+        yield Finding(
+            BROKEN,
+            f"{swept[-1]['resent']} windows of the DynamoDB lane have been due for over a minute.",
+            f"See {RUNBOOK}#oldest-window-overdue.",
+        )
+
+
+def canary(facts: Facts) -> Iterator[Finding]:
+    if "canary" not in facts.functions:
+        return
+    lines = facts.said("canary", "canary failed", minutes=MAX_SILENCE_MINUTES)
+    well = facts.said("canary", "canary is well", minutes=MAX_SILENCE_MINUTES)
+    if lines and (not well or well[-1]["atMs"] < lines[-1]["atMs"]):
+        yield Finding(BROKEN, f"The canary's last run failed: {_brief(lines[-1].get('reason'))}.",
+                      f"See {RUNBOOK}#canary-failed.")  # fmt: skip
+
+
+# -- what was left over ----------------------------------------------------------------------------
+
+
+def queues(facts: Facts) -> Iterator[Finding]:
+    """Count dead letters and undelivered starts. Their reasons are in the logs: reading the queues would hide them."""
+    emitters = ("conversation_processor", "dynamodb_processor")
+    kinds = (
+        ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", emitters, "dead letter"),
+        ("UndeliveredQueueUrl", "starts that Lambda could not carry out", FAILING, "undelivered-starts", (), ""),
+        ("ReplyDeadLetterQueueUrl", "batches without an answer", BROKEN, "reply-dead-letters", ("responder",),
+         "reply was given up"),
+    )  # fmt: skip
+    for output, what, severity, anchor, roles, message in kinds:
+        if output not in facts.outputs:
+            continue
+        attributes = facts.read(
+            "sqs", "get_queue_attributes", QueueUrl=facts.outputs[output],
+            AttributeNames=["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"],
+        )["Attributes"]  # fmt: skip
+        count = sum(map(int, attributes.values()))
+        if not count:
+            continue
+        reasons = Counter(
+            _brief(line["reason"])
+            for role in roles
+            for line in facts.said(role, message, minutes=QUEUED_DAYS * 1_440)
+            if "reason" in line
+        )
+        because = "; ".join(f"{reason} ({times})" for reason, times in reasons.most_common(3))
+        found = f"A queue has {what}: {count}{', because: ' if because else ''}{because}."
+        yield Finding(severity, found, f"See {RUNBOOK}#{anchor}.")
+
+
+def consumers(facts: Facts) -> Iterator[Finding]:
+    """Find out whether anybody takes the batches, and whether the bus can deliver them."""
+    bus = facts.outputs.get("EventBusName")
+    if bus is None:
+        return
+    rules = [
+        rule["Name"]
+        for rule in facts.pages("events", "list_rules", "Rules", EventBusName=bus)
+        if rule["State"] == "ENABLED" and not _is_ours_to_look(rule["Name"])
+    ]
+    if not rules:
+        yield Finding(FAILING, "No rule takes batches from the bus, so nobody receives them.", "See docs/consumer.md.")
+        return
+    failed = facts.sums(
+        "AWS/Events", [("FailedInvocations", {"EventBusName": bus, "RuleName": name}) for name in rules]
+    )
+    for name, count in zip(rules, failed, strict=True):
+        if count:
+            yield Finding(
+                BROKEN,
+                f"The bus could not deliver {count:.0f} events of the rule {name} within the hour.",
+                "Let the target's policy accept the rule: docs/consumer.md#rule-queue-policy.",
+            )
+
+
+def _is_ours_to_look(rule: str) -> bool:
+    return rule.startswith(("bufferctl-", "tap-")) or "CanaryBatches" in rule
+
+
+def cache(facts: Facts) -> Iterator[Finding]:
+    if "Cache" not in facts.stacks:
+        return
+    names = {
+        "AuthenticationFailures": "refused sign-ins",
+        "IamAuthenticationThrottling": "throttled sign-ins",
+        "CommandAuthorizationFailures": "refused commands",
+        "KeyAuthorizationFailures": "refused keys",
+        "ThrottledCmds": "throttled requests",
+        "Evictions": "evicted keys",
+    }
+    named = {"clusterId": f"message-buffer-{facts.name}"}
+    for what, count in zip(
+        names.values(), facts.sums("AWS/ElastiCache", [(name, named) for name in names]), strict=True
+    ):
+        if count:
+            yield Finding(
+                FAILING, f"Valkey counted {count:.0f} {what} within the hour.", f"See {RUNBOOK}#store-failures."
+            )
+
+
+# -- alarms and the account ------------------------------------------------------------------------
+
+
+def alarms(facts: Facts) -> Iterator[Finding]:
+    prefix = f"message-buffer-{facts.name}-"
+    for alarm in facts.pages("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNamePrefix=prefix):
+        says = str(alarm.get("AlarmDescription", "")).partition(" Runbook: ")
+        if alarm["StateValue"] == "ALARM":
+            severity = BROKEN if says[0].startswith("[page]") else FAILING
+            name, sentence = alarm["AlarmName"].removeprefix(prefix), says[0].partition("] ")[2]
+            yield Finding(severity, f"Alarm {name}: {sentence}", f"See {says[2] or RUNBOOK}.")
+        if not alarm.get("ActionsEnabled", True):
+            yield Finding(
+                FAILING,
+                f"The alarm {alarm['AlarmName']} notifies nobody, because its actions are disabled.",
+                f"Run `aws cloudwatch enable-alarm-actions --alarm-names {alarm['AlarmName']}`.",
+            )
+
+
+def subscribers(facts: Facts) -> Iterator[Finding]:
+    topic = facts.outputs.get("AlarmTopicArn")
+    if topic is None:
+        return
+    found = list(facts.pages("sns", "list_subscriptions_by_topic", "Subscriptions", TopicArn=topic))
+    for each in found:
+        if each["SubscriptionArn"] == "PendingConfirmation":
+            yield Finding(
+                FAILING,
+                f"{each['Endpoint']} has never confirmed that it wants the alarms.",
+                "Open the mail of AWS, or subscribe the address again.",
+            )
+    if not found:
+        yield Finding(FAILING, "Nobody receives the alarms.", "Set alarms.emails in cdk.json, and deploy.")
+
+
+def quotas(facts: Facts) -> Iterator[Finding]:
+    """Compare the account's concurrency and storage of code with what is used and what the stage may need."""
+    answer = facts.read("lambda", "get_account_settings")
+    limit, usage = answer["AccountLimit"], answer["AccountUsage"]
+    total, free = limit["ConcurrentExecutions"], limit["UnreservedConcurrentExecutions"]
+    ask = "Ask for more: Service Quotas, Lambda, Concurrent executions."
+    if total < MIN_CONCURRENCY:
+        yield Finding(
+            FAILING,
+            f"Lambda runs at most {total} functions at once in this account; a burst of webhooks needs more.",
+            ask,
+        )
+    (used,) = facts.sums("AWS/Lambda", [("ConcurrentExecutions", {})], hours=24, stat="Maximum")
+    if used >= MAX_SHARE_OF_A_QUOTA * total:
+        yield Finding(FAILING, f"At the highest, {used:.0f} of {total} functions ran at once in the last day.", ask)
+    stage_functions = facts.of_type("AWS::Lambda::Function")
+    sharing = sum("ReservedConcurrentExecutions" not in function.properties for function in stage_functions)
+    if total >= MIN_CONCURRENCY and free < sharing:
+        what = f"{sharing} functions of the stage share {free} unreserved concurrent executions."
+        yield Finding(FAILING, what, ask)
+    if usage["TotalCodeSize"] >= MAX_SHARE_OF_A_QUOTA * limit["TotalCodeSize"]:
+        yield Finding(
+            FAILING,
+            f"Lambda's storage of code is used to {usage['TotalCodeSize'] / limit['TotalCodeSize']:.0%}.",
+            "Delete old versions of functions and layers.",
+        )
+
+
+def clock(facts: Facts) -> Iterator[Finding]:
+    ahead = facts.skew_seconds
+    if abs(ahead) > MAX_SKEW_SECONDS:
+        direction = "ahead of" if ahead > 0 else "behind"
+        yield Finding(
+            FAILING,
+            f"The clock of this machine is {abs(ahead):.0f} s {direction} AWS's.",
+            "Correct it: what this machine signs is refused if it is five minutes off.",
+        )
+
+
+DIAGNOSES: Mapping[str, Diagnosis] = {
+    "stacks": stacks,
+    "version": version,
+    "functions": functions,
+    "triggers": triggers,
+    "API": api,
+    "domain": domain,
+    "webhook secrets": secrets,
+    "refused webhooks": refusals,
+    "errors": errors,
+    "throttles": throttles,
+    "Valkey lane": watchdog,
+    "DynamoDB lane": sweep,
+    "canary": canary,
+    "dead letters": queues,
+    "consumers": consumers,
+    "Valkey": cache,
+    "alarms": alarms,
+    "subscribers of alarms": subscribers,
+    "quotas": quotas,
+    "clock": clock,
+}
+
+
+# -- helpers of several ----------------------------------------------------------------------------
+
+
+def _read_or_none(facts: Facts, service: str, operation: str, **arguments: Any) -> Json | None:
+    """Return the response, or None if the thing does not exist."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
+
+    try:
+        return facts.read(service, operation, **arguments)
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ResourceNotFoundException":
+            return None
+        raise
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:.0f} times"
+
+
+def _brief(reason: object) -> str:
+    """Return the beginning of a reason, which may quote another program's long text."""
+    text = str(reason or "no reason is logged").rstrip(".")
+    return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"
+
+
+def _require_age(facts: Facts, who: str) -> None:
+    """Raise Unreadable if the stage is so young that `who` need not have logged anything yet."""
+    if facts.age_days * 1_440 < MAX_SILENCE_MINUTES:
+        raise Unreadable(f"{who} has not been heard yet, but the stage is younger than {MAX_SILENCE_MINUTES} minutes")
+
+
+def _logs_info(facts: Facts, role: str) -> bool:
+    found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
+    level = (found or {}).get("Environment", {}).get("Variables", {}).get("POWERTOOLS_LOG_LEVEL")
+    return level in ("INFO", "DEBUG", None)
+
+
+def _role_of(facts: Facts, function: Resource) -> str:
+    return next((role for role, name in facts.functions.items() if name == function.id), function.logical_id)
+
+
+def _short(commit: str) -> str:
+    return commit[:12] + (checkout.CHANGED if commit.endswith(checkout.CHANGED) else "")

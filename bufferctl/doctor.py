@@ -1,0 +1,57 @@
+"""Says what is wrong with a stage, worst first, and what to do: `bufferctl doctor`. It only reads."""
+
+import json
+from argparse import Namespace
+from typing import NamedTuple
+
+from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
+from bufferctl.errors import Failed
+from bufferctl.facts import Facts, Unreadable
+from bufferctl.stage import Account
+
+
+class Report(NamedTuple):
+    findings: list[Finding]
+    unread: dict[str, str]
+    """The diagnoses that were not made, each with the reason."""
+
+
+def examine(facts: Facts) -> Report:
+    """Make all diagnoses. One that cannot read something does not stop the others."""
+    from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
+
+    findings: list[Finding] = []
+    unread: dict[str, str] = {}
+    for name, diagnosis in DIAGNOSES.items():
+        try:
+            findings += diagnosis(facts)
+        except Unreadable as error:
+            unread[name] = str(error)
+        except ClientError as error:
+            unread[name] = f"{error.operation_name}: {error.response['Error'].get('Message') or 'refused'}"
+    return Report(sorted(findings, key=lambda finding: finding.severity), unread)
+
+
+def doctor(account: Account, given: Namespace) -> None:
+    """Print what is wrong. Raise Failed if something is broken or fails."""
+    found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint))
+    if given.json:
+        shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
+        print(json.dumps({"findings": shown, "unread": found.unread}, indent=2, ensure_ascii=False))
+    else:
+        print(_text(found))
+    if bad := [each for each in found.findings if each.severity < Severity.ADVICE]:
+        raise Failed(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
+
+
+def _text(found: Report) -> str:
+    lines = []
+    for finding in found.findings:
+        word = finding.severity.name.lower()
+        lines.append(f"{word:<8} {finding.what}\n{'':<8} {finding.do}")
+    if not found.findings:
+        lines.append(f"Nothing is wrong with what could be read: {len(DIAGNOSES) - len(found.unread)} diagnoses.")
+    if found.unread:
+        lines.append("Not diagnosed:")
+        lines += [f"  {name}: {reason}" for name, reason in found.unread.items()]
+    return "\n".join(lines)

@@ -1,0 +1,243 @@
+"""Reads what an account says about a stage, each thing once, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from bufferctl.limits import MAX_LOG_PAGES
+from bufferctl.stage import LOCAL, Client
+from message_buffer.clock import Clock, system_clock
+
+Json = dict[str, Any]
+
+STACKS = ("Network", "Cache", "Buffer", "Responder", "Operability")
+# The codes with which services refuse a caller who lacks a permission.
+DENIED = {
+    "AccessDenied",
+    "AccessDeniedException",
+    "AuthorizationError",
+    "AuthorizationErrorException",
+    "NotAuthorized",
+    "UnauthorizedOperation",
+}
+
+
+class Unreadable(Exception):
+    """Raised if something cannot be read. The exception's text says what, and why."""
+
+
+class Resource(NamedTuple):
+    stack: str
+    logical_id: str
+    type: str
+    id: str
+    properties: Json
+    """As in the template: intrinsic functions are not resolved."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    at_ms: int
+    text: str
+
+    @property
+    def fields(self) -> Json:
+        """Return the line's fields, or none if Lambda itself wrote it."""
+        try:
+            parsed = json.loads(self.text)
+        except ValueError:
+            return {}
+        return parsed if isinstance(parsed, dict) else {}
+
+
+class Facts:
+    def __init__(
+        self, name: str, client: Client, *, api_endpoint: str | None = None, clock: Clock = system_clock
+    ) -> None:
+        """Read about the stage `name`. `api_endpoint` replaces the address of the API that its stack says."""
+        self.name = name
+        self._client = client
+        self._api_endpoint = api_endpoint
+        self._clock = clock
+
+    @property
+    def is_local(self) -> bool:
+        return self.name == LOCAL
+
+    def read(self, service: str, operation: str, **arguments: Any) -> Json:
+        """Return a response of AWS. Raises Unreadable if the caller may not, or if AWS does not answer."""
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - it would make --help slow
+
+        method = "".join(word.capitalize() for word in operation.split("_"))
+        try:
+            answer: Json = getattr(self._client(service), operation)(**arguments)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in DENIED:
+                raise Unreadable(f"{service}:{method}: these credentials may not") from error
+            raise
+        except BotoCoreError as error:
+            raise Unreadable(f"{service}:{method}: {error}") from error
+        return answer
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        """Yield the items of all pages of a response."""
+        token: Json = {}
+        while True:
+            answer = self.read(service, operation, **arguments, **token)
+            yield from answer.get(key, [])
+            if not answer.get("NextToken"):
+                return
+            token = {"NextToken": answer["NextToken"]}
+
+    # -- stacks ------------------------------------------------------------------------------------
+
+    @cached_property
+    def stacks(self) -> Mapping[str, Json]:
+        """Return the stacks that exist, by the last word of their name."""
+        from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
+
+        found = {}
+        for last in STACKS:
+            try:
+                answer = self.read("cloudformation", "describe_stacks", StackName=f"MessageBuffer-{self.name}-{last}")
+            except ClientError as error:
+                # CloudFormation's code for a stack that does not exist.
+                if error.response["Error"]["Code"] != "ValidationError":
+                    raise
+                continue
+            found[last] = answer["Stacks"][0]
+            if date := answer["ResponseMetadata"]["HTTPHeaders"].get("date"):
+                self._skew_seconds = self._clock() / 1_000 - parsedate_to_datetime(date).timestamp()
+        return found
+
+    @property
+    def skew_seconds(self) -> float:
+        """Return how far this machine's clock is ahead of AWS's. AWS names whole seconds only."""
+        if not self.stacks or self._skew_seconds is None:
+            raise Unreadable("the clock: AWS named no time")
+        return self._skew_seconds
+
+    _skew_seconds: float | None = None
+
+    @cached_property
+    def outputs(self) -> Mapping[str, str]:
+        found = [each for stack in self.stacks.values() for each in stack.get("Outputs", [])]
+        return {each["OutputKey"]: each["OutputValue"] for each in found}
+
+    @property
+    def api_endpoint(self) -> str | None:
+        return self._api_endpoint or self.outputs.get("ApiEndpoint")
+
+    @property
+    def age_days(self) -> float:
+        """Return how long ago the stage was deployed for the first time."""
+        created: datetime = self.stacks["Buffer"]["CreationTime"]
+        return (self._clock() / 1_000 - created.timestamp()) / 86_400
+
+    def days_until(self, moment: datetime) -> int:
+        return int((moment.timestamp() - self._clock() / 1_000) // 86_400)
+
+    @cached_property
+    def functions(self) -> Mapping[str, str]:
+        """Return the names of the functions by role."""
+        return {
+            _role(output.removesuffix("Function")): value
+            for output, value in self.outputs.items()
+            if output.endswith("Function")
+        }
+
+    @cached_property
+    def resources(self) -> Sequence[Resource]:
+        """Return the resources of the stacks with functions."""
+        found = []
+        for last in ("Buffer", "Responder"):
+            if last not in self.stacks:
+                continue
+            name = f"MessageBuffer-{self.name}-{last}"
+            body = self.read("cloudformation", "get_template", StackName=name)["TemplateBody"]
+            template = (json.loads(body) if isinstance(body, str) else body)["Resources"]
+            for each in self.pages("cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=name):
+                logical_id = each["LogicalResourceId"]
+                properties = template.get(logical_id, {}).get("Properties", {})
+                found.append(
+                    Resource(last, logical_id, each["ResourceType"], each.get("PhysicalResourceId", ""), properties)
+                )
+        return found
+
+    def of_type(self, kind: str) -> list[Resource]:
+        return [each for each in self.resources if each.type == kind]
+
+    # -- metrics and logs --------------------------------------------------------------------------
+
+    def sums(
+        self, namespace: str, metrics: Sequence[tuple[str, Mapping[str, str]]], *, hours: float = 1, stat: str = "Sum"
+    ) -> list[float]:
+        """Return the sum, or the maximum, of each metric (its name and dimensions) over the last hours."""
+        seconds = int(hours * 3_600)
+        queries = [
+            {
+                "Id": f"m{place}",
+                "MetricStat": {
+                    "Metric": {
+                        "Namespace": namespace,
+                        "MetricName": name,
+                        "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions.items()],
+                    },
+                    "Period": seconds,
+                    "Stat": stat,
+                },
+            }
+            for place, (name, dimensions) in enumerate(metrics)
+        ]
+        end = datetime.fromtimestamp(self._clock() / 1_000, UTC)
+        answer = self.read(
+            "cloudwatch", "get_metric_data", MetricDataQueries=queries,
+            StartTime=end - timedelta(seconds=seconds), EndTime=end,
+        )  # fmt: skip
+        values = {each["Id"]: each["Values"] for each in answer["MetricDataResults"]}
+        combine = max if stat == "Maximum" else sum
+        return [float(combine(values.get(f"m{place}") or [0])) for place in range(len(metrics))]
+
+    def log_lines(self, role: str, pattern: str, *, minutes: float) -> list[LogLine]:
+        """Return a function's lines of the last minutes that match CloudWatch's pattern, the newest last.
+
+        The emulator matches less exactly than CloudWatch, so the caller filters again. Raises Unreadable if there are
+        too many lines to read.
+        """
+        group = self.outputs.get(f"{_camel(role)}LogGroup")
+        if group is None:
+            return []
+        arguments: Json = {
+            "logGroupName": group,
+            "startTime": int(self._clock() - minutes * 60_000),
+            "filterPattern": pattern,
+        }
+        lines: list[LogLine] = []
+        for _ in range(MAX_LOG_PAGES):
+            answer = self.read("logs", "filter_log_events", **arguments)
+            lines += [LogLine(each["timestamp"], each["message"].rstrip()) for each in answer["events"]]
+            if not answer.get("nextToken"):
+                return sorted(lines, key=lambda line: line.at_ms)
+            arguments["nextToken"] = answer["nextToken"]
+        if not lines:
+            raise Unreadable(f"the logs of {role.replace('_', ' ')}: too many lines")
+        return sorted(lines, key=lambda line: line.at_ms)
+
+    def said(self, role: str, message: str, *, minutes: float) -> list[Json]:
+        """Return the fields of a function's own lines with this message, each with its time as `atMs`."""
+        lines = self.log_lines(role, f'"{message}"', minutes=minutes)
+        return [line.fields | {"atMs": line.at_ms} for line in lines if line.fields.get("message") == message]
+
+
+def _camel(role: str) -> str:
+    return "".join(word.capitalize() for word in role.split("_"))
+
+
+def _role(camel: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in camel).removeprefix("_")

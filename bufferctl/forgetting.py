@@ -1,0 +1,25 @@
+"""Lets the admin function erase a conversation, call by call, until everything is erased."""
+
+import sys
+import time
+from collections import Counter
+
+from bufferctl.limits import MAX_FORGET_CALLS
+from bufferctl.stage import Json, Stage
+
+
+def erase(stage: Stage, conversation: str) -> Json:
+    """Return the last call's response, with the counts of all calls.
+
+    If its `againInMs` is not null, something is left, because a batch was being emitted all the time.
+    """
+    result = stage.ask("conversation.forget", conversation=conversation)
+    counts: Counter[str] = Counter(result["counts"])
+    for _ in range(MAX_FORGET_CALLS):
+        if result["againInMs"] is None:
+            break
+        print(f"Not everything is erased yet; trying again in {result['againInMs'] / 1_000:.0f} s.", file=sys.stderr)
+        time.sleep(result["againInMs"] / 1_000)
+        result = stage.ask("conversation.forget", conversation=conversation, forgetId=result["forgetId"])
+        counts.update(result["counts"])
+    return result | {"counts": counts}

@@ -1,0 +1,26 @@
+"""Ends a command that has something to remove as Ctrl-C does, whichever signal ends it."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def endings_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the block at the first signal that would end this process; ignore further ones."""
+    before = {number: signal.signal(number, _interrupt) for number in ENDINGS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: object) -> NoReturn:
+    # A second Ctrl-C must not interrupt the removal of what the command made.
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt

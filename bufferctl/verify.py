@@ -1,0 +1,320 @@
+"""Tries a stage from outside, and removes what that leaves: `bufferctl verify`.
+
+A trial sends as a customer's program does, to conversations of a tenant of its own, and listens by a rule and a queue
+of its own. The queue is created first and removed last, and its name contains the trial's id and the time of its end,
+so the next trial removes what a killed one has left.
+"""
+
+import json
+import re
+import sys
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from statistics import quantiles
+from typing import Any
+
+from bufferctl.errors import Failed, Unreachable
+from bufferctl.events import Subscription, subscribe
+from bufferctl.forgetting import erase
+from bufferctl.formatting import table
+from bufferctl.interrupts import endings_interrupt
+from bufferctl.limits import (
+    BURSTS_A_MINUTE,
+    FRAGMENT_PAUSE_SECONDS,
+    MAX_BURST_TRIES,
+    MAX_RULE_SECONDS,
+    MAX_TRIAL_SECONDS,
+    OVERSIZE_CHARACTERS,
+    OVERSIZE_MESSAGES,
+    RULES_IN_FORCE_SECONDS,
+    VERIFY_FRAGMENTS,
+    WARM_UP_PAUSE_SECONDS,
+)
+from bufferctl.stage import Json, Stage
+from canary.burst import BATCH_READY, TENANT, Burst, Refused, accepted
+from canary.limits import LONG_POLL_SECONDS, MAX_LATE_SECONDS, MAX_SECOND_EVENT_SECONDS
+from canary.listening import Arrival
+from canary.webhook import GenericWebhook
+from canary.webhook import Unreachable as NoAnswer
+
+PREFIX = "bufferctl-verify"
+LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
+ACCOUNT, FALLBACK = "verify", "verify-fallback"
+STOP_WORD = "stop the trial"
+AS_EDITED = "as edited"
+CANCELLED = "messages.buffer.cancelled"
+COLUMNS = ("check", "found", "time", "at most")
+LANES = {"debounce": "Valkey lane", "window": "DynamoDB lane"}
+AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
+# The conversations of a trial, without its id.
+NAMES = ("first", "five", "edit", "stop", "large", "fallback")
+
+# Says what is seen in a batch's detail, and whether it is right.
+Describe = Callable[[Json], tuple[str, bool]]
+
+
+@dataclass(frozen=True)
+class Result:
+    check: str
+    found: str
+    ok: bool
+    time: str | None = None
+    at_most: str | None = None
+
+    @property
+    def row(self) -> Json:
+        found = self.found if self.ok else f"FAILED: {self.found}"
+        return {"check": self.check, "found": found, "time": self.time, "at most": self.at_most}
+
+
+def verify(stage: Stage, given: Namespace) -> None:
+    """Print the results of all checks. Raise Failed if one failed."""
+    seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
+    with endings_interrupt():
+        remove_leftovers(stage)
+        with _trial(stage, seconds=seconds) as trial:
+            results = trial.run(with_fallback=given.fallback)
+            text = table([each.row for each in results], COLUMNS)
+            lateness: list[int] = []
+            if given.keep_running:
+                print(text, file=sys.stderr, flush=True)
+                lateness = trial.keep_running(given.keep_running)
+                text += f"\n\n{_percentiles(lateness)}"
+    found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
+    print(json.dumps(found, indent=2) if given.json else text)
+    if failed := [each.check for each in results if not each.ok]:
+        raise Failed(f"{len(failed)} of {len(results)} checks failed. `bufferctl doctor` may say why.")
+
+
+def remove_leftovers(stage: Stage) -> None:
+    """Remove the rules, queues and conversations of trials that were killed."""
+    sqs, events = stage.client("sqs"), stage.client("events")
+    for url in sqs.list_queues(QueueNamePrefix=PREFIX).get("QueueUrls", []):
+        name = url.rpartition("/")[2]
+        left = LEFT_BEHIND.fullmatch(name)
+        if left is None or int(left["ends"]) > time.time():
+            continue
+        # Queues of one account may belong to several stages; the rule says to which.
+        rules = events.list_rules(NamePrefix=name, EventBusName=stage.event_bus)["Rules"]
+        for rule in rules:
+            events.remove_targets(Rule=rule["Name"], EventBusName=stage.event_bus, Ids=["queue"], Force=True)
+            events.delete_rule(Name=rule["Name"], EventBusName=stage.event_bus, Force=True)
+        if rules:
+            _forget_all(stage, left["trial"])
+            sqs.delete_queue(QueueUrl=url)
+            print(f"Removed what an earlier trial, {name}, had left.", file=sys.stderr)
+
+
+def _percentiles(late_ms: list[int]) -> str:
+    if len(late_ms) < 2:
+        return "Too few batches came for percentiles."
+    percentiles = quantiles(late_ms, n=100, method="inclusive")
+    return f"{len(late_ms)} batches: p50 of lateness {percentiles[49]:,.0f} ms, p99 {percentiles[98]:,.0f} ms"
+
+
+@contextmanager
+def _trial(stage: Stage, *, seconds: float) -> Iterator["Trial"]:
+    trial_id = uuid.uuid4().hex[:8]
+    pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
+    prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
+    with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix=prefix) as subscription:
+        try:
+            yield Trial(stage, subscription, trial_id)
+        finally:
+            _forget_all(stage, trial_id)
+
+
+def _forget_all(stage: Stage, trial_id: str) -> None:
+    for name in NAMES:
+        account = FALLBACK if name == "fallback" else ACCOUNT
+        result = erase(stage, f"{TENANT}/generic/{account}/{trial_id}-{name}")
+        if result["againInMs"] is not None:
+            print(f"Not everything of {result['conversation']} could be erased.", file=sys.stderr)
+
+
+class Trial:
+    """One run of all checks."""
+
+    def __init__(self, stage: Stage, subscription: Subscription, trial_id: str) -> None:
+        self._stage = stage
+        self._subscription = subscription
+        self._id = trial_id
+        self._secret = stage.webhook_secret()
+        self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
+        self._arrivals: list[Arrival] = []
+
+    def run(self, *, with_fallback: bool) -> list[Result]:
+        """Return the results of all checks, or of the first ones if no event comes."""
+        try:
+            refused = self._a_wrong_signature()
+            scope = f"conversation:{self._burst('stop').conversation}"
+            self._stage.ask("rules.set", scope=scope, rules={"stopWords": [STOP_WORD]})
+            rules_in_force_at = time.monotonic() + RULES_IN_FORCE_SECONDS
+            first = self._wait_for_the_rule()
+            if not first.ok:
+                return [refused, first]
+            return [refused, first, *self._of_messages(rules_in_force_at, with_fallback=with_fallback)]
+        except NoAnswer as error:
+            raise Unreachable(str(error)) from error
+        except Refused as error:
+            raise Failed(f"A message was refused: {error}.") from error
+
+    def _of_messages(self, rules_in_force_at: float, *, with_fallback: bool) -> Iterator[Result]:
+        five, repeated = self._five_fragments()
+        edit, large = self._an_edit(), self._a_large_batch()
+        fallback = [self._a_batch_of_the_fallback()] if with_fallback else []
+        time.sleep(max(rules_in_force_at - time.monotonic(), 0))
+        stop = self._a_stop_word()
+        cancelled = self._cancelled(stop)
+        self._collect(five, edit, large, *fallback)
+        # A second event would be an error.
+        self._look_for(MAX_SECOND_EVENT_SECONDS)
+        yield self._judged("five fragments", five, lambda _: ("one batch, in order", True))
+        yield repeated
+        yield self._judged("an edit", edit, _edited)
+        yield cancelled
+        yield self._judged("a batch of 300 KB", large, _placed)
+        for each in fallback:
+            yield self._judged("the fallback", each, _by_the_fallback)
+
+    def keep_running(self, minutes: float) -> list[int]:
+        """Send small bursts, and return how late each batch was. A batch that is missing is not counted."""
+        until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
+        while time.monotonic() < until:
+            began, number = time.monotonic(), number + 1
+            burst = self._burst("five")
+            try:
+                burst.send(f"{self._id}-k{number}-1", "Hey")
+                burst.send(f"{self._id}-k{number}-2", "Order 12345")
+                self._collect(burst)
+                problem = burst.problem(self._arrivals)
+            except (NoAnswer, Refused) as error:
+                problem = str(error)
+            if problem:
+                print(f"Burst {number}: {problem}.", file=sys.stderr, flush=True)
+            else:
+                late_ms.append(burst.late_ms(self._arrivals))
+            self._arrivals.clear()
+            time.sleep(max(began + 60 / BURSTS_A_MINUTE - time.monotonic(), 0))
+        return late_ms
+
+    # -- the checks --------------------------------------------------------------------------------
+
+    def _a_wrong_signature(self) -> Result:
+        forged = GenericWebhook(self._stage.api_endpoint, f"not {self._secret}")
+        status = forged.post(self._burst("first").message("forged", "Hey")).status
+        return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
+
+    def _wait_for_the_rule(self) -> Result:
+        """Send a message now and then until an event comes, because a new rule of EventBridge may take a minute."""
+        burst, began = self._burst("first"), time.monotonic()
+        while time.monotonic() - began < MAX_RULE_SECONDS:
+            burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
+            if self._look_for(WARM_UP_PAUSE_SECONDS, lambda: bool(burst.of(self._arrivals))):
+                took = f"{time.monotonic() - began:.1f} s"
+                return Result("the first event", "the rule works, functions are warm", ok=True, time=took)
+        return Result("the first event", f"no event came within {MAX_RULE_SECONDS:.0f} s", ok=False)
+
+    def _five_fragments(self) -> tuple[Burst, Result]:
+        """Send five fragments, and one of them twice. Try again if the webhook answers too slowly for one buffer."""
+        burst, found = self._burst("five"), ""
+        for attempt in range(MAX_BURST_TRIES):
+            burst.fragments.clear()
+            for number in range(VERIFY_FRAGMENTS):
+                burst.send(f"{self._id}-{attempt}-{number}", f"fragment {number}")
+                time.sleep(FRAGMENT_PAUSE_SECONDS)
+            repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
+            found = f"{repeat['duplicates']} duplicate, {repeat['accepted']} accepted"
+            if len(burst.expected) == 1:
+                break
+            self._collect(burst)
+        slowest_ms = max(fragment.answer_ms for fragment in burst.fragments)
+        expected = "1 duplicate, 0 accepted"
+        result = Result("a redelivery", found, ok=found == expected, time=f"{slowest_ms:.0f} ms")
+        return burst, result
+
+    def _an_edit(self) -> Burst:
+        burst = self._burst("edit")
+        first, second = (burst.message(f"{self._id}-{name}", "as first written") for name in ("e1", "e2"))
+        burst.send_together(first, second, first | {"text": AS_EDITED, "edited": True})
+        return burst
+
+    def _a_large_batch(self) -> Burst:
+        burst, text = self._burst("large"), "x" * OVERSIZE_CHARACTERS
+        burst.send_together(*(burst.message(f"{self._id}-l{number}", text) for number in range(OVERSIZE_MESSAGES)))
+        return burst
+
+    def _a_batch_of_the_fallback(self) -> Burst:
+        burst = self._burst("fallback", account=FALLBACK)
+        burst.send_together(*(burst.message(f"{self._id}-f{number}", "Hey") for number in range(2)))
+        return burst
+
+    def _a_stop_word(self) -> Burst:
+        burst = self._burst("stop")
+        said = [burst.message(f"{self._id}-s1", "Hey"), burst.message(f"{self._id}-s2", STOP_WORD)]
+        accepted(self._webhook.post(said))
+        return burst
+
+    def _cancelled(self, burst: Burst) -> Result:
+        def came(detail_type: str) -> list[Json]:
+            mine = [each for each in self._arrivals if each.batch["conversationId"] == burst.conversation]
+            return [each.batch for each in mine if each.event["detail-type"] == detail_type]
+
+        self._look_for(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
+        if not came(CANCELLED):
+            return Result("a stop word", "no cancel came", ok=False)
+        dropped = came(CANCELLED)[0]["dropped"]
+        return Result("a stop word", f"cancelled, {dropped} message dropped", ok=dropped == 1)
+
+    def _judged(self, check: str, burst: Burst, describe: Describe) -> Result:
+        problem = burst.problem(self._arrivals, fetch=self._fetch)
+        if problem:
+            return Result(check, problem, ok=False)
+        late_ms, detail = burst.late_ms(self._arrivals), burst.of(self._arrivals)[0].batch
+        found, ok = describe(detail)
+        ok &= late_ms <= MAX_LATE_SECONDS * 1_000
+        lane = LANES.get(detail["lane"], detail["lane"])
+        return Result(check, f"{found} ({lane})", ok=ok, time=f"{late_ms:,} ms late", at_most=AT_MOST)
+
+    def _fetch(self, reference: Json) -> list[Any]:
+        stored = self._stage.client("s3").get_object(Bucket=reference["bucket"], Key=reference["key"])
+        messages: list[Any] = json.loads(stored["Body"].read())["messages"]
+        return messages
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _burst(self, name: str, *, account: str = ACCOUNT) -> Burst:
+        return Burst(self._webhook, account, f"{self._id}-{name}")
+
+    def _collect(self, *bursts: Burst) -> None:
+        """Collect events until these bursts are out, or until the last of them is too late."""
+        due_in_seconds = max(each.due_at_ms for each in bursts) / 1_000 - time.time()
+        self._look_for(
+            max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
+        )
+
+    def _look_for(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Collect events until `is_over`, at most for this time. Return whether it is over."""
+        until = time.monotonic() + seconds
+        while not is_over() and time.monotonic() < until:
+            self._arrivals += self._subscription.look(wait_seconds=LONG_POLL_SECONDS)
+        return is_over()
+
+
+def _edited(detail: Json) -> tuple[str, bool]:
+    ok = detail["messages"][0]["text"] == AS_EDITED
+    return ("the new text is in its batch" if ok else "the old text is in its batch"), ok
+
+
+def _placed(detail: Json) -> tuple[str, bool]:
+    return ("by S3" if detail.get("messagesRef") else "in the event, which limits.max_event_bytes allows"), True
+
+
+def _by_the_fallback(detail: Json) -> tuple[str, bool]:
+    ok = detail["lane"] == "window"
+    return ("one batch" if ok else "the stage has no fallback"), ok

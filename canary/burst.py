@@ -1,0 +1,121 @@
+"""One burst of a customer's fragments, and whether what came out of the stage is right."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from canary.listening import Arrival
+from canary.webhook import Answer, GenericWebhook
+from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
+
+TENANT = TRIAL_TENANT
+BATCH_READY = "messages.batch.ready"
+# Returns the messages of a batch that is too large for an event, from the bucket.
+Fetch = Callable[[Any], list[Any]]
+
+
+class Refused(Exception):
+    """Raised if the webhook did not accept a message. The exception's text says how it answered."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A sent message, with what the stage answered."""
+
+    id: str
+    due_at_ms: int
+    count: int
+    """How many messages waited in the conversation then, this one included."""
+    answer_ms: float
+
+
+@dataclass
+class Burst:
+    """The messages that one customer sends, one after the other."""
+
+    webhook: GenericWebhook
+    account: str
+    user: str
+    fragments: list[Fragment] = field(default_factory=list)
+
+    @property
+    def conversation(self) -> str:
+        return str(ConversationId(TENANT, "generic", self.account, self.user))
+
+    @property
+    def due_at_ms(self) -> int:
+        return self.fragments[-1].due_at_ms
+
+    def message(self, message_id: str, text: str) -> dict[str, Any]:
+        named = {"tenant": TENANT, "account": self.account, "conversation": self.user}
+        return {**named, "id": message_id, "text": text}
+
+    def send(self, message_id: str, text: str) -> None:
+        """Send a fragment. Raises Refused or Unreachable."""
+        began = time.monotonic()
+        waits = accepted(self.webhook.post(self.message(message_id, text)))["conversations"][self.conversation]
+        answer_ms = (time.monotonic() - began) * 1_000
+        self.fragments.append(Fragment(message_id, waits["dueAt"], waits["count"], answer_ms))
+
+    def send_together(self, *messages: dict[str, Any]) -> None:
+        """Send several messages, and edits of them, in one webhook. Raises Refused or Unreachable."""
+        began = time.monotonic()
+        waits = accepted(self.webhook.post(messages))["conversations"][self.conversation]
+        answer_ms = (time.monotonic() - began) * 1_000
+        ids = [each["id"] for each in messages if not each.get("edited")]
+        self.fragments += [Fragment(each, waits["dueAt"], place, answer_ms) for place, each in enumerate(ids, 1)]
+
+    @property
+    def expected(self) -> list[list[str]]:
+        """Return the ids of each batch that must come out.
+
+        There is usually one batch. If an answer took so long that the buffer was due, the next fragment began another.
+        """
+        batches: list[list[str]] = []
+        for fragment in self.fragments:
+            if fragment.count == 1 or not batches:
+                batches.append([])
+            batches[-1].append(fragment.id)
+        return batches
+
+    def of(self, arrivals: Iterable[Arrival]) -> list[Arrival]:
+        """Return the first event of each batch of this conversation that contains a fragment of this burst."""
+        sent = {fragment.id for fragment in self.fragments}
+        firsts: dict[str, Arrival] = {}
+        for arrival in arrivals:
+            if arrival.event["detail-type"] == BATCH_READY and arrival.batch["conversationId"] == self.conversation:
+                # EventBridge may deliver an event again; a consumer recognises it by its batchId, and so do we.
+                firsts.setdefault(arrival.batch["batchId"], arrival)
+        return [each for each in firsts.values() if each.batch.get("messagesRef") or sent & set(ids_of(each.batch))]
+
+    def is_out(self, arrivals: Iterable[Arrival]) -> bool:
+        return len(self.of(arrivals)) >= len(self.expected)
+
+    def problem(self, arrivals: Iterable[Arrival], *, fetch: Fetch | None = None) -> str | None:
+        """Return what is wrong with the batches that came out, or None."""
+        batches = [ids_of(each.batch, fetch) for each in self.of(arrivals)]
+        if not batches:
+            return "no event came"
+        if batches != self.expected:
+            return f"came as {batches}, expected {self.expected}"
+        return None
+
+    def late_ms(self, arrivals: Iterable[Arrival]) -> int:
+        """Return the time from the last due time to the event in the queue of the listener."""
+        return self.of(arrivals)[-1].at_ms - self.due_at_ms
+
+
+def accepted(answer: Answer) -> dict[str, Any]:
+    """Return the body of an answer 200. Raises Refused for another status."""
+    if answer.status != HTTPStatus.OK:
+        raise Refused(f"the webhook answers {answer.status}: {answer.body[:200]}")
+    return answer.json
+
+
+def ids_of(batch: dict[str, Any], fetch: Fetch | None = None) -> list[str]:
+    """Return the ids of a batch's messages, from the bucket if the event only refers to them."""
+    reference = batch.get("messagesRef")
+    messages: Sequence[Any] = fetch(reference) if reference and fetch else batch["messages"]
+    return [message["id"] for message in messages]

@@ -1,0 +1,47 @@
+"""Lambda entry of the canary, which a rule invokes every five minutes."""
+
+from functools import cache
+from typing import Any
+
+from canary.environment import log_id_key, read_canary
+from canary.listening import Subscription
+from canary.service import Canary
+from canary.webhook import GenericWebhook, generic_secret
+from message_buffer.aws import clients as aws
+from message_buffer.aws.secrets import Secrets
+from message_buffer.errors import InvalidSettings
+from message_buffer.telemetry import Telemetry
+
+
+@cache
+def _telemetry() -> Telemetry:
+    return Telemetry(log_id_key())
+
+
+def _is_being_deployed(stack: str) -> bool:
+    with aws.errors_as_ours("describe stack"):
+        (found,) = aws.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+    return str(found["StackStatus"]).endswith("_IN_PROGRESS")
+
+
+def handler(event: dict[str, Any], context: Any) -> None:
+    """Try the stage once. Raise an unexpected error, because the alarm counts failed invocations."""
+    telemetry = _telemetry()
+    try:
+        settings = read_canary()
+        # The secret is read in each run, because it may have been replaced.
+        secret = generic_secret(Secrets().read(settings.webhook_secret_id))
+        if secret is None:
+            raise InvalidSettings("The stage has no secret for the generic webhook, with which the canary signs.")
+        canary = Canary(
+            GenericWebhook(settings.api_endpoint, secret),
+            Subscription(aws.client("sqs"), settings.queue_url),
+            telemetry,
+            is_being_deployed=lambda: _is_being_deployed(settings.stack),
+        )
+        canary.run(str(event["id"]), context.get_remaining_time_in_millis)
+    except Exception as error:
+        telemetry.crash("canary crashed", error)
+        raise
+    finally:
+        telemetry.flush()

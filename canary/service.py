@@ -1,0 +1,74 @@
+"""One run of the canary: a burst by the public route, and the time until its batch is on the bus."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from canary.burst import Burst, Refused
+from canary.limits import (
+    CANARY_CONVERSATIONS,
+    CANARY_FRAGMENTS,
+    CANARY_RUN_MS,
+    LONG_POLL_SECONDS,
+    MAX_LATE_SECONDS,
+    MIN_MS_LEFT_TO_REPORT,
+)
+from canary.listening import Arrival
+from canary.webhook import GenericWebhook, Unreachable
+from message_buffer.clock import Clock, system_clock
+from message_buffer.telemetry import Telemetry
+
+ACCOUNT = "canary"
+
+
+class Listens(Protocol):
+    def look(self, *, wait_seconds: int) -> Sequence[Arrival]: ...
+
+
+class Canary:
+    def __init__(
+        self,
+        webhook: GenericWebhook,
+        events: Listens,
+        telemetry: Telemetry,
+        *,
+        is_being_deployed: Callable[[], bool],
+        clock: Clock = system_clock,
+    ) -> None:
+        self._webhook = webhook
+        self._events = events
+        self._telemetry = telemetry
+        self._is_being_deployed = is_being_deployed
+        self._clock = clock
+
+    def run(self, run_id: str, remaining_ms: Callable[[], int]) -> None:
+        """Send a burst and publish its lateness, or count a failure unless the stage is being deployed."""
+        slot = self._clock() // CANARY_RUN_MS % CANARY_CONVERSATIONS
+        burst = Burst(self._webhook, ACCOUNT, str(slot))
+        arrivals: list[Arrival] = []
+        try:
+            for number in range(CANARY_FRAGMENTS):
+                burst.send(f"{run_id}-{number}", f"fragment {number}")
+        except (Refused, Unreachable) as error:
+            problem: str | None = str(error)
+        else:
+            self._collect(burst, arrivals, remaining_ms)
+            problem = burst.problem(arrivals)
+        if problem is None:
+            late_ms = burst.late_ms(arrivals)
+            self._telemetry.measure_ms("CanaryLatenessMs", late_ms)
+            self._telemetry.info("canary is well", conversation=burst.conversation, late_ms=late_ms)
+        elif self._is_being_deployed():
+            self._telemetry.info("canary failed in a deployment", conversation=burst.conversation, reason=problem)
+        else:
+            self._telemetry.count("CanaryFailures")
+            self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
+
+    def _collect(self, burst: Burst, arrivals: list[Arrival], remaining_ms: Callable[[], int]) -> None:
+        """Collect events until the burst is out, it is too late, or the function's time is nearly over."""
+        wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
+        until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
+        while not burst.is_out(arrivals) and time.monotonic() < until:
+            arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+        # An event with the same messages, which would be an error, may be right behind.
+        arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)

@@ -1,0 +1,30 @@
+"""What a month of the canary costs: its own runs, and the work that they give to the stage."""
+
+from cost.facts import MILLION, SECONDS, used
+from cost.lines import Line
+from infra.limits import CANARY_RUN_SECONDS
+from infra.settings_and_defaults import StageConfig
+
+PART = "canary"
+RUNS = SECONDS / CANARY_RUN_SECONDS
+
+
+def of_canary(config: StageConfig) -> list[Line]:
+    """Return the lines of a stage with a canary. Its runs are far apart, so each one starts a processor."""
+    webhooks = RUNS * used("canary_fragments")
+    run_seconds = used("canary_run_ms") / 1_000
+    gb = config.memory.canary / 1_024
+    lines = [
+        Line(PART, "Lambda: canary, duration", "lambda_arm", RUNS * run_seconds * gb, "runs x billed time"),
+        Line(PART, "Canary: requests of Lambda", "lambda_requests", (RUNS + webhooks) / MILLION, "runs + webhooks"),
+        Line(PART, "Canary: webhooks", f"api_{config.api.kind}", webhooks / MILLION, "runs x fragments"),
+        Line(PART, "Canary: polls", "sqs_requests", RUNS * run_seconds / MILLION, "runs x seconds"),
+        Line(PART, "Canary: metrics", "metric", used("metrics_of_canary"), "metrics that its runs cause"),
+        Line(PART, "Canary: alarms", "alarm", used("alarm_metrics_of_canary"), "metrics that alarms look at"),
+    ]
+    if config.has_valkey_lane:
+        kept = run_seconds + (used("cold_start_ms") + config.timings.processor_idle_ms) / 1_000
+        processor = RUNS * kept * config.memory.processor / 1_024
+        formula = "runs x (billed time of a run + cold start + idle time)"
+        lines.append(Line(PART, "Canary: processors", "lambda_arm", processor, formula))
+    return lines

@@ -1,0 +1,67 @@
+"""The canary: a function that tries the stage every five minutes as a customer, and the queue with which it listens."""
+
+from dataclasses import replace
+
+import aws_cdk as cdk
+from aws_cdk import aws_events as events
+from aws_cdk import aws_events_targets as targets
+from aws_cdk import aws_iam as iam
+from constructs import Construct
+
+from infra import function_variables as environment
+from infra.bus import SOURCE, TRIAL_TENANT, BatchBus
+from infra.function import Function, Runtime, grant
+from infra.limits import CANARY_RETENTION_SECONDS, CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
+from infra.storage import Queue, WebhookSecrets
+
+# The beginning of the ids of the canary's conversations.
+CONVERSATIONS = f"{TRIAL_TENANT}/generic/canary/"
+
+
+class Canary:
+    """The function runs outside of the stage's network, because it calls the API by its public address."""
+
+    def __init__(
+        self, scope: Construct, *, runtime: Runtime, bus: BatchBus, api_url: str, webhook_secrets: WebhookSecrets
+    ) -> None:
+        config, self._stack = runtime.config, cdk.Stack.of(scope)
+        self.queue = Queue(
+            scope,
+            "CanaryEvents",
+            config=config,
+            retention=cdk.Duration.seconds(CANARY_RETENTION_SECONDS),
+            no_dead_letters_because="It contains only the canary's own events.",
+        )
+        self.function = Function(
+            scope,
+            "canary",
+            room="canary",
+            runtime=replace(runtime, valkey=None, placement=None),
+            memory_mb=config.memory.canary,
+            timeout=cdk.Duration.seconds(CANARY_TIMEOUT_SECONDS),
+            environment=environment.canary(
+                api_url=api_url, webhook_secrets=webhook_secrets, queue=self.queue, stack=self._stack
+            ),
+        )
+        events.Rule(
+            scope,
+            "CanaryBatches",
+            event_bus=bus,
+            event_pattern=events.EventPattern(
+                source=[SOURCE],
+                detail_type=["messages.batch.ready"],
+                detail={"conversationId": [{"prefix": CONVERSATIONS}]},
+            ),
+            targets=[targets.SqsQueue(self.queue)],
+        )
+        rate = cdk.Duration.seconds(CANARY_RUN_SECONDS)
+        events.Rule(
+            scope,
+            "EveryFiveMinutes",
+            schedule=events.Schedule.rate(rate),
+            targets=[targets.LambdaFunction(self.function, retry_attempts=0, max_event_age=rate)],
+        )
+
+    def grant_ask_whether_it_is_deployed(self) -> iam.Grant:
+        """Let the function read the state of its own stack."""
+        return grant(self.function, "cloudformation:DescribeStacks", on=self._stack.stack_id)

@@ -1,0 +1,235 @@
+"""`bufferctl doctor` names each fault that a test plants into the local stage, and no longer when it is repaired."""
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from bufferctl import checkout, diagnoses
+from bufferctl.diagnoses import Severity
+from bufferctl.doctor import Report, examine
+from bufferctl.facts import Facts
+from bufferctl.stage import LOCAL, find_account
+from local.webhooks import telegram_message
+from message_buffer.clock import system_clock
+from tests.support.local_stage import LocalStage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
+
+BROKEN, FAILING, ADVICE = Severity
+Plant = Callable[[LocalStage, pytest.MonkeyPatch], AbstractContextManager[None]]
+
+
+def facts_of(stage: LocalStage, *, ahead_ms: int = 0) -> Facts:
+    account = find_account(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
+    clock = lambda: system_clock() + ahead_ms  # noqa: E731
+    return Facts(LOCAL, account.client, api_endpoint=account.api_endpoint, clock=clock)
+
+
+def found(report: Report, severity: Severity, what: str) -> bool:
+    return any(each.severity is severity and re.search(what, each.what) for each in report.findings)
+
+
+def physical_id(stage: LocalStage, kind: str, logical_id: str) -> str:
+    (found,) = [each.id for each in facts_of(stage).of_type(kind) if each.logical_id.startswith(logical_id)]
+    return found
+
+
+@contextmanager
+def a_disabled_rule(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    events, name = stage.outputs.client("events"), physical_id(stage, "AWS::Events::Rule", "EveryMinute")
+    events.disable_rule(Name=name)
+    yield
+    events.enable_rule(Name=name)
+
+
+@contextmanager
+def a_disabled_mapping(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    functions = stage.outputs.client("lambda")
+    uuid_ = physical_id(stage, "AWS::Lambda::EventSourceMapping", "WindowProcessor")
+    functions.update_event_source_mapping(UUID=uuid_, Enabled=False)
+    yield
+    functions.update_event_source_mapping(UUID=uuid_, Enabled=True)
+
+
+@contextmanager
+def a_stopped_intake(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    functions, name = stage.outputs.client("lambda"), stage.outputs.Functions["ingest"]
+    functions.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
+    yield
+    functions.delete_function_concurrency(FunctionName=name)
+
+
+@contextmanager
+def a_changed_function(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    with stage.configured("gate", timeout_seconds=3):
+        yield
+
+
+@contextmanager
+def a_missing_variable(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    functions, name = stage.outputs.client("lambda"), stage.outputs.Functions["gate"]
+    kept = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
+    less = {variable: value for variable, value in kept.items() if variable != "LANE"}
+    functions.update_function_configuration(FunctionName=name, Environment={"Variables": less})
+    yield
+    functions.update_function_configuration(FunctionName=name, Environment={"Variables": kept})
+
+
+@contextmanager
+def a_broken_secret(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    secrets, secret_id = stage.outputs.client("secretsmanager"), facts_of(stage).outputs["WebhookSecretId"]
+    before = secrets.get_secret_value(SecretId=secret_id)["SecretString"]
+    secrets.put_secret_value(SecretId=secret_id, SecretString="generic: s3cret")
+    yield
+    secrets.put_secret_value(SecretId=secret_id, SecretString=before)
+
+
+@contextmanager
+def a_dead_letter(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    sqs, url = stage.outputs.client("sqs"), stage.outputs.DeadLetterQueueUrl
+    sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"batchId": "b", "reason": "planted"}))
+    yield
+    sqs.purge_queue(QueueUrl=url)
+
+
+@contextmanager
+def an_undelivered_start(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    sqs, url = stage.outputs.client("sqs"), facts_of(stage).outputs["UndeliveredQueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="{}")
+    yield
+    sqs.purge_queue(QueueUrl=url)
+
+
+@contextmanager
+def an_unreachable_valkey(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    with stage.configured("watchdog", REDIS_URL="valkey://127.0.0.1:1?cluster=true"):
+        stage.invoke("watchdog", wait=True)
+        yield
+    stage.invoke("watchdog", wait=True)
+
+
+@contextmanager
+def an_overdue_conversation(stage: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    patch.setattr(diagnoses, "MAX_OVERDUE_MS", 500)
+    stage.wait_until_idle()
+    with (
+        stage.configured("ingest", PROCESSOR_FUNCTION_NAME="nobody"),
+        stage.configured("watchdog", PROCESSOR_FUNCTION_NAME="nobody"),
+    ):
+        body = {"account": "doctor", "conversation": uuid.uuid4().hex, "id": "m1", "text": "Hey"}
+        (waits,) = stage.webhooks.post("generic", body).json["conversations"].values()
+        time.sleep(max(waits["dueAt"] / 1_000 + 1 - time.time(), 0))
+        stage.invoke("watchdog", wait=True)
+        yield
+    with stage.watched(every_seconds=1.0):
+        stage.wait_until_settled(f"default/generic/doctor/{body['conversation']}")
+    stage.invoke("watchdog", wait=True)
+
+
+@contextmanager
+def refused_webhooks(stage: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    patch.setattr(diagnoses, "MAX_REFUSED_WEBHOOKS", 2)
+    for _ in range(3):
+        forged = {"X-Telegram-Bot-Api-Secret-Token": "forged"}
+        assert stage.webhooks.post("telegram", {"update_id": 1}, headers=forged).status == 401
+    yield
+    patch.undo()
+    assert stage.webhooks.post("telegram", telegram_message(1, "Hey", user=1)).status == 200
+
+
+@contextmanager
+def another_commit(_: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    patch.setattr(checkout, "commit", lambda: "0" * 40)
+    yield
+    patch.undo()
+
+
+@contextmanager
+def a_firing_alarm(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    cloudwatch, name = stage.outputs.client("cloudwatch"), "message-buffer-local-dead-letters"
+    cloudwatch.put_metric_alarm(
+        AlarmName=name, AlarmDescription="[page] Some batches wait. Runbook: docs/runbook.md#dead-letters",
+        Namespace="AWS/SQS", MetricName="ApproximateNumberOfMessagesVisible", Statistic="Maximum", Period=60,
+        EvaluationPeriods=1, Threshold=0, ComparisonOperator="GreaterThanThreshold",
+    )  # fmt: skip
+    cloudwatch.set_alarm_state(AlarmName=name, StateValue="ALARM", StateReason="planted")
+    yield
+    cloudwatch.delete_alarms(AlarmNames=[name])
+
+
+FAULTS: dict[str, tuple[Plant, Severity, str]] = {
+    "a disabled rule": (a_disabled_rule, BROKEN, r"The rule EveryMinute\w+, which starts the watchdog, is disabled"),
+    "a disabled mapping": (
+        a_disabled_mapping,
+        BROKEN,
+        "Lambda does not give the dynamodb processor its queue",
+    ),
+    "a stopped intake": (a_stopped_intake, BROKEN, "The function ingest is stopped, because its reserved concurrency"),
+    "a changed function": (a_changed_function, FAILING, "The function gate differs.*Timeout is 3 s instead of"),
+    "a missing variable": (a_missing_variable, FAILING, "The function gate differs.*the variable LANE is missing"),
+    "a broken secret": (a_broken_secret, BROKEN, "The secret of the webhooks is not a JSON object"),
+    "a dead letter": (a_dead_letter, BROKEN, "A queue has dead letters: 1"),
+    "an undelivered start": (an_undelivered_start, FAILING, "A queue has starts that Lambda could not carry out: 1"),
+    "an unreachable Valkey": (an_unreachable_valkey, BROKEN, "The watchdog cannot check shard 0: .*"),
+    "an overdue conversation": (an_overdue_conversation, BROKEN, "In shard 0 the oldest of 1 waiting .* no processor"),
+    "refused webhooks": (refused_webhooks, FAILING, "3 webhooks of telegram were answered 401"),
+    "another commit": (another_commit, ADVICE, "is deployed, and this checkout is 000000000000"),
+    "a firing alarm": (a_firing_alarm, BROKEN, "Alarm dead-letters: Some batches wait"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_doctor_names_a_planted_fault_and_not_when_it_is_repaired(
+    name: str, stage: LocalStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant, severity, what = FAULTS[name]
+    with plant(stage, monkeypatch):
+        report = examine(facts_of(stage))
+        assert found(report, severity, what), report
+    assert not found(examine(facts_of(stage)), severity, what)
+
+
+def test_doctor_names_a_function_that_crashed_and_its_error(stage: LocalStage) -> None:
+    stage.invoke("watchdog", wait=True)
+    with stage.configured("watchdog", SHARDS="none"):
+        stage.invoke("watchdog", wait=True)
+        report = examine(facts_of(stage))
+    assert found(report, FAILING, "The watchdog failed .* within the hour, last at .*: an error that nothing caught"), (
+        report
+    )
+
+
+def test_doctor_names_a_clock_that_is_wrong(stage: LocalStage) -> None:
+    assert found(examine(facts_of(stage, ahead_ms=120_000)), FAILING, r"1[12]\d s ahead of AWS's")
+    assert not found(examine(facts_of(stage)), FAILING, "The clock of this machine")
+
+
+def test_doctor_names_a_bus_without_consumers(stage: LocalStage) -> None:
+    events, bus = stage.outputs.client("events"), stage.outputs.EventBusName
+    assert found(examine(facts_of(stage)), FAILING, "No rule takes batches from the bus")
+    events.put_rule(Name="a-consumer", EventBusName=bus, EventPattern=json.dumps({"source": ["message-buffer"]}))
+    try:
+        assert not found(examine(facts_of(stage)), FAILING, "No rule takes batches")
+    finally:
+        events.delete_rule(Name="a-consumer", EventBusName=bus, Force=True)
+
+
+def test_doctor_changes_nothing_and_can_read_all_of_the_local_stage(stage: LocalStage) -> None:
+    stage.invoke("watchdog", wait=True)
+    stage.invoke("dynamodb_processor", {"sweep": True}, wait=True)
+    called: set[str] = set()
+    account = find_account(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
+
+    def client(service: str) -> object:
+        made = account.client(service)
+        made.meta.events.register("before-call", lambda model, **_: called.add(model.name))
+        return made
+
+    report = examine(Facts(LOCAL, client, api_endpoint=account.api_endpoint))
+    assert report.unread == {}
+    assert {re.match("[A-Z][a-z]+", name)[0] for name in called} == {"Describe", "Filter", "Get", "List"}  # type: ignore[index]

@@ -1,0 +1,312 @@
+"""`bufferctl doctor` on answers of AWS that the emulator cannot give, by their documented shapes."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import boto3
+import pytest
+from botocore.stub import ANY, Stubber
+
+from bufferctl import diagnoses
+from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
+from bufferctl.doctor import examine
+from bufferctl.facts import Facts, Unreadable
+
+NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1_000)
+HOST, TARGET = "hooks.example.com", "d-1.execute-api.us-east-1.amazonaws.com"
+CERTIFICATE = "arn:aws:acm:us-east-1:111122223333:certificate/00000000-0000-0000-0000-000000000000"
+OUTPUTS = {
+    "ApiEndpoint": f"https://{HOST}",
+    "ApiDnsTarget": TARGET,
+    "AlarmTopicArn": "arn:aws:sns:us-east-1:111122223333:alarms",
+    "EventBusName": "message-buffer-prod",
+    "IngestFunction": "ingest-1",
+    "IngestLogGroup": "logs-of-ingest",
+    "WatchdogFunction": "watchdog-1",
+    "WatchdogLogGroup": "logs-of-watchdog",
+    "WebhookSecretId": "secret",
+}
+ALARM = "message-buffer-prod-dead-letters"
+BROKEN, FAILING, ADVICE = Severity
+
+Json = dict[str, Any]
+
+
+class Aws:
+    """Clients whose responses a test has prepared; an unexpected call fails."""
+
+    def __init__(self) -> None:
+        self._stubbers: dict[str, Stubber] = {}
+
+    def client(self, service: str) -> Any:
+        return self._stubber(service).client
+
+    def answers(self, service: str, operation: str, answer: Json, expected: Json | None = None) -> None:
+        self._stubber(service).add_response(operation, answer, expected)
+
+    def refuses(self, service: str, operation: str, code: str) -> None:
+        self._stubber(service).add_client_error(operation, code, "no", http_status_code=403)
+
+    def _stubber(self, service: str) -> Stubber:
+        if service not in self._stubbers:
+            made = boto3.client(service, "us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+            self._stubbers[service] = Stubber(made)
+            self._stubbers[service].activate()
+        return self._stubbers[service]
+
+    def all_were_asked(self) -> None:
+        for stubber in self._stubbers.values():
+            stubber.assert_no_pending_responses()
+
+
+@pytest.fixture
+def aws() -> Aws:
+    return Aws()
+
+
+def stack(last: str, status: str = "UPDATE_COMPLETE", **more: Any) -> Json:
+    name = f"MessageBuffer-prod-{last}"
+    return {"StackName": name, "StackStatus": status, "CreationTime": NOW - timedelta(days=30), **more}
+
+
+def facts(aws: Aws, **stacks: Json) -> Facts:
+    """Return the facts of a stage with these stacks; the others do not exist."""
+    described = {"Buffer": stack("Buffer", Outputs=outputs()), **stacks}
+    for last in ("Network", "Cache", "Buffer", "Responder", "Operability"):
+        if last in described:
+            headers = {"HTTPHeaders": {"date": "Thu, 19 Nov 2026 12:00:00 GMT"}}
+            answer = {"Stacks": [described[last]], "ResponseMetadata": headers}
+            aws.answers("cloudformation", "describe_stacks", answer, {"StackName": ANY})
+        else:
+            aws.refuses("cloudformation", "describe_stacks", "ValidationError")
+    return Facts("prod", aws.client, clock=lambda: NOW_MS)
+
+
+def outputs() -> list[Json]:
+    return [{"OutputKey": name, "OutputValue": value} for name, value in OUTPUTS.items()]
+
+
+def sums(aws: Aws, *values: float) -> None:
+    results = [{"Id": f"m{place}", "Values": [value] if value else []} for place, value in enumerate(values)]
+    aws.answers("cloudwatch", "get_metric_data", {"MetricDataResults": results})
+
+
+def whats(diagnosis: Diagnosis, given: Facts) -> list[tuple[Severity, str]]:
+    return [(each.severity, each.what) for each in diagnosis(given)]
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "says"),
+    [
+        ("ROLLBACK_COMPLETE", BROKEN, "is in the state ROLLBACK_COMPLETE: no zone"),
+        ("UPDATE_ROLLBACK_FAILED", BROKEN, "is in the state UPDATE_ROLLBACK_FAILED: no zone"),
+        ("UPDATE_ROLLBACK_COMPLETE", FAILING, "failed and was rolled back: no zone"),
+        ("UPDATE_IN_PROGRESS", ADVICE, "is being changed"),
+        ("UPDATE_ROLLBACK_IN_PROGRESS", ADVICE, "is being changed"),
+    ],
+)
+def test_the_state_of_a_stack_is_told_with_its_reason(aws: Aws, state: str, severity: Severity, says: str) -> None:
+    cache = stack("Cache", state, StackStatusReason="no zone")
+    ((found, what),) = whats(diagnoses.stacks, facts(aws, Cache=cache, Operability=stack("Operability")))
+    assert found is severity
+    assert "MessageBuffer-prod-Cache" in what
+    assert says in what
+
+
+def test_a_stage_without_its_stack_or_without_alarms_is_told(aws: Aws) -> None:
+    ((severity, what),) = whats(diagnoses.stacks, facts(aws))
+    assert (severity, "no alarms" in what) == (FAILING, True)
+
+
+def test_throttles_are_told_by_function(aws: Aws) -> None:
+    given = facts(aws)
+    sums(aws, 7, 0)
+    assert whats(diagnoses.throttles, given) == [(FAILING, "Lambda throttled the ingest 7 times within the hour.")]
+
+
+def test_sign_in_failures_of_the_cache_are_told(aws: Aws) -> None:
+    given = facts(aws, Cache=stack("Cache"))
+    sums(aws, 3, 0, 0, 2, 0, 0)
+    assert [what for _, what in whats(diagnoses.cache, given)] == [
+        "Valkey counted 3 refused sign-ins within the hour.",
+        "Valkey counted 2 refused keys within the hour.",
+    ]
+
+
+def test_an_address_that_never_confirmed_is_told(aws: Aws) -> None:
+    subscriptions = [
+        {"Endpoint": "a@example.org", "SubscriptionArn": "PendingConfirmation", "Protocol": "email"},
+        {"Endpoint": "b@example.org", "SubscriptionArn": "arn:aws:sns:…:1", "Protocol": "email"},
+    ]
+    given = facts(aws)
+    aws.answers("sns", "list_subscriptions_by_topic", {"Subscriptions": subscriptions})
+    assert whats(diagnoses.subscribers, given) == [
+        (FAILING, "a@example.org has never confirmed that it wants the alarms.")
+    ]
+
+
+def test_a_topic_without_subscribers_is_told(aws: Aws) -> None:
+    given = facts(aws)
+    aws.answers("sns", "list_subscriptions_by_topic", {"Subscriptions": []})
+    assert whats(diagnoses.subscribers, given) == [(FAILING, "Nobody receives the alarms.")]
+
+
+@pytest.mark.parametrize(
+    ("state", "actions", "told"),
+    [
+        ("ALARM", True, [(BROKEN, "Alarm dead-letters: Some batches wait.")]),
+        ("OK", False, [(FAILING, f"The alarm {ALARM} notifies nobody, because its actions are disabled.")]),
+        ("OK", True, []),
+    ],
+)  # fmt: skip
+def test_alarms_that_fire_or_notify_nobody_are_told(aws: Aws, state: str, actions: bool, told: Any) -> None:
+    alarm = {
+        "AlarmName": ALARM, "StateValue": state, "ActionsEnabled": actions,
+        "AlarmDescription": "[page] Some batches wait. Runbook: docs/runbook.md#dead-letters",
+    }  # fmt: skip
+    given = facts(aws)
+    aws.answers("cloudwatch", "describe_alarms", {"MetricAlarms": [alarm]}, {"AlarmNamePrefix": "message-buffer-prod-"})
+    assert whats(diagnoses.alarms, given) == told
+
+
+def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILABLE") -> Facts:
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
+    given = facts(aws)
+    configuration = {"CertificateArn": CERTIFICATE, "DomainNameStatus": status, "DomainNameStatusMessage": "wait"}
+    aws.answers("apigatewayv2", "get_domain_name", {"DomainName": HOST, "DomainNameConfigurations": [configuration]})
+    return given
+
+
+@pytest.mark.parametrize(
+    ("certificate", "told"),
+    [
+        ({"Status": "ISSUED", "NotAfter": NOW + timedelta(days=200)}, []),
+        ({"Status": "EXPIRED"}, [(BROKEN, f"The certificate of {HOST} is EXPIRED.")]),
+        (
+            {
+                "Status": "ISSUED", "NotAfter": NOW + timedelta(days=9),
+                "RenewalSummary": {
+                    "RenewalStatus": "PENDING_VALIDATION", "DomainValidationOptions": [{"DomainName": HOST}],
+                    "UpdatedAt": NOW,
+                },
+            },
+            [(FAILING, f"The certificate of {HOST} ends in 9 days, and its renewal is: PENDING_VALIDATION.")],
+        ),
+    ],
+)  # fmt: skip
+def test_a_certificate_that_ends_or_is_not_valid_is_told(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch, certificate: Json, told: Any
+) -> None:
+    given = a_domain(aws, monkeypatch)
+    aws.answers("acm", "describe_certificate", {"Certificate": certificate}, {"CertificateArn": CERTIFICATE})
+    assert whats(diagnoses.domain, given) == told
+
+
+def test_a_domain_without_an_address_is_told(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = a_domain(aws, monkeypatch, status="UPDATING")
+    aws.answers("acm", "describe_certificate", {"Certificate": {"Status": "ISSUED"}})
+
+    def unknown(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    assert [what for _, what in whats(diagnoses.domain, given)] == [
+        f"The name {HOST} has no address.",
+        f"API Gateway does not serve {HOST}: wait.",
+    ]
+
+
+def resources(aws: Aws, *found: tuple[str, str, str]) -> None:
+    """Let the stack have resources, each with its type, logical id and physical id."""
+    template = {"Resources": {name: {"Type": kind, "Properties": {}} for kind, name, _ in found}}
+    aws.answers("cloudformation", "get_template", {"TemplateBody": json.dumps(template)})
+    listed = [
+        {
+            "LogicalResourceId": name, "PhysicalResourceId": physical_id, "ResourceType": kind,
+            "LastUpdatedTimestamp": NOW, "ResourceStatus": "CREATE_COMPLETE",
+        }
+        for kind, name, physical_id in found
+    ]  # fmt: skip
+    aws.answers("cloudformation", "list_stack_resources", {"StackResourceSummaries": listed})
+
+
+def test_a_rule_of_the_stages_bus_is_looked_for_on_that_bus(aws: Aws) -> None:
+    given = facts(aws)
+    resources(aws, ("AWS::Events::Rule", "CanaryBatches1", "message-buffer-prod|canary"))
+    asked = {"Name": "canary", "EventBusName": "message-buffer-prod"}
+    aws.answers("events", "describe_rule", {"State": "DISABLED"}, asked)
+    ((finding,)) = list(diagnoses.triggers(given))
+    assert finding.do == "Enable it: `aws events enable-rule --name canary --event-bus-name message-buffer-prod`."
+
+
+def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, code: int = 0) -> Facts:
+    given = facts(aws)
+    limit = {"ConcurrentExecutions": total, "UnreservedConcurrentExecutions": free, "TotalCodeSize": 100}
+    answer = {"AccountLimit": limit, "AccountUsage": {"TotalCodeSize": code, "FunctionCount": 1}}
+    aws.answers("lambda", "get_account_settings", answer)
+    sums(aws, used)
+    resources(aws, *(("AWS::Lambda::Function", f"F{number}", f"F{number}") for number in range(functions)))
+    return given
+
+
+@pytest.mark.parametrize(
+    ("account", "told"),
+    [
+        ({"total": 1_000, "free": 800, "functions": 8, "used": 10}, []),
+        ({"total": 10, "free": 10, "functions": 8, "used": 1}, ["at most 10 functions at once"]),
+        ({"total": 1_000, "free": 4, "functions": 8, "used": 1}, ["8 functions of the stage share 4 unreserved"]),
+        ({"total": 1_000, "free": 100, "functions": 8, "used": 900}, ["900 of 1000 functions ran at once"]),
+        ({"total": 1_000, "free": 100, "functions": 8, "used": 1, "code": 90}, ["storage of code is used to 90%"]),
+    ],
+)
+def test_quotas_that_are_near_are_told(aws: Aws, account: Any, told: list[str]) -> None:
+    found = [what for _, what in whats(diagnoses.quotas, of_lambda(aws, **account))]
+    assert len(found) == len(told)
+    assert all(words in what for words, what in zip(told, found, strict=True))
+
+
+def test_events_that_the_bus_cannot_deliver_are_told(aws: Aws) -> None:
+    given = facts(aws)
+    rules = [{"Name": "agent", "State": "ENABLED"}, {"Name": "bufferctl-tail-1", "State": "ENABLED"}]
+    aws.answers("events", "list_rules", {"Rules": rules}, {"EventBusName": "message-buffer-prod"})
+    sums(aws, 12)
+    ((severity, what),) = whats(diagnoses.consumers, given)
+    assert severity is BROKEN
+    assert "could not deliver 12 events of the rule agent" in what
+
+
+def test_a_platform_that_has_sent_nothing_for_days_is_told(aws: Aws) -> None:
+    given = facts(aws)
+    aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
+    aws.answers("logs", "filter_log_events", {"events": []})
+    assert whats(diagnoses.secrets, given) == [
+        (ADVICE, "twilio has a webhook secret, but has sent nothing for 3 days.")
+    ]
+
+
+def test_logs_that_are_too_long_to_read_are_named_instead_of_judged(aws: Aws) -> None:
+    given = facts(aws)
+    for _ in range(20):
+        aws.answers("logs", "filter_log_events", {"events": [], "nextToken": "more"})
+    with pytest.raises(Unreadable, match="the logs of ingest: too many lines"):
+        list(diagnoses.refusals(given))
+
+
+def test_what_these_credentials_may_not_read_is_named_and_the_rest_is_diagnosed(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subset = {name: DIAGNOSES[name] for name in ("stacks", "webhook secrets", "alarms", "subscribers of alarms")}
+    monkeypatch.setattr("bufferctl.doctor.DIAGNOSES", subset)
+    given = facts(aws)
+    aws.refuses("secretsmanager", "get_secret_value", "AccessDeniedException")
+    aws.refuses("cloudwatch", "describe_alarms", "AccessDenied")
+    aws.answers("sns", "list_subscriptions_by_topic", {"Subscriptions": []})
+    report = examine(given)
+    assert report.unread == {
+        "webhook secrets": "secretsmanager:GetSecretValue: these credentials may not",
+        "alarms": "cloudwatch:DescribeAlarms: these credentials may not",
+    }
+    assert [each.severity for each in report.findings] == [FAILING, FAILING]
+    aws.all_were_asked()
