@@ -2,8 +2,8 @@
 
 On a local stage with the default times, messages of new conversations arrive at a fixed rate. In each round the
 processes of a function are killed with -9; the emulator starts others when it is asked to. *Next* is the time from the
-kill to the first batch that is due after it, *last* the lateness of the latest batch. With `--notices off` the stage hears nothing of failed
-runs.
+kill to the first batch that is due after it, *last* the lateness of the latest batch. With `--notices off` the stage
+hears nothing of failed runs.
 """
 
 import argparse
