@@ -87,11 +87,11 @@ class BufferStack(cdk.Stack):
             # CloudFormation does not see a reference by name as a dependency, and might create ingest before the
             # processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
-        self._delete_functions_before_roles()
         self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
         self.api = self._webhooks.api
         self.canary = self._make_canary() if config.canary else None
         permissions.grant_to_canary(self)
+        self._delete_functions_before_roles()
         self._export()
 
     @property

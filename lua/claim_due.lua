@@ -39,8 +39,7 @@ if next_deadline and next_deadline <= now_ms and owner[2] ~= call_id then
 end
 
 local reply = {'CLAIMED', -1, #expired, 0}
--- What has expired takes no slot, because its conversation processor is probably dead.
-local free = slots - redis.call('ZCOUNT', inflight_key, '(' .. now, '+inf')
+local free = slots - redis.call('ZCARD', inflight_key)
 limit = math.max(math.min(limit, free), 0)
 local vips = redis.call('ZRANGE', vip_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit > 0 and 1000 or 0)
 local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit + #vips, 'WITHSCORES')
@@ -105,7 +104,7 @@ elseif limit > 0 and #found > 0 then
 end
 
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2])
-local is_full = free <= 0 and next_due_at and next_due_at <= now_ms
+local is_full = free <= 0 and next_due_at and next_due_at <= now_ms and next_deadline > now_ms
 if next_deadline then next_due_at = math.min(next_due_at or math.huge, math.ceil(next_deadline)) end
 reply[2] = next_due_at or -1
 local wake_at = math.min(next_due_at or now_ms + look_ms, now_ms + look_ms)

@@ -31,7 +31,7 @@ RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MAX_LINES = 60
-MAX_LINES_OF = {"buffer_message": 145, "claim_due": 90, "forget_conversation": 62, "take_batch": 65}
+MAX_LINES_OF = {"buffer_message": 145, "claim_due": 100, "forget_conversation": 62, "take_batch": 65}
 
 # Keys whose name in the code is another than on the server.
 CALLED = {"held": "holds"}
@@ -490,7 +490,7 @@ def test_arguments_go_where_the_header_has_them_in_whatever_order_the_store_name
         ("renew_lease", [b"RENEWED"]),
         ("renew_lease", [b"RENEWED", 1, 2]),
         ("claim_due", [b"CLAIMED"]),
-        ("claim_due", [b"CLAIMED", -1, 0, b"c"]),
+        ("claim_due", [b"CLAIMED", -1, 0, 0, b"c"]),
     ],
 )
 def test_the_store_refuses_an_answer_that_does_not_fit_the_header(method: str, answer: list[Any]) -> None:

@@ -78,7 +78,7 @@ class Processors(ConversationProcessors):
         for model in expired:
             model.back_to_pending(now)
         due = {n for n, m in self.model.items() if m.state == "PENDING" and m.scheduled_at <= now}
-        in_flight = sum(m.state == "INFLIGHT" and m.score > now for m in self.model.values())
+        in_flight = sum(m.state == "INFLIGHT" for m in self.model.values())
         room = max(min(limit, SETTINGS.slots - in_flight), 0)
         claimed = [due.conversation for due in outcome.conversations]
         assert len(claimed) == len(set(claimed)) <= room
@@ -94,7 +94,9 @@ class Processors(ConversationProcessors):
         assert outcome.next_due_at_ms is not None if left else outcome.next_due_at_ms is None
         assert outcome.next_due_at_ms is None or outcome.next_due_at_ms <= min(left)
         more_is_due = any(float(score) <= now for score in self._scores("pending"))
-        assert outcome.waits_for_slot == (more_is_due and in_flight + len(claimed) >= SETTINGS.slots)
+        all_put_back = len(expired) == sum(score <= now for score, _, _ in flying)
+        is_full = in_flight + len(claimed) >= SETTINGS.slots
+        assert outcome.waits_for_slot == (more_is_due and is_full and all_put_back)
         if not crash:
             self.invocations += claimed
 
