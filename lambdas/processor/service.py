@@ -201,21 +201,23 @@ class Processor:
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
+        asked_at = self._monotonic_ms()  # the lease begins here, even if the call has to open a connection first
         acquired = self._store.acquire_lease(self._shard, self._lease_id)
         if isinstance(acquired, LeaseTaken):
             return Exit.HELD
         self._report_recovered(acquired.returned, "claimed by a dead processor")
-        self._renewed_at = self._busy_at = self._monotonic_ms()
+        self._renewed_at, self._busy_at = asked_at, self._monotonic_ms()
         self._conversation_processors.prepare()
         return None
 
     def _work_once(self, remaining_ms: int) -> Exit | None:
         if remaining_ms <= self._timings.handover_ms:
             return self._hand_over()
-        if self._monotonic_ms() - self._renewed_at >= self._renew_ms:
+        asked_at = self._monotonic_ms()
+        if asked_at - self._renewed_at >= self._renew_ms:
             if isinstance(self._store.renew_lease(self._shard, self._lease_id), Lost):
                 return self._come_back()
-            self._renewed_at = self._monotonic_ms()
+            self._renewed_at = asked_at
         self._return_failed_starts()
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.look_ms / 1_000)

@@ -321,6 +321,21 @@ def test_its_lease_never_runs_out_while_it_works(scene: Scene) -> None:
     assert scene.run() is Exit.IDLE
 
 
+@pytest.mark.parametrize("call", ["acquire_lease", "renew_lease"])
+def test_a_slow_call_for_the_lease_does_not_cost_it(scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    # The lease begins with the call, which may have to open a connection first.
+    at_once = getattr(scene.engine.store, call)
+
+    def slowly(shard: int, lease_id: str) -> object:
+        reply = at_once(shard, lease_id)
+        scene.engine.clock.advance(3_500)
+        return reply
+
+    monkeypatch.setattr(scene.engine.store, call, slowly)
+    scene.run(life_ms=60_000)
+    assert "LeaseLost" not in scene.telemetry.counts
+
+
 def test_it_leaves_if_its_lease_was_lost_to_another(scene: Scene) -> None:
     def stands_still_for_too_long() -> None:
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
