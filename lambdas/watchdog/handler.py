@@ -4,6 +4,7 @@ A rule starts a pass every minute, and a queue starts the next pass 30 seconds l
 with some notices; it returns those that the queue must deliver again.
 """
 
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from lambdas.limits import MAX_PROCESSOR_START_MS
 from lambdas.watchdog.notices import NoticeQueue, Notices
 from lambdas.watchdog.service import Watchdog
 from message_buffer.aws.functions import Functions
+from message_buffer.errors import SendFailed
 from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.telemetry import Telemetry
 
@@ -45,8 +47,9 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             again = notices.handle(records, context.get_remaining_time_in_millis)
             return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
         watchdog.run_pass(context.get_remaining_time_in_millis)
-        # The passes keep this instance warm. With the client made, it acts on a notice without a delay.
-        Functions().prepare()
+        # The passes keep this instance warm. With the connection open, it acts on a notice without a delay.
+        with suppress(SendFailed):
+            Functions().prepare()
     except Exception as error:
         # Raise again, because the alarm counts failed invocations. The next pass comes in half a minute.
         telemetry.crash("pass failed", error)

@@ -194,3 +194,11 @@ def test_a_message_of_another_queue_is_a_pass_after_which_the_next_start_needs_n
     for event in (records_of("WatchdogEcho-1"), {}):
         assert watchdog.handler(event, CONTEXT) is None
     assert done == ["pass", "prepared"] * 2
+
+
+def test_a_pass_is_no_failure_if_lambda_cannot_be_reached_after_it(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    monkeypatch.setattr(Functions, "prepare", raising(SendFailed("connect to Lambda: TimeoutError")))
+    watchdog_with(monkeypatch, telemetry, run_pass=lambda _left: None)
+    assert watchdog.handler({}, CONTEXT) is None
