@@ -181,6 +181,26 @@ def test_a_completed_batch_ends_the_row_of_deaths(engine: Engine, claimed: int) 
     assert pause(engine, deadline_ms) == 0
 
 
+@pytest.mark.parametrize("how", ["completes", "retries"])
+def test_after_the_second_death_untaken_one_is_started_at_a_time_until_one_does_its_work(
+    engine: Engine, claimed: int, how: str
+) -> None:
+    for _ in range(2):
+        engine.clock.advance(700)
+        engine.clock.advance(pause(engine, claimed))
+        claimed = claim(engine)
+    for name in ("d", "e", "f"):
+        engine.send(name, "m1", rules=NOW)
+    assert engine.claim() == []
+    take(engine, claimed)
+    assert engine.claim() == []
+    if how == "completes":
+        engine.store.complete_batch("c", f"{claimed}.run")
+    else:
+        engine.store.retry_batch("c", f"{claimed}.run", retry_at_ms=engine.clock.now_ms + 1_000)
+    assert sorted(engine.claim()) == ["d", "e", "f"]
+
+
 def test_a_death_after_a_calm_time_is_a_first_one(engine: Engine, claimed: int) -> None:
     assert pause(engine, claimed) == 0
     engine.clock.advance(CALM_AFTER_DEATH_MS)

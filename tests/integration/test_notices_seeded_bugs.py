@@ -7,7 +7,7 @@ import pytest
 
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from tests.integration.test_valkey_lane_model import machine_on, replay
-from tests.integration.test_valkey_lane_seeded_bugs import Bug, Step, claimed, taken, vip
+from tests.integration.test_valkey_lane_seeded_bugs import Bug, Step, all_are_due, claimed, taken, vip
 from tests.support.machine.machine import EngineMachine
 from tests.support.valkey_server import ValkeyServer
 
@@ -110,6 +110,13 @@ BUGS = (
         "redis.call('HSET', taken_key, 'token_until', now_ms - 60000)",
         "",
         (vip, taken, reported_dead, a_moment, taken),
+    ),
+    Bug(
+        "a backlog is started although every run dies",
+        "claim_due",
+        "if (tonumber(owner[4]) or 0) > 1 then slots = 1 end",
+        "",
+        (vip, claimed, reported_dead, a_moment, claimed, a_moment, reported_dead, all_are_due, claimed),
     ),
     Bug(
         "nobody comes for what a dead run had",
