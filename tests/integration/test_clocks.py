@@ -6,6 +6,7 @@ from lambdas.limits import LEASE_RENEWALS, TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
+    Busy,
     Claimed,
     LeaseTaken,
     Renewed,
@@ -101,6 +102,20 @@ def test_a_processor_ahead_within_the_tolerated_skew_puts_no_living_batch_back(e
         assert isinstance(claimed, Claimed)
         assert claimed.expired == 0
         assert isinstance(engine.store.renew_token("c", "t1"), Renewed)
+
+
+def test_a_run_whose_clock_lags_costs_the_batch_of_a_dead_run_a_look_and_no_claim(engine: Engine) -> None:
+    """Put the batch back at the token's end, which by the next run's clock is still ahead."""
+    engine.send("c", "m1", rules=Rules(priority="vip"))
+    engine.claim()
+    engine.store.take_batch("c", "dead")
+    engine.clock.advance(SETTINGS.token_ms)
+    assert engine.claim() == ["c"]
+    lagging = ManualClock()
+    lagging.now_ms = engine.clock.now_ms - 20
+    assert isinstance(engine.another_store(clock=lagging).take_batch("c", "lags"), Busy)
+    engine.clock.advance(SETTINGS.look_ms)
+    assert engine.claim() == ["c"]
 
 
 @pytest.mark.parametrize(("seconds", "superfluous"), [(4, 0), (7, 1)])

@@ -1096,6 +1096,13 @@ BUGS = (
         (all_are_due, claimed),
     ),
     Bug(
+        "a run that finds the batch taken keeps its claim",
+        "take_batch",
+        "redis.call('ZADD', inflight_key, token_until - 0.5, conversation)",
+        "redis.call('ZADD', inflight_key, now_ms + 10000, conversation)",
+        (vip, taken, claims_expire, claimed, lambda m: m.take(0, False, False, -5_000, False)),
+    ),
+    Bug(
         "a processor whose slots are taken does not say so",
         "claim_due",
         "if is_full then",

@@ -27,6 +27,7 @@ class ConversationProcessors(Base):
             return
         if model.frozen and model.frozen.token_until > now:
             assert outcome == Busy(model.frozen.token_until)
+            model.take(model.frozen.token_until)
             return
         assert isinstance(outcome, Taken)
         if model.frozen is None:
