@@ -989,9 +989,14 @@ BUGS = (
     Bug(
         "a forget overlooks the last batch if a newer message has a wrong time",
         "forget_conversation",
-        "ipairs({conv[2] or 0, taken[2] or 0,",
-        "ipairs({taken[2] or 0,",
-        (vip, goes_out, lambda m: m.burst("ann", RULES[0], 1, 60_000, False), lambda m: m.forget("ann", -3, False, True)),
+        "ipairs({not_before_ms, conv[2] or 0,",
+        "ipairs({not_before_ms,",
+        (
+            vip,
+            goes_out,
+            lambda m: m.burst("ann", RULES[0], 1, 60_000, False),
+            lambda m: m.forget("ann", -3, False, True),
+        ),
     ),
     Bug(
         "an erased message comes back",

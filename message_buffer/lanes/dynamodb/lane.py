@@ -280,6 +280,10 @@ class DynamoDbLane:
         finally:
             self._table.release(conversation, owner)
 
+    def last_arrival(self, conversation: str) -> int:
+        """Return the last arrival that a forget must cover, or 0 if there is none."""
+        return max(_arrivals(self._table.read(conversation), self._clock()))
+
     def _lock(self, conversation: str, owner: str, acquire: Callable[..., Window]) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
