@@ -235,7 +235,7 @@ def test_a_message_that_the_valkey_lane_has_taken_is_nothing_to_edit_in_the_dyna
     lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
     for change in (edit, delete, find):
         assert change(lanes) == o.Absent(known=True, batch_id=None)
-    assert held(lanes) == ["m1"]
+    assert held(lanes) == []  # or the copy would come out if Valkey lost the batch
 
 
 @pytest.mark.parametrize("change", [edit, delete, find])
