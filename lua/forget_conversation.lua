@@ -20,6 +20,7 @@
 -- ARGV[6]  limit                   int   process at most this many ids, 1..1000
 -- ARGV[7]  goes_on                 int   1 = erase no message, because this call continues an earlier one
 -- ARGV[8]  seen_ms                 int   how long an idle conversation is remembered
+-- ARGV[9]  not_before_ms           int   at_ms is no earlier than this last arrival in the other lane; 0 = none
 -- Returns  {"FORGOTTEN", at_ms, generation, waiting, frozen, leaving_until_ms | -1, skip | -1}
 -- Repeat   returns the same reply until a call with another forget_id erases the conversation; keeps newer messages.
 --          If goes_on, returns the reply of the last call that erased, or an at_ms of 0 if there was none
@@ -28,8 +29,8 @@
 local pending_key, open_key, inflight_key, holds_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key, vip_key =
   KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local now_ms, conversation, forget_id, secret = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local skip, limit, goes_on, seen_ms = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 1000), ARGV[7] == '1', tonumber(ARGV[8])
+local now_ms, conversation, forget_id, secret, skip = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local limit, goes_on, seen_ms, not_before_ms = math.min(tonumber(ARGV[6]), 1000), ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9]
 
 -- include open_buffer: last_at_of, base_of
 -- include hashed_id: hash_of
@@ -46,7 +47,7 @@ if erases then
   leaving_until = (tonumber(taken[1]) or 0) > now_ms and taken[1] or -1
   generation = 1 + (buffer and base_of(buffer) + waiting or conv[1] or 0)
   at = now_ms
-  for _, arrived_at in ipairs({conv[2] or 0, taken[2] or 0, buffer and last_at_of(buffer) or 0}) do
+  for _, arrived_at in ipairs({not_before_ms, conv[2] or 0, taken[2] or 0, buffer and last_at_of(buffer) or 0}) do
     -- Hosts' clocks differ by up to a minute. A time that is further ahead is wrong, so ignore it.
     if tonumber(arrived_at) < now_ms + 60000 then at = math.max(at, arrived_at) end
   end

@@ -6,7 +6,6 @@ is deleted after the object that it names, so that a later call can still find t
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from secrets import token_hex
 from typing import Any, NamedTuple, Protocol
 
@@ -88,12 +87,14 @@ class Forgetting:
             return self._listed(name)
         first, forget_id, secret = request.forget_id is None, request.forget_id or token_hex(8), self._new_secret()
         forgotten: list[o.Forgotten] = []
+        # Both lanes erase up to the same time, because consumers drop what arrived until the later of the two. So the
+        # first lane is told what has arrived in the second.
+        lane_at_ms = self._last_arrival_in_fallback(name) if first else None
         for lane in self._lanes:
-            forget: Callable[..., o.Forgotten] = lane.forget_conversation
-            if isinstance(lane, DynamoDbLane) and forgotten:
-                # Both lanes erase up to the same time, because consumers drop what arrived until the later of the two.
-                forget = partial(lane.forget_conversation, at_ms=forgotten[0].at_ms)
-            forgotten.append(forget(name, forget_id=forget_id, secret=secret, goes_on=not first))
+            forgotten.append(
+                lane.forget_conversation(name, forget_id=forget_id, secret=secret, goes_on=not first, at_ms=lane_at_ms)
+            )
+            lane_at_ms = forgotten[0].at_ms
         at_ms = max(each.at_ms for each in forgotten)
         counts = dict.fromkeys(("waiting", "frozen", "rules"), 0)
         if first:
@@ -109,6 +110,10 @@ class Forgetting:
         self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"] + letters.messages)
         again_in_ms = self._again_in_ms(forgotten, finished=letters.finished and starts.finished)
         return self._answer(name, counts) | {"forgetId": forget_id, "at": at_ms, "againInMs": again_in_ms}
+
+    def _last_arrival_in_fallback(self, name: str) -> int | None:
+        fallback = [lane for lane in self._lanes[1:] if isinstance(lane, DynamoDbLane)]
+        return fallback[0].last_arrival(name) if fallback else None
 
     def _listed(self, name: str) -> Json:
         seen = [lane.peek_conversation(name) for lane in self._lanes]

@@ -194,7 +194,7 @@ class DynamoDbProcessor:
                 return None
             fit = _fitting(stored)
             frozen = _freeze(locked.conversation, fit, contents.window)
-            if self._table.freeze(locked.conversation, locked.owner, frozen, changes=contents.window.changes):
+            if self._table.freeze(locked.conversation, locked.owner, frozen, window=contents.window):
                 first = contents.window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
                 return _Batch(frozen, first, [each.body for each in fit], left=len(fit) < len(stored) + len(disputed))
         raise SendFailed("the window could not be frozen: its messages keep being edited")

@@ -115,6 +115,15 @@ def test_whatever_was_erased_arrived_before_whatever_comes(engine: Engine) -> No
     assert (engine.store.peek_conversation("c").last_at_ms or 0) > forgotten.at_ms
 
 
+def test_whatever_comes_is_newer_than_what_the_other_lane_held(engine: Engine) -> None:
+    at_ms = engine.clock.now_ms + 50_000
+    forgotten = engine.store.forget_conversation("c", forget_id="f", secret="secret", not_before_ms=at_ms)
+    assert forgotten.at_ms == at_ms
+    assert forget(engine).at_ms == at_ms
+    engine.send("c", "m1")
+    assert (engine.store.peek_conversation("c").last_at_ms or 0) > at_ms
+
+
 def test_other_conversations_keep_everything(engine: Engine) -> None:
     engine.send("d", "m1")
     before = {name: key.value for name, key in engine.keys().items() if name.endswith(":d")}

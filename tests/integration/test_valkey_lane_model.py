@@ -11,7 +11,7 @@ from message_buffer.lanes.valkey.connection import connect
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
 from tests.support.engine import Engine
-from tests.support.machine.base import SETTINGS
+from tests.support.machine.base import RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 
@@ -35,6 +35,29 @@ def replay(machine: EngineMachine, history: Iterable[Callable[[EngineMachine], o
         step(machine)
         machine.everything_holds()
     machine.teardown()
+
+
+FOUND: dict[str, tuple[Callable[[EngineMachine], object], ...]] = {
+    "by a clock a minute behind, the last batch is the newest that a forget covers": (
+        lambda m: m.burst("ann", RULES[4], 1, 0, False),
+        lambda m: m.batches_go_out("p1", 0, 0, 0, 0),
+        lambda m: m.time_passes(1),
+        lambda m: m.burst("ann", RULES[0], 1, 0, False),
+        lambda m: m.forget("ann", -60_000, False, True),
+        lambda m: m.burst("ann", RULES[0], 1, 0, False),
+    ),
+    "a take by another clock than the claim's brings the end forward, before which the processor looks anyway": (
+        lambda m: m.burst("ann", RULES[4], 1, 0, False),
+        lambda m: m.started_processor_works("s1.a", 60_000),
+        lambda m: m.take(0, False, False, 0, False),
+        lambda m: m.processor_reported_dead("s2", 0, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("title", FOUND)
+def test_a_history_that_the_model_once_misjudged(title: str, valkey: ValkeyServer) -> None:
+    replay(machine_on(valkey)(), FOUND[title])
 
 
 @pytest.mark.promise("P1", "P2", "P3", "P4", "P7")

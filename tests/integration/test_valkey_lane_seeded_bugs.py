@@ -972,6 +972,18 @@ BUGS = (
         (writes, forgotten, writes),
     ),
     Bug(
+        "a forget overlooks the last batch if a newer message has a wrong time",
+        "forget_conversation",
+        "ipairs({not_before_ms, conv[2] or 0,",
+        "ipairs({not_before_ms,",
+        (
+            vip,
+            goes_out,
+            lambda m: m.burst("ann", RULES[0], 1, 60_000, False),
+            lambda m: m.forget("ann", -3, False, True),
+        ),
+    ),
+    Bug(
         "an erased message comes back",
         "buffer_message",
         "call('HGET', conv_key, 'id_secret')",

@@ -70,6 +70,7 @@ class ConversationModel:
     due_at: int | None = None
     first_at: int | None = None
     last_at: int | None = None
+    ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
     held_until: int = 0
     is_vip: bool = False
     is_found_late: bool = False  # a message by other rules has made a VIP due earlier: its entry does not follow
@@ -175,6 +176,7 @@ class ConversationModel:
 
     def freeze(self, batch_id: str, limit: int, now: int) -> FrozenBatch:
         assert self.last_at is not None
+        self.ended_at = self.last_at
         self.frozen = FrozenBatch(batch_id, self.waiting[:limit], self.last_at)
         self.waiting = self.waiting[limit:]
         if self.waiting:
@@ -212,16 +214,22 @@ class ConversationModel:
 
     def cancel(self) -> None:
         self.generation += 1
+        if self.waiting:
+            self.ended_at = self.last_at
         self.waiting, self.frozen, self.state, self.is_vip = [], None, "IDLE", False
 
     def forget(self, now: int) -> int:
-        """Erase everything but the ids. Return the time until which all that was erased arrived."""
-        latest = [at for at in (self.last_at, self.frozen.last_at if self.frozen else None) if at is not None]
-        at = max(now, *(each for each in latest if each < now + 60_000), now)
+        """Erase everything but the ids. Return the time until which all that was erased arrived.
+
+        If the newest arrival is by a clock that is wrong, the one before it counts: its batch may have been emitted.
+        """
+        latest = (self.last_at, self.ended_at, self.frozen.last_at if self.frozen else None)
+        at = max(now, *(each for each in latest if each is not None and each < now + 60_000), now)
         self.cancel()
         self.forgotten |= self.seen.keys()
         self.seen, self.emitted, self.held_until, self.gap_mean = {}, {}, 0, None
-        self.last_at, self.first_at, self.due_at = at + 1, None, None
+        self.last_at = self.ended_at = at + 1
+        self.first_at, self.due_at = None, None
         return at
 
     def hold(self, until: int) -> None:
@@ -261,5 +269,7 @@ class ConversationModel:
     def delete(self, message_id: str) -> None:
         had = bool(self.waiting)
         self.waiting = [(known, old) for known, old in self.waiting if known != message_id]
+        if had and not self.waiting:
+            self.ended_at = self.last_at
         if had and self.is_idle:
             self.state, self.is_vip = "IDLE", False

@@ -216,3 +216,15 @@ def test_both_lanes_are_forgotten_until_the_same_time(desk: Desk, window: Window
     desk.fallback.append(window.lane)
     window.clock.now_ms = desk.engine.clock.now_ms + 50
     assert desk.result("conversation.forget", conversation=NAME)["at"] == desk.engine.clock.now_ms
+
+
+def test_what_comes_through_valkey_is_newer_than_what_the_other_lane_held(desk: Desk, window: WindowScene) -> None:
+    """Otherwise consumers would drop a message that was written after the forget."""
+    desk.fallback.append(window.lane)
+    window.clock.now_ms = desk.engine.clock.now_ms + 50_000
+    window.send("m1", conversation=NAME)
+    window.clock.now_ms = desk.engine.clock.now_ms
+    at_ms = desk.result("conversation.forget", conversation=NAME)["at"]
+    assert at_ms == desk.engine.clock.now_ms + 50_000
+    desk.engine.send(NAME, "m2")
+    assert (desk.engine.store.peek_conversation(NAME).last_at_ms or 0) > at_ms

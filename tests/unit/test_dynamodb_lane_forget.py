@@ -11,7 +11,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.keys import batch_prefix
 from tests.support.engine import payload
 from tests.support.fakes import RecordedTelemetry
-from tests.support.window import CONVERSATION, RULES, WindowScene, due, failing, settle
+from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene, due, failing, settle
 
 STEPS = ["update_item", "query", "batch_write_item", "batch_write_item", "update_item", "update_item", "update_item"]
 
@@ -137,6 +137,51 @@ def test_a_message_of_a_host_whose_clock_lags_leaves_as_a_newer_one(window: Wind
     settle(window)
     ((_, batch),) = window.bus.published
     assert json.loads(batch)["metadata"]["lastMessageAt"] > forgotten.at_ms
+
+
+def last_arrivals(window: WindowScene) -> list[int]:
+    return [json.loads(detail)["metadata"]["lastMessageAt"] for _, detail in window.bus.published]
+
+
+def send_ahead(window: WindowScene, message_id: str, *, ahead_ms: int) -> None:
+    """Send by a host whose clock is ahead."""
+    window.clock.advance(ahead_ms)
+    window.new_lane().buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
+    window.clock.advance(-ahead_ms)
+
+
+def test_an_emitted_batch_of_a_host_whose_clock_is_ahead_is_older_than_the_forget(window: WindowScene) -> None:
+    window.send("m1")
+    send_ahead(window, "m2", ahead_ms=50_000)
+    window.clock.advance(WINDOW_MS)
+    window.run()
+    due(window, "m3")
+    window.run()
+    assert window.batches() == [["m1", "m2"], ["m3"]]
+    assert forget(window).at_ms == max(last_arrivals(window))
+
+
+def test_a_second_forget_does_not_go_back_in_time(window: WindowScene) -> None:
+    """Consumers that have dropped batches up to the first forget would drop newer ones, too."""
+    window.send("m1")
+    send_ahead(window, "m2", ahead_ms=50_000)
+    first = forget(window)
+    due(window, "m3")
+    window.run()
+    second = forget(window)
+    due(window, "m4")
+    window.run()
+    assert window.batches() == [["m3"], ["m4"]]
+    of_m3, of_m4 = last_arrivals(window)
+    assert first.at_ms < of_m3 <= second.at_ms < of_m4
+
+
+def test_a_batch_of_a_clock_far_ahead_does_not_move_a_forget(window: WindowScene) -> None:
+    window.send("m1")
+    send_ahead(window, "m2", ahead_ms=3_600_000)
+    window.clock.advance(WINDOW_MS)
+    window.run()
+    assert forget(window).at_ms == window.clock()
 
 
 @pytest.mark.parametrize("goes_on", [False, True])

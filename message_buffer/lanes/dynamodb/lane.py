@@ -252,8 +252,8 @@ class DynamoDbLane:
             contents = self._table.read(conversation)
             goes_on, expires_at_ms = goes_on or window.forget_id == forget_id, now_ms + REMEMBERED_MS
             stored = [] if goes_on else contents.stored
-            arrivals = [each.arrived_at_ms for each in stored if each.arrived_at_ms < now_ms + MINUTE_MS]
-            at_ms = window.forgotten_at_ms if goes_on else max([now_ms if at_ms is None else at_ms, *arrivals])
+            newest_ms = max([now_ms if at_ms is None else at_ms, *_arrivals(contents, now_ms)])
+            at_ms = window.forgotten_at_ms if goes_on else newest_ms
             taken = {batch_id: names for batch_id, names in contents.journals.items() if not _is_newer(batch_id, at_ms)}
             of_taken: frozenset[str] = frozenset().union(*taken.values())
             newer, mine = contents.journaled - of_taken, {each.name for each in stored}
@@ -279,6 +279,10 @@ class DynamoDbLane:
             )
         finally:
             self._table.release(conversation, owner)
+
+    def last_arrival(self, conversation: str) -> int:
+        """Return the last arrival that a forget must cover, or 0 if there is none."""
+        return max(_arrivals(self._table.read(conversation), self._clock()))
 
     def _lock(self, conversation: str, owner: str, acquire: Callable[..., Window]) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
@@ -366,6 +370,12 @@ class DynamoDbLane:
     def was_used(self, conversation: str) -> bool:
         """Return whether this lane received messages of the conversation within about the last day."""
         return self._table.window(conversation).generation > 0
+
+
+def _arrivals(contents: Contents, now_ms: int) -> list[int]:
+    """Return the arrivals that a forget must cover. A time that is a minute ahead is wrong, so leave it out."""
+    emitted = [contents.window.last_at_ms, contents.window.forgotten_at_ms]
+    return [at for at in (*emitted, *(each.arrived_at_ms for each in contents.stored)) if at < now_ms + MINUTE_MS]
 
 
 def _is_newer(batch_id: str, at_ms: int) -> bool:

@@ -87,6 +87,8 @@ class Window(NamedTuple):
     forget_id: str = ""
     """The id of the last `forget_conversation`, which erased what had arrived until `forgotten_at_ms`."""
     forgotten_at_ms: int = 0
+    last_at_ms: int = 0
+    """The last arrival in all batches of this lane."""
 
 
 class StoredMessage(NamedTuple):
@@ -445,17 +447,19 @@ class MessageTable(Table):
             values={"due": due_at_ms, "failures": failures, "less": -1},
         )
 
-    def freeze(self, conversation: str, owner: str, frozen: Frozen, *, changes: int) -> bool:
-        """Freeze a batch. Return False if a stored message was edited or removed since the caller read it."""
+    def freeze(self, conversation: str, owner: str, frozen: Frozen, *, window: Window) -> bool:
+        """Freeze a batch. Return False if a stored message was edited or removed since the caller read the window."""
         return self._owned(
             "freeze batch",
             conversation,
             owner,
             # Count from this run, because runs that ended before the freeze do not count.
-            do="SET #frozen = :frozen, #attempt = :first, #failures = :none, #unended = :first ADD #waiting :less",
+            do="SET #frozen = :frozen, #last_at = :last, #attempt = :first, #failures = :none, #unended = :first"
+            " ADD #waiting :less",
             values={
                 "frozen": _frozen_item(frozen),
-                "changes": changes,
+                "last": max(frozen.last_at_ms, window.last_at_ms),
+                "changes": window.changes,
                 "less": -len(frozen.names),
                 "first": FIRST_ATTEMPT,
                 "none": 0,
@@ -577,6 +581,7 @@ def _window(item: Item) -> Window:
         id_secret=text(item, "id_secret"),
         forget_id=text(item, "forget_id"),
         forgotten_at_ms=number(item, "forgotten_at"),
+        last_at_ms=number(item, "last_at"),
     )
 
 

@@ -44,13 +44,16 @@ class ValkeyLane:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
     def forget_conversation(
-        self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False
+        self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False, at_ms: int | None = None
     ) -> o.Forgotten:
         """Erase the conversation, and replace its message ids with hashes, page by page.
 
-        With `goes_on`, continue an earlier call, and erase no message.
+        `at_ms` is the last arrival in the DynamoDB lane; newer messages of both lanes arrive later. With `goes_on`,
+        continue an earlier call, and erase no message.
         """
-        forgotten = self.store.forget_conversation(conversation, forget_id=forget_id, secret=secret, goes_on=goes_on)
+        forgotten = self.store.forget_conversation(
+            conversation, forget_id=forget_id, secret=secret, goes_on=goes_on, not_before_ms=at_ms or 0
+        )
         page = forgotten.next_page
         while page is not None:
             page = self.store.forget_conversation(

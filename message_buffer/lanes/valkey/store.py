@@ -192,17 +192,25 @@ class Store:
         return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
 
     def forget_conversation(
-        self, conversation: str, *, forget_id: str, secret: str, page: int = 0, goes_on: bool = False
+        self,
+        conversation: str,
+        *,
+        forget_id: str,
+        secret: str,
+        page: int = 0,
+        goes_on: bool = False,
+        not_before_ms: int = 0,
     ) -> o.Forgotten:
         """Erase what the conversation holds, and replace one page of its message ids with hashes.
 
         `secret` becomes the key of the hashes, unless the conversation already has one. Calls for further pages send
-        the same `forget_id`. With `goes_on`, the call continues an earlier one and erases no message.
+        the same `forget_id`. With `goes_on`, the call continues an earlier one and erases no message. The answer's
+        `at_ms` is no earlier than `not_before_ms`.
         """
         reply = self._run(
             "forget_conversation", conversation=conversation, now_ms=self._clock(), forget_id=forget_id,
             secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, goes_on=int(goes_on),
-            seen_ms=self.settings.seen_ms,
+            seen_ms=self.settings.seen_ms, not_before_ms=not_before_ms,
         )  # fmt: skip
         until_ms = _or_none(reply.leaving_until_ms)
         return o.Forgotten(

@@ -56,7 +56,10 @@ class Notices(Courses):
         if not (had_lease or had_start):
             assert self._reservation() == before or outcome.start_id, "a reservation of another run is gone"
         assert 0 <= outcome.wait_ms <= 1.5 * SETTINGS.start_ms
-        times = [model.scheduled_at for model in self.model.values() if model.state != "IDLE"]
+        # A living processor looks often. It is not woken if a take by another clock has brought an end forward.
+        alive = self.lease is not None and self.lease[1] > now
+        watched = ("PENDING",) if alive else ("PENDING", "INFLIGHT")
+        times = [model.scheduled_at for model in self.model.values() if model.state in watched]
         if times:
             self.must_be_picked_up(min(times), now)
 
