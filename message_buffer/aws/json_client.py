@@ -15,6 +15,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from io import BytesIO
 from random import SystemRandom
 from select import poll
+from ssl import SSLWantReadError
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
@@ -138,6 +139,9 @@ class JsonClient:
                 if attempt >= self._attempts or not _passes(answer.status, refused.code):
                     raise refused
             except (OSError, HTTPException):
+                # A network drops idle connections without a word, while the instance is suspended, so the others may be
+                # lost too.
+                self._drop_idle()
                 if attempt >= self._attempts:
                     raise
             time.sleep(_random() * 2 ** (attempt - 1))
@@ -169,7 +173,7 @@ class JsonClient:
                 connection = self._idle.pop()
             except IndexError:  # another thread was quicker
                 break
-            if not _has_input(connection.sock):
+            if not _has_ended(connection.sock):
                 return connection
             connection.close()
         made = (
@@ -185,6 +189,11 @@ class JsonClient:
         made.sock.settimeout(self._answer_seconds)
         return made
 
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
     def _keep(self, connection: HTTPConnection) -> None:
         if len(self._idle) < self._kept:
             self._idle.append(connection)
@@ -192,11 +201,27 @@ class JsonClient:
             connection.close()
 
 
-def _has_input(connected: socket.socket) -> bool:
-    """Return whether an idle connection has something to read, which can only be that the service closed it."""
+def _has_ended(connected: socket.socket) -> bool:
+    """Return whether the service has closed an idle connection.
+
+    Input alone does not say so: TLS 1.3 sends the tickets of the session after the handshake.
+    """
     poller = poll()
     poller.register(connected, 1)
-    return bool(poller.poll(0))
+    if not poller.poll(0):
+        return False
+    patience = connected.gettimeout()
+    connected.settimeout(0)
+    try:
+        connected.recv(1)
+    except (BlockingIOError, SSLWantReadError):
+        return False
+    except OSError:
+        return True
+    finally:
+        connected.settimeout(patience)
+    # It is the end, or an answer that nobody asked for.
+    return True
 
 
 def _refused(answer: Answer) -> Refused:

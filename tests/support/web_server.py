@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -44,13 +45,15 @@ class _Quiet(ThreadingHTTPServer):
 
 
 class WebServer:
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
         self.answer: Answer | Callable[[Request], Answer] = (200, {})
         self._over = threading.Event()
         self._was_asked = threading.Event()
         self._server = _Quiet(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
@@ -116,8 +119,8 @@ class WebServer:
 
 
 @contextmanager
-def web_server() -> Iterator[WebServer]:
-    server = WebServer()
+def web_server(tls: ssl.SSLContext | None = None) -> Iterator[WebServer]:
+    server = WebServer(tls)
     try:
         yield server
     finally:

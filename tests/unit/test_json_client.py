@@ -1,22 +1,25 @@
 """Our own client of AWS's JSON services: the SDK judges its requests and signatures, a server answers them."""
 
 import json
+import ssl
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from select import select
 from typing import Any
 
 import botocore.session
 import pytest
+import trustme
 from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws import signing
+from message_buffer.aws import json_client, signing
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.json_client import JsonClient
 from message_buffer.errors import SendFailed
@@ -246,6 +249,54 @@ def test_a_connection_can_be_opened_ahead(server: WebServer) -> None:
     opened = client._idle[0].sock.getsockname()[1]
     client.put_events(Entries=[])
     assert server.requests[0].port == opened
+
+
+def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authority, theirs, ours = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+    monkeypatch.setattr(json_client, "TLS", ours)
+    with web_server(theirs) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        client = aws.client("events")
+        client.connect()
+        line = client._idle[0].sock
+        opened = line.getsockname()[1]
+        assert line.version() == "TLSv1.3"
+        # TLS 1.3 sends the tickets of the session after the handshake.
+        assert select([line], [], [], 30)[0]
+        client.put_events(Entries=[])
+        # A connection that the service closes meanwhile is not used.
+        client._idle[0].sock.shutdown(2)
+        aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
+        aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
+        ports = [request.port for request in server.requests]
+    assert ports[0] == opened
+    assert ports[1] != opened
+
+
+def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -> None:
+    client = aws.client("events")
+    together = threading.Barrier(2)
+
+    def answer_together(_request: Request) -> Any:
+        together.wait(10)
+        return 200, {}
+
+    server.answer = answer_together
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    old = {request.port for request in server.requests}
+    assert len(old) == len(client._idle) == 2
+    # While the instance was suspended, both connections were lost without a word.
+    server.answer = lambda request: RESET if request.port in old else (200, {})
+    client.put_events(Entries=[])
+    assert server.requests[-1].port not in old
 
 
 def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:
