@@ -228,3 +228,63 @@ def test_an_edit_of_a_disputed_message_is_published_and_changes_the_copy(lanes: 
     assert edited == deleted == Absent(known=True, batch_id=None)
     let_windows_end(lanes)
     assert [event["text"] for event in lanes.scene.events()] == ["edited"]
+
+
+@pytest.mark.promise("P1")
+def test_a_settlement_that_is_late_does_not_make_a_frozen_batch_look_emitted(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1")
+    lanes.wait(10_000)
+    lanes.execute()
+    in_window(lanes, "m1")
+    lanes.let_windows_end()
+    lanes.wait(MAX_DISPUTE_MS - RULES.window_ms)
+    in_window(lanes, "m2")
+
+    def freeze_and_fail() -> None:
+        lanes.scene.bus.failures = [SendFailed("put event: Throttling")]
+        lanes.let_windows_end()
+        window = lanes.scene.table.window(CONVERSATION)
+        assert window.frozen
+        assert window.frozen.names == ("m1", "m2")
+
+    # Valkey takes long to answer, so meanwhile the DynamoDB processor gives the dispute up.
+    with lanes.scene.wire.at("valkey", freeze_and_fail):
+        lanes.settle()
+    lanes.wait(MAX_RETRY_MS)
+    lanes.empty_windows()
+    assert out(lanes) == [("debounce", ["m1"]), ("window", ["m1", "m2"])]
+    assert lanes.scene.is_at_rest()
+
+
+@pytest.mark.promise("P1")
+def test_a_batch_that_is_emitted_late_does_not_make_a_frozen_batch_look_emitted(lanes: TwoLanes) -> None:
+    in_main(lanes, "m1")
+    lanes.wait(10_000)
+    lanes.conversation_processor._agreement._most_waits = 0  # type: ignore[union-attr]
+    in_window(lanes, "m1")
+
+    def lose_and_freeze() -> None:
+        lanes.wipe()
+        lanes.let_windows_end()
+        lanes.settle()
+        in_window(lanes, "m2")
+        lanes.scene.bus.failures = [SendFailed("put event: Throttling")]
+        lanes.let_windows_end()
+        window = lanes.scene.table.window(CONVERSATION)
+        assert window.frozen
+        assert window.frozen.names == ("m1", "m2")
+
+    publish = lanes.scene.bus.publish
+
+    def publish_late(*event: str) -> None:
+        lanes.scene.bus.publish = publish  # type: ignore[method-assign]
+        lose_and_freeze()
+        publish(*event)
+
+    lanes.scene.bus.publish = publish_late  # type: ignore[method-assign]
+    lanes.execute()
+    lanes.wait(MAX_RETRY_MS)
+    lanes.empty_windows()
+    lanes.come_to_rest()
+    assert "m2" in [message_id for _, ids in out(lanes) for message_id in ids]
+    assert lanes.scene.is_at_rest()

@@ -159,15 +159,16 @@ class MessageTable(Table):
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """Replace a message with a tombstone, because the Valkey lane has emitted it.
 
-        Return False if this lane has emitted or dropped the message.
+        Return False if the message is not stored, or already in a batch of this lane, which would look emitted without
+        its body.
         """
-        return self._update(
+        return self._change_stored(
             "leave message",
-            _key(conversation, MESSAGE + name),
-            "SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
-            {"main": VALKEY_LANE, "expires": _seconds(expires_at_ms)},
-            only_if="attribute_exists(#body) OR #batch_id = :main",
-        ).done
+            conversation,
+            name,
+            do="SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
+            values={"main": VALKEY_LANE, "expires": _seconds(expires_at_ms)},
+        )
 
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
         """Replace a stored message. Return False if the message is not stored, or already in a batch."""
