@@ -1,12 +1,14 @@
 """A dial that its caller has left: a later call uses it, or gives it up if it is overdue."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from threading import Event
 
 import pytest
 
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.dial import Dial
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.lanes.valkey.scripts import load_script
 from tests.support.engine import ManualClock
@@ -96,3 +98,19 @@ def test_an_overdue_dial_is_abandoned_and_closed_once_it_ends(scene: Scene) -> N
     scene.clients[0].may_open.set()
     assert scene.clients[0].closed.wait(30)
     assert not scene.clients[1].closed.is_set()
+
+
+class _AtTheLastMoment(Future[Client]):
+    """Gives its result just after its waiter has stopped waiting."""
+
+    def result(self, timeout: float | None = None) -> Client:
+        if not self.done():
+            self.set_result(Client())
+            raise TimeoutError
+        return super().result(timeout)
+
+
+def test_a_dial_that_ends_just_when_its_waiter_leaves_is_open() -> None:
+    dial = Dial(Client)
+    dial._opened = _AtTheLastMoment()
+    assert isinstance(dial.wait(0), Client)

@@ -145,9 +145,8 @@ class Dial(Generic[C]):
         try:
             return self._opened.result(max(seconds, 0))
         except TimeoutError:
-            if self._opened.done():
-                raise
-            return None
+            # The dial may have ended just now, or with this error.
+            return self._opened.result() if self._opened.done() else None
 
     @property
     def is_open(self) -> bool:
