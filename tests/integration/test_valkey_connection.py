@@ -124,6 +124,19 @@ def mortal() -> Iterator[ValkeyServer]:
 
 
 @pytest.mark.slow
+def test_a_thread_that_drops_a_client_does_not_end_the_call_of_another(unwatched: Engine, valkey: ValkeyServer) -> None:
+    settings = ConnectionSettings(f"valkey://127.0.0.1:{valkey.port}?cluster=true", 5_000, 30_000)
+    client = connect(settings)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(client.execute_command, "BLPOP", "{b0}:list", 30)
+        while not unwatched.admin.info("clients")["blocked_clients"]:
+            assert not answer.done()
+        client.close()
+        unwatched.admin.rpush("{b0}:list", "x")
+        assert list(answer.result()) == [b"{b0}:list", b"x"]
+    client.close()
+
+
 def test_a_killed_server_is_unavailable_and_used_again_once_it_is_back(
     valkey: ValkeyServer, mortal: ValkeyServer
 ) -> None:

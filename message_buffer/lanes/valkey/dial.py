@@ -87,7 +87,8 @@ class Node(Redis):
         self.connection_pool.release(self.connection_pool.get_connection())
 
     def close(self) -> None:
-        super().close()
+        """Close the idle connections. One that another thread is using ends with that thread's call."""
+        self.connection_pool.disconnect(inuse_connections=False)
         # A lost connection dials no more, so a client that is used again needs new ones.
         self.connection_pool.reset()
 
