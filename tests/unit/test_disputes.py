@@ -105,6 +105,23 @@ def test_a_new_message_does_not_wait_for_the_dispute_about_another(lanes: TwoLan
     assert sorted(out(lanes)) == [("debounce", ["m1"]), ("window", ["m2"])]
 
 
+def test_a_dispute_does_not_cut_the_window_of_a_new_message_short(lanes: TwoLanes) -> None:
+    journaled_and_not_emitted(lanes, "m1")
+    in_window(lanes, "m1")
+    lanes.let_windows_end()
+    lanes.wait(lanes.scene.table.window(CONVERSATION).due_at_ms - lanes.clock() - 1)
+    in_window(lanes, "m2")
+    lanes.wait(RULES.window_ms - 1)
+    lanes.empty_windows()
+    assert out(lanes) == []
+    in_window(lanes, "m3")
+    lanes.wait(1_000)
+    lanes.empty_windows()
+    assert out(lanes) == [("window", ["m2", "m3"])]
+    lanes.come_to_rest()
+    assert sorted(out(lanes)) == [("debounce", ["m1"]), ("window", ["m2", "m3"])]
+
+
 def test_a_batch_of_valkey_does_not_wait_for_a_window_that_waits_for_valkey(lanes: TwoLanes) -> None:
     journaled_and_not_emitted(lanes, "m1")
     in_window(lanes, "m1")

@@ -126,9 +126,12 @@ class DynamoDbLane:
             # trigger, so send one. A second trigger does no harm.
             self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
         elif before.reason == DISPUTED and before.held_until_ms <= now_ms:
-            # The window waits for Valkey, for which this message need not wait.
-            if self._table.hasten(conversation, due_at_ms=due_at_ms, reason=timing.flush_reason or "window"):
+            # The window waits for Valkey. This message waits for its own window, whether that ends earlier or later.
+            reason = timing.flush_reason or "window"
+            if self._table.hasten(conversation, due_at_ms=due_at_ms, reason=reason):
                 self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
+                return due_at_ms, count, before.id_secret
+            if self._table.delay(conversation, due_at_ms=due_at_ms, reason=reason):
                 return due_at_ms, count, before.id_secret
         elif before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
             self._triggers.send(conversation, delay_ms=0)
