@@ -41,6 +41,11 @@ PROTOCOLS = {
     "secretsmanager": Protocol("application/x-amz-json-1.1", "secretsmanager."),
     "sqs": Protocol("application/x-amz-json-1.0", "AmazonSQS."),
 }
+# The end of an address outside AWS's main partition, by the beginning of a region's name.
+SUFFIXES = {
+    "cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu", "us-iso-": "c2s.ic.gov", "us-isob-": "sc2s.sgov.gov",
+    "us-isof-": "csp.hci.ic.gov", "eu-isoe-": "cloud.adc-e.uk",
+}  # fmt: skip
 # Codes of refusals that pass, besides the status codes 429 and 5xx.
 PASSING = {
     "BandwidthLimitExceeded", "LimitExceededException", "PriorRequestNotComplete",
@@ -88,7 +93,7 @@ class JsonClient:
         region = environment.read_region()
         if region is None:
             raise Refused("NoRegion", {})
-        suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        suffix = next((suffix for start, suffix in SUFFIXES.items() if region.startswith(start)), "amazonaws.com")
         address = urlsplit(environment.read_endpoint_url() or f"https://{service}.{region}.{suffix}")
         self._protocol = PROTOCOLS[service]
         self._scope = Scope(region, service)

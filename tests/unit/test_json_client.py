@@ -323,15 +323,17 @@ def test_lambda_can_count_loops_by_the_trace(server: WebServer, monkeypatch: pyt
     assert headers_of(server.requests[0])["x-amzn-trace-id"] == "Root=1-5759e988;Lineage=a:1"
 
 
+# A region of each of AWS's partitions.
 @pytest.mark.parametrize(
-    ("region", "host"),
-    [("eu-west-1", "events.eu-west-1.amazonaws.com"), ("cn-north-1", "events.cn-north-1.amazonaws.com.cn")],
-)
-def test_a_service_has_the_sdks_address(monkeypatch: pytest.MonkeyPatch, region: str, host: str) -> None:
+    "region",
+    ["eu-west-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1", "us-iso-east-1", "us-isob-east-1", "us-isof-east-1",
+     "eu-isoe-west-1"],
+)  # fmt: skip
+def test_a_service_has_the_sdks_address(monkeypatch: pytest.MonkeyPatch, region: str) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.setenv("AWS_REGION", region)
-    assert aws.client("events")._host == host
-    assert botocore.session.Session().create_client("events", region_name=region).meta.endpoint_url == f"https://{host}"
+    sdk = botocore.session.Session().create_client("events", region_name=region)
+    assert f"https://{aws.client('events')._host}" == sdk.meta.endpoint_url
 
 
 def test_without_credentials_in_the_environment_the_sdk_finds_them(
