@@ -298,7 +298,7 @@ def test_a_batch_that_is_emitted_late_does_not_make_a_frozen_batch_look_emitted(
         lose_and_freeze()
         publish(*event)
 
-    lanes.scene.bus.publish = publish_late  # type: ignore[method-assign]
+    lanes.scene.bus.publish = publish_late  # type: ignore[method-assign,assignment]
     lanes.execute()
     lanes.wait(MAX_RETRY_MS)
     lanes.empty_windows()

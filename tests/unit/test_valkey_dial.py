@@ -5,11 +5,12 @@ from concurrent.futures import Future
 from threading import Event
 
 import pytest
+from redis.exceptions import TimeoutError as NoAnswer
 
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.dial import Dial
-from message_buffer.lanes.valkey.patience import WebhookPatience
+from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
 from message_buffer.lanes.valkey.scripts import load_script
 from tests.support.engine import ManualClock
 
@@ -114,3 +115,21 @@ def test_a_dial_that_ends_just_when_its_waiter_leaves_is_open() -> None:
     dial = Dial(Client)
     dial._opened = _AtTheLastMoment()
     assert isinstance(dial.wait(0), Client)
+
+
+def test_a_call_that_dialled_twice_tells_how_long_it_waited() -> None:
+    clock, dials, may_end = ManualClock(), [0], Event()
+
+    def open_it() -> Client:
+        dials[0] += 1
+        if dials[0] == 1:
+            clock.advance(CONNECT_MS)
+            raise NoAnswer("Timeout connecting to server")
+        may_end.wait(30)
+        return Client()
+
+    connection = Connection(open_it, patience=Patience(CONNECT_MS), clock=clock)
+    with pytest.raises(StoreUnavailable, match=f"still connecting after {CONNECT_MS} ms"):
+        connection.run(load_script("renew_lease"), [b"{b0}:processor"], (1, "l", 2))
+    may_end.set()
+    connection.close()

@@ -222,7 +222,8 @@ class Connection:
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
-            waited_ms = self._clock() - dial.began_ms
+            # The dial may be this call's second.
+            waited_ms = self._clock() - min(dial.began_ms, called_at_ms)
             raise StoreUnavailable(
                 f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
             )
