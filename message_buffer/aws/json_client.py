@@ -225,7 +225,7 @@ def _has_ended(connected: socket.socket) -> bool:
         return True
     finally:
         connected.settimeout(patience)
-    # It is the end, or an answer that nobody asked for.
+    # The input is the end of the connection, or an answer that nobody asked for.
     return True
 
 
