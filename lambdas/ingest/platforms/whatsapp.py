@@ -44,13 +44,17 @@ class WhatsApp(MetaPlatform):
                 intake.ignored["unknown"] += 1
                 continue
             intake.accounts.add(account)
+            ours = _digits(object_of(value.get("metadata")).get("display_phone_number"))
             items = list_of(value.get("messages"))
             contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
             # The contact's number may be written differently from the author's, or the author may not be named.
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
+                if ours and _digits(item.get("from")) == ours:
+                    intake.ignored["echo"] += 1
+                    continue
                 contact = _contact_of(item, contacts) or sole
-                intake.take(_Item(item, account, contact, received_at_ms).read)
+                intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
         return intake
@@ -93,7 +97,8 @@ class _Item:
                     if isinstance(message, str)
                     else Edited(self._conversation, message, sent_at_ms, self._group)
                 )
-            case "system":
+            case "system" | "request_welcome":
+                # WhatsApp's own words, or a chat that its author has only opened.
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
         return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
@@ -148,6 +153,10 @@ def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
 # -- who writes, and from where --------------------------------------------------------------------
 
 
+def _digits(number: Any) -> str:
+    return "".join(filter(str.isdigit, number)) if isinstance(number, str) else ""
+
+
 def _contact_of(item: Json, contacts: list[Json]) -> Json:
     """Return what the webhook says of the item's author."""
     number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
@@ -190,12 +199,20 @@ def _product(given: Json) -> dict[str, Any]:
     return drop_empty({"id": word_of(given.get("product_retailer_id")), "catalogId": word_of(given.get("catalog_id"))})
 
 
+def _with_errors(item: Json, value: Json) -> Json:
+    """Return the item with the errors of the whole change if it has neither content nor errors of its own."""
+    errors = value.get("errors")
+    is_empty = not item.get("errors") and not item.get(word_of(item.get("type")) or "")
+    return {**item, "errors": errors} if errors and is_empty else item
+
+
 def _withheld(item: Json) -> dict[str, Any]:
-    """Return why WhatsApp does not pass the content on."""
+    """Return why WhatsApp does not pass the content on, and its type if WhatsApp says it."""
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}
-    return drop_empty({"code": number_of(errors[0].get("code")), "title": word_of(errors[0].get("title"))})
+    code, title = number_of(errors[0].get("code")), word_of(errors[0].get("title"))
+    return drop_empty({"code": code, "title": title, "type": word_of(object_of(item.get("unsupported")).get("type"))})
 
 
 # -- what the types of messages hold ---------------------------------------------------------------
