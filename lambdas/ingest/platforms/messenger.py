@@ -221,7 +221,7 @@ def _attachment(given: Json) -> dict[str, Any]:
     shared = next((_id_or_none(payload[name]) for name in payload if name in _IDS_OF_SHARED), None)
     fields = {
         "type": _OUR_NAME.get(kind, kind),
-        "url": payload.get("url") or payload.get("story_media_url") or given.get("url"),
+        "url": payload.get("url") or payload.get("story_media_url") or given.get("url") or given.get("URL"),
         "id": str(sticker) if sticker else shared,
         "name": payload.get("title") or given.get("title"),
         "latitude": place.get("lat"),

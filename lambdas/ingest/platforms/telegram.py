@@ -377,7 +377,9 @@ def _other_content_of(message: Json) -> dict[str, Any] | None:
         if isinstance(content, dict):
             return read(content)
     kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
-    return {"type": kind, "text": word_of(message.get("caption")) or ""} if kind else None
+    caption = word_of(message.get("caption"))
+    # Only a person's message has a caption, so this one has a file of a kind that did not exist yet.
+    return {"type": kind or "unsupported", "text": caption or ""} if kind or caption else None
 
 
 def _web_app_data(data: Json) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
         else 0
     )
     kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
-    return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
+    return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds if url]
 
 
 def _kind(mime_type: str | None) -> str:

@@ -44,15 +44,11 @@ class WhatsApp(MetaPlatform):
                 intake.ignored["unknown"] += 1
                 continue
             intake.accounts.add(account)
-            ours = _digits(object_of(value.get("metadata")).get("display_phone_number"))
             items = list_of(value.get("messages"))
             contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
             # The contact's number may be written differently from the author's, or the author may not be named.
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
-                if ours and _digits(item.get("from")) == ours:
-                    intake.ignored["echo"] += 1
-                    continue
                 contact = _contact_of(item, contacts) or sole
                 intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
@@ -76,7 +72,7 @@ class _Item:
         self._conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
 
     def read(self) -> Update | str:
-        kind = word_of(self._item.get("type"))
+        kind = _kind_of(self._item)
         content = object_of(self._item.get(kind or ""))
         sent_at_ms = ms_of_time(self._item.get("timestamp")) or self._received_at_ms
         match kind:
@@ -104,7 +100,7 @@ class _Item:
         return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
 
     def _message(self, item: Json, message_id: Any, **times: int | None) -> Message | str:
-        kind = word_of(item.get("type"))
+        kind = _kind_of(item)
         if kind is None:
             return "unknown"
         context = object_of(item.get("context"))
@@ -153,8 +149,9 @@ def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
 # -- who writes, and from where --------------------------------------------------------------------
 
 
-def _digits(number: Any) -> str:
-    return "".join(filter(str.isdigit, number)) if isinstance(number, str) else ""
+def _kind_of(item: Json) -> str | None:
+    """Return the item's type. Some items, such as places, come without one, and their content names it."""
+    return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
 
 
 def _contact_of(item: Json, contacts: list[Json]) -> Json:
@@ -202,7 +199,7 @@ def _product(given: Json) -> dict[str, Any]:
 def _with_errors(item: Json, value: Json) -> Json:
     """Return the item with the errors of the whole change if it has neither content nor errors of its own."""
     errors = value.get("errors")
-    is_empty = not item.get("errors") and not item.get(word_of(item.get("type")) or "")
+    is_empty = not item.get("errors") and not item.get(_kind_of(item) or "")
     return {**item, "errors": errors} if errors and is_empty else item
 
 
