@@ -11,12 +11,26 @@ from typing import Any, NamedTuple
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Intake, Signer
-from tests.support.platforms import OBJECTS, RECEIVED_AT_MS, Json, body_of, described, webhook
+from tests.support.platforms import OBJECTS, RECEIVED_AT_MS, Json, body_of, described, fixtures, webhook
 
 CASES = Path(__file__).parents[1] / "fixtures" / "webhooks"
 SENT_AT = 1_690_000_000
-ACCOUNTS = {"whatsapp": "555", "messenger": "682", "instagram": "178", "twilio": "15558675310", "telegram": "shopbot"}
-AUTHORS = {"whatsapp": "491", "messenger": "7700", "instagram": "7700", "twilio": "+1401", "telegram": "1111"}
+ACCOUNTS = {
+    "generic": "shop",
+    "whatsapp": "555",
+    "messenger": "682",
+    "instagram": "178",
+    "twilio": "15558675310",
+    "telegram": "shopbot",
+}
+AUTHORS = {
+    "generic": "c1",
+    "whatsapp": "491",
+    "messenger": "7700",
+    "instagram": "7700",
+    "twilio": "+1401",
+    "telegram": "1111",
+}
 CHAT, WRITER = {"id": 1111, "type": "private"}, {"id": 1111, "is_bot": False, "first_name": "Ada"}
 ONE_MESSAGE: dict[str, Json] = {
     "message": {"message_id": 5, "from": WRITER, "chat": CHAT, "date": SENT_AT},
@@ -25,7 +39,14 @@ ONE_MESSAGE: dict[str, Json] = {
     "message_reaction": {"chat": CHAT, "message_id": 5, "user": WRITER, "date": SENT_AT},
     "deleted_business_messages": {"chat": CHAT},
 }
-IDS = {"whatsapp": "wamid.1", "messenger": "m_1", "instagram": "m_1", "twilio": "SM1", "telegram": "5"}
+IDS = {
+    "generic": "m1",
+    "whatsapp": "wamid.1",
+    "messenger": "m_1",
+    "instagram": "m_1",
+    "twilio": "SM1",
+    "telegram": "5",
+}
 
 
 class Case(NamedTuple):
@@ -47,6 +68,15 @@ def cases() -> Iterator[Case]:
     for path in sorted(CASES.glob("*.json")):
         for case in json.loads(path.read_text("utf-8")):
             yield Case(path.stem, case["name"], case["platform"], case["content"], case["expected"])
+
+
+def all_cases() -> list[Case]:
+    """Return the short webhooks, and the long ones of `fixtures/platforms`, whose expected updates are in files."""
+    long = (
+        Case("long", path.stem, path.parent.name, {"body": json.loads(path.read_text("utf-8"))}, {})
+        for path in fixtures()
+    )
+    return [*cases(), *long]
 
 
 def read(platform: str, body: Any) -> Intake:
@@ -86,12 +116,16 @@ def _shortened(platform: str, update: Json) -> Json:
 def whole(platform: str, content: Json) -> Any:
     if "body" in content:
         return content["body"]
-    fill = {"whatsapp": _whatsapp, "telegram": _telegram, "twilio": _twilio}.get(platform)
+    fill = {"generic": _generic, "whatsapp": _whatsapp, "telegram": _telegram, "twilio": _twilio}.get(platform)
     return fill(content) if fill else _messenger(platform, content)
 
 
 def _filled(usual: Json, given: Json) -> Json:
     return {name: value for name, value in (usual | given).items() if value is not None}
+
+
+def _generic(message: Json) -> Json:
+    return {"account": ACCOUNTS["generic"], "conversation": AUTHORS["generic"], "id": IDS["generic"]} | message
 
 
 def _whatsapp(value: Json) -> Json:

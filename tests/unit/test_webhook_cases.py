@@ -19,8 +19,9 @@ from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import RecordedTelemetry
 from tests.support.ingest_scene import Scene
-from tests.support.platforms import FIXTURES, Json, one_message
-from tests.support.webhook_cases import ACCOUNTS, Case, cases, read, told
+from tests.support.platform_table import DOCUMENT, ORDER, ROWS, filled
+from tests.support.platforms import Json, one_message
+from tests.support.webhook_cases import ACCOUNTS, Case, all_cases, cases, read, told
 
 ALL = list(cases())
 EVENT = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text("utf-8"))
@@ -59,7 +60,7 @@ def test_every_optional_field_of_a_message_is_in_a_webhook() -> None:
     """So a field whose reader is lost fails here, and a field that no platform fills leaves the schema."""
     found = {
         field
-        for case in [*ALL, *_fixtures()]
+        for case in all_cases()
         for update in read(case.platform, case.body).updates
         if isinstance(update, Incoming)
         for field in content_of([encode(update.message)]).messages[0]
@@ -67,15 +68,15 @@ def test_every_optional_field_of_a_message_is_in_a_webhook() -> None:
     assert set(EVENT["definitions"]["message"]["properties"]) - found <= {"editedAt"}
 
 
+def test_the_table_of_what_each_platform_tells_is_current() -> None:
+    """To write it: python -m tests.support.platform_table."""
+    text = DOCUMENT.read_text("utf-8")
+    assert filled(text) == text
+    assert set(ORDER) == PLATFORMS.keys()
+    assert all(f"\n| {row} | " in text for row in ROWS)
+
+
 # -- odd values ------------------------------------------------------------------------------------
-
-
-def _fixtures() -> list[Case]:
-    return [
-        Case("fixtures", path.stem, path.parent.name, {"body": json.loads(path.read_text("utf-8"))}, {})
-        for path in sorted(FIXTURES.rglob("*.json"))
-        if not path.name.endswith(".expected.json")
-    ]
 
 
 def places(value: Any) -> Iterator[list[Any]]:
@@ -116,10 +117,10 @@ def _form(fields: Json) -> Json:
     return {name: str(value).encode("utf-8", "replace").decode() for name, value in fields.items()}
 
 
-@pytest.mark.parametrize("kind", sorted({case.kind for case in ALL} | {"fixtures"}))
+@pytest.mark.parametrize("kind", sorted({case.kind for case in ALL} | {"long"}))
 def test_an_odd_value_is_at_most_refused_and_its_neighbours_are_kept(kind: str) -> None:
     book = RuleBook(None, {}, RecordedTelemetry())
-    for case in (case for case in [*ALL, *_fixtures()] if case.kind == kind):
+    for case in (case for case in all_cases() if case.kind == kind):
         whole = with_neighbour(case)
         leave_out = PLATFORMS[case.platform].leaves_out_what_is_wrong
         for place, body in with_odd_values(whole):
@@ -136,7 +137,7 @@ def test_an_odd_value_is_at_most_refused_and_its_neighbours_are_kept(kind: str) 
 
 def test_ingest_answers_an_odd_value_without_a_5xx(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     scene, number = Scene(fake, monkeypatch), 0
-    for case in [*ALL, *_fixtures()]:
+    for case in all_cases():
         for place, body in with_odd_values(copy.deepcopy(case.body)):
             number += 1
             if number % SENT_EVERY == 0:
