@@ -152,10 +152,14 @@ class _Reading:
         return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
     def read_press(self, query: Json) -> Update | str:
-        """Read a button that the author pressed below the bot's message. The text is its label, or else its data."""
-        below = object_of(query.get("message"))
+        """Read a button that the author pressed below the bot's message. The text is its label, or else its data.
+
+        If the message was sent in another chat, Telegram does not send it, so use the author's private chat.
+        """
+        private = {"chat": {"id": object_of(query.get("from")).get("id"), "type": "private"}}
+        below = object_of(query.get("message")) or private
         data = word_of(query.get("data"))
-        if not below or data is None:
+        if data is None:
             return "unsupported"
         labels = [
             word_of(object_of(button).get("text"))
@@ -282,7 +286,7 @@ def _author(message: Json) -> str | None:
 
 def _is_of_customer(message: Json) -> bool:
     """Return whether the customer wrote this, and not the person whose chat it is, or a bot of theirs."""
-    return object_of(message.get("from")).get("id") == object_of(message.get("chat")).get("id")
+    return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
 def _profile(message: Json) -> dict[str, Any]:
