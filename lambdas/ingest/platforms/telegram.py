@@ -174,7 +174,7 @@ class _Reading:
             "type": "interactive",
             "text": next(filter(None, labels), data),
             "interactive": {"type": "callback_query", "data": data},
-            "replyTo": _named(below),
+            "replyTo": _replied_id(below),
             "author": _author(query),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
@@ -253,7 +253,7 @@ class _Reading:
         }
         return drop_empty(details) | {
             "author": _author(message),
-            "replyTo": _named(replied_to) if is_reply else None,
+            "replyTo": _replied_id(replied_to) if is_reply else None,
             "sentAt": ms_of_seconds(message.get("date")),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
@@ -290,7 +290,7 @@ def _is_of_customer(message: Json) -> bool:
 
 
 def _profile(message: Json) -> dict[str, Any]:
-    # Whoever writes for a chat has a made-up person in `from`.
+    # If a person writes for a chat, `from` is a person that Telegram made up.
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     names = [who.get("title"), who.get("first_name"), who.get("last_name")]
     return drop_empty(
@@ -309,8 +309,8 @@ def _chat(message: Json) -> dict[str, Any]:
     return drop_empty({"type": word_of(chat.get("type")), "title": word_of(chat.get("title"))})
 
 
-def _named(message: Json) -> str | None:
-    """Return the id of a message that another one names. Messages that only one person sees have the id 0."""
+def _replied_id(message: Json) -> str | None:
+    """Return the id of the message that was replied to. Every message that only one person sees has the id 0."""
     return id_of(message.get("message_id")) if message.get("message_id") else None
 
 
