@@ -144,6 +144,8 @@ class _Reading:
         if "location" in message:
             # A live location is edited every few seconds while its author moves.
             return "moved"
+        if message.get("is_automatic_forward") is True:
+            return "channel"
         content = _content_of(message)
         if content is None:
             return "unsupported"
