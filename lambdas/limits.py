@@ -46,6 +46,8 @@ MAX_MEDIA_IN_A_TWILIO_FORM = 10
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
+# Telegram nests the blocks and texts of a rich message in at most 16 levels; a list of texts is a level of ours.
+MAX_LEVELS_OF_A_RICH_MESSAGE = 32
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than one in seconds, and at most this many, is one in milliseconds.

@@ -292,9 +292,9 @@ def number_of(value: Any) -> int | float | None:
 
 
 def object_in(text: Any) -> Json:
-    """Return the object that a JSON string contains, or an empty one."""
+    """Return the object that a JSON string contains, the object that it is already, or an empty one."""
     try:
-        return object_of(json.loads(text)) if isinstance(text, str) else {}
+        return object_of(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, RecursionError):
         return {}
 

@@ -36,6 +36,7 @@ _NO_MESSAGES = {
     "account_linking": "account",
 }
 _OUR_NAME = {"file": "document"}
+_FORMER_TYPE = {"sticker": "image", "ig_post": "share"}
 # Messenger's thumbs-up is a sticker in three sizes, and Instagram's heart an attachment of a type of its own.
 _THUMBS_UP = {"369239263222822", "369239343222814", "369239383222810"}
 _HEART = "like_heart"
@@ -61,7 +62,9 @@ class Messenger(MetaPlatform):
             for change in map(object_of, list_of(entry.get("changes"))):
                 # Instagram's API with its own login, and its test button, send events in this form.
                 value = object_of(change.get("value"))
-                if "sender" in value:
+                if change.get("field") == "message_echoes":
+                    intake.ignored["echo"] += 1
+                elif "sender" in value:
                     events.append(value)
                 else:
                     intake.ignored["unknown"] += 1
@@ -77,7 +80,9 @@ class _Event:
         self._event = event
         self._platform = platform
         sender = object_of(event.get("sender"))
-        self._author = _id_or_none(sender.get("id"))
+        # Until a person writes, a plugin of a website names them by a reference.
+        self._author = _id_or_none(sender.get("id")) or word_of(sender.get("user_ref"))
+        self._is_ours = self._author == account and not object_of(event.get("message")).get("is_self")
         self._profile = drop_empty({"userName": word_of(sender.get("username"))})
         self._conversation = ConversationId(DEFAULT_TENANT, platform, account, self._author or "")
         self._received_at_ms = received_at_ms
@@ -88,7 +93,7 @@ class _Event:
         for name, read in _READERS.items():
             content = self._event.get(name)
             if isinstance(content, dict):
-                return read(self, content)
+                return "echo" if self._is_ours else read(self, content)
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
     def read_message(self, content: Json) -> Update | str:
@@ -119,7 +124,18 @@ class _Event:
         own_id = content.get("mid") or f"postback:{self._at_ms}"
         fields = {"id": own_id, "text": content.get("title", ""), "type": "interactive"}
         referral = object_of(content.get("referral"))
-        return self._incoming(fields, interactive={**content, "type": "postback"}, referral=referral)
+        pressed = {name: value for name, value in content.items() if name != "referral"}
+        return self._incoming(fields, interactive={**pressed, "type": "postback"}, referral=referral)
+
+    def read_order(self, content: Json) -> Update:
+        """Read a basket. It has no id, and its text is the author's note."""
+        fields = {"id": f"order:{self._at_ms}", "text": word_of(content.get("note")) or "", "type": "order"}
+        return self._incoming(fields | {"order": dict(content)}, interactive=None, referral={})
+
+    def read_feedback(self, content: Json) -> Update:
+        """Read the author's answers to a survey. They have no id."""
+        fields = {"id": f"feedback:{self._at_ms}", "text": "", "type": "interactive", "form": dict(content)}
+        return self._incoming(fields, interactive={"type": "messaging_feedback"}, referral={})
 
     def read_edit(self, content: Json) -> Update:
         fields = {"id": content.get("mid"), "text": content.get("text"), "editedAt": self._at_ms}
@@ -144,6 +160,8 @@ class _Event:
 _READERS: Mapping[str, Callable[[_Event, Json], Update | str]] = {
     "message": _Event.read_message,
     "postback": _Event.read_postback,
+    "order": _Event.read_order,
+    "messaging_feedback": _Event.read_feedback,
     "message_edit": _Event.read_edit,
     "reaction": _Event.read_reaction,
 }
@@ -190,10 +208,10 @@ def _type(text: Any, attachments: list[dict[str, Any]]) -> str:
 def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
-        found.append(drop_nones({"type": "story", "url": story.get("url"), "id": story.get("id")}))
-    # For now Messenger sends each sticker twice, as a sticker and as an image, because stickers used to be images.
-    stickers = {each.get("id") for each in found if each["type"] == "sticker"}
-    return [each for each in found if each["type"] != "image" or each.get("id") not in stickers]
+        found.append(drop_nones({"type": "story", "url": story.get("url"), "id": _id_or_none(story.get("id"))}))
+    # Meta sends an attachment of a new type a second time in the type that it used to have.
+    new = {(_FORMER_TYPE[each["type"]], each.get("id")) for each in found if each["type"] in _FORMER_TYPE}
+    return [each for each in found if (each["type"], each.get("id")) not in new]
 
 
 def _attachment(given: Json) -> dict[str, Any]:
@@ -203,7 +221,7 @@ def _attachment(given: Json) -> dict[str, Any]:
     shared = next((_id_or_none(payload[name]) for name in payload if name in _IDS_OF_SHARED), None)
     fields = {
         "type": _OUR_NAME.get(kind, kind),
-        "url": payload.get("url") or payload.get("story_media_url") or given.get("url"),
+        "url": payload.get("url") or payload.get("story_media_url") or given.get("url") or given.get("URL"),
         "id": str(sticker) if sticker else shared,
         "name": payload.get("title") or given.get("title"),
         "latitude": place.get("lat"),

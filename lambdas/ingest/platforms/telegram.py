@@ -2,7 +2,8 @@
 
 An update does not name its bot. The account is the bot whose token came with it, or `bot` for the platform-wide token.
 A group is one conversation, and so is each topic of a forum, each customer who writes to a channel, and each customer
-of a person who lets the bot answer in their private chats (Telegram Business).
+of a person who lets the bot answer in their private chats (Telegram Business), and each chat of others into which a
+message summons the bot.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from lambdas.ingest.platforms.base import (
     strings_of,
     word_of,
 )
+from lambdas.ingest.platforms.telegram_rich import RichMessage
 from lambdas.limits import MAX_MESSAGES_DELETED_AT_ONCE, MAX_TELEGRAM_WEBHOOK_BYTES
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
@@ -47,6 +49,8 @@ _FILES = {
     "video_note": "video",
     "sticker": "sticker",
     "document": "document",
+    # A live photo comes with its still picture, which is read first.
+    "live_photo": "video",
 }
 
 # Further kinds of content that a person sends. A service message, such as about a new member, is none of them.
@@ -57,7 +61,6 @@ _KINDS_WITHOUT_TEXT = (
     "invoice",
     "giveaway",
     "giveaway_winners",
-    "gift",
     "unique_gift",
     "passport_data",
 )
@@ -119,16 +122,30 @@ class _Reading:
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._update), "unknown")
 
     def read_message(self, message: Json) -> Update | str:
+        if message.get("is_automatic_forward") is True:
+            # The post of a channel, which Telegram copies into the channel's group.
+            return "channel"
         content = _content_of(message)
         if content is None:
             return "unsupported"
         fields = content | self._common(message) | {"id": self._id_of(message)}
         return Incoming(self._conversation(message), Message.model_validate(fields), _is_group(message))
 
+    def read_guest_message(self, message: Json) -> Update | str:
+        """Read a message that summons the bot into a chat of others. Its answer must name the query."""
+        read = self.read_message(message)
+        if not isinstance(read, Incoming):
+            return read
+        # The chat may be a private one of two people, whose id is also that of one person's chat with the bot.
+        chat = read.conversation._replace(user=f"guest:{read.conversation.user}")
+        return read._replace(conversation=chat, group=True)
+
     def read_edit(self, message: Json) -> Update | str:
         if "location" in message:
             # A live location is edited every few seconds while its author moves.
             return "moved"
+        if message.get("is_automatic_forward") is True:
+            return "channel"
         content = _content_of(message)
         if content is None:
             return "unsupported"
@@ -137,10 +154,14 @@ class _Reading:
         return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
     def read_press(self, query: Json) -> Update | str:
-        """Read a button that the author pressed below the bot's message. The text is its label, or else its data."""
-        below = object_of(query.get("message"))
+        """Read a button that the author pressed below the bot's message. The text is its label, or else its data.
+
+        If the message was sent in another chat, Telegram does not send it, so use the author's private chat.
+        """
+        private = {"chat": {"id": object_of(query.get("from")).get("id"), "type": "private"}}
+        below = object_of(query.get("message")) or private
         data = word_of(query.get("data"))
-        if not below or data is None:
+        if data is None:
             return "unsupported"
         labels = [
             word_of(object_of(button).get("text"))
@@ -148,12 +169,14 @@ class _Reading:
             for button in list_of(row)
             if object_of(button).get("callback_data") == data
         ]
+        if rich := object_of(below.get("rich_message")):
+            labels.append(RichMessage(rich).labels.get(data))
         fields = {
             "id": f"callback:{id_of(query.get('id'))}",
             "type": "interactive",
             "text": next(filter(None, labels), data),
             "interactive": {"type": "callback_query", "data": data},
-            "replyTo": id_of(below.get("message_id")),
+            "replyTo": _replied_id(below),
             "author": _author(query),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
@@ -163,7 +186,12 @@ class _Reading:
     def read_reaction(self, reaction: Json) -> Update:
         """Read a reaction. Telegram does not name the message's topic, so use the conversation of the whole chat."""
         latest = [object_of(each) for each in list_of(reaction.get("new_reaction"))]
-        emojis = [word_of(each.get("emoji")) or word_of(each.get("custom_emoji_id")) for each in latest]
+        emojis = [
+            word_of(each.get("emoji"))
+            or word_of(each.get("custom_emoji_id"))
+            or ("⭐" if each.get("type") == "paid" else None)
+            for each in latest
+        ]
         return Reacted(
             self._conversation(reaction),
             id_of(reaction.get("message_id")),
@@ -221,12 +249,13 @@ class _Reading:
             "profile": _profile(message),
             "chat": _chat(message),
             "forwarded": "forward_origin" in message or "forward_date" in message,
-            "quoted": _quoted(message, replied_to) if is_reply else None,
+            "quoted": _quoted(message, {} if opened_topic else replied_to),
             "links": _links(message),
+            "guestQueryId": word_of(message.get("guest_query_id")),
         }
         return drop_empty(details) | {
             "author": _author(message),
-            "replyTo": id_of(replied) if is_reply else None,
+            "replyTo": _replied_id(replied_to) if is_reply else None,
             "sentAt": ms_of_seconds(message.get("date")),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
@@ -240,7 +269,7 @@ _READERS: Mapping[str, Callable[[_Reading, Json], Update | str]] = {
     "edited_message": _Reading.read_edit,
     "business_message": _Reading.read_business_message,
     "edited_business_message": _Reading.read_business_edit,
-    "guest_message": _Reading.read_message,
+    "guest_message": _Reading.read_guest_message,
     "callback_query": _Reading.read_press,
     "message_reaction": _Reading.read_reaction,
     "poll_answer": _Reading.read_vote,
@@ -259,12 +288,13 @@ def _author(message: Json) -> str | None:
 
 def _is_of_customer(message: Json) -> bool:
     """Return whether the customer wrote this, and not the person whose chat it is, or a bot of theirs."""
-    return object_of(message.get("from")).get("id") == object_of(message.get("chat")).get("id")
+    return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
 def _profile(message: Json) -> dict[str, Any]:
-    who = object_of(message.get("from"))
-    names = [who.get("first_name"), who.get("last_name")]
+    # If a person writes for a chat, `from` is a person that Telegram made up.
+    who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
+    names = [who.get("title"), who.get("first_name"), who.get("last_name")]
     return drop_empty(
         {
             "name": strings_of(names, separator=" "),
@@ -281,35 +311,69 @@ def _chat(message: Json) -> dict[str, Any]:
     return drop_empty({"type": word_of(chat.get("type")), "title": word_of(chat.get("title"))})
 
 
+def _replied_id(message: Json) -> str | None:
+    """Return the id of the message that was replied to. Every message that only one person sees has the id 0."""
+    return id_of(message.get("message_id")) if message.get("message_id") else None
+
+
 def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
-    """Return what the author replies to: the words that they marked, or else the whole message."""
+    """Return what the author replies to: the words that they marked, or else the whole message.
+
+    It may be a message of another chat, of which Telegram sends the origin, or a story.
+    """
     marked = word_of(object_of(message.get("quote")).get("text"))
-    whole = word_of(replied_to.get("text")) or word_of(replied_to.get("caption"))
-    return drop_empty({"text": marked or whole, "author": _author(replied_to)})
+    rich = object_of(replied_to.get("rich_message"))
+    whole = word_of(replied_to.get("text")) or word_of(replied_to.get("caption")) or (rich and RichMessage(rich).text)
+    story = object_of(object_of(message.get("reply_to_story")).get("chat")).get("id")
+    elsewhere = object_of(object_of(message.get("external_reply")).get("origin"))
+    author = _author(replied_to) or _origin(elsewhere) or (str(story) if type(story) is int else None)
+    return drop_empty({"text": marked or whole, "author": author})
+
+
+def _origin(given: Json) -> str | None:
+    """Return the id of the person or chat whose message was forwarded or quoted, or the name of a hidden person."""
+    places = (object_of(given.get(name)).get("id") for name in ("sender_user", "sender_chat", "chat"))
+    found = next((place for place in places if type(place) is int), None)
+    return word_of(given.get("sender_user_name")) if found is None else str(found)
 
 
 def _links(message: Json) -> list[dict[str, str]]:
-    """Return the addresses that are hidden behind words. Telegram counts places in UTF-16."""
+    """Return the addresses and people that are hidden behind words. Telegram counts places in UTF-16."""
     text = word_of(message.get("text")) or word_of(message.get("caption")) or ""
     words = text.encode("utf-16-le", "surrogatepass")
     found = []
     for entity in map(object_of, list_of(message.get("entities")) or list_of(message.get("caption_entities"))):
-        url, offset, length = word_of(entity.get("url")), entity.get("offset"), entity.get("length")
+        url, offset, length = _address(entity), entity.get("offset"), entity.get("length")
         if url and type(offset) is int and type(length) is int and offset >= 0:
             shown = words[2 * offset : 2 * (offset + length)].decode("utf-16-le", "replace")
-            found.append({"text": shown, "url": url})
+            found += [{"text": shown, "url": url}] if shown else []
     return found
+
+
+def _address(entity: Json) -> str | None:
+    person = object_of(entity.get("user")).get("id")
+    return word_of(entity.get("url")) or (f"tg://user?id={person}" if type(person) is int else None)
 
 
 def _content_of(message: Json) -> dict[str, Any] | None:
     if isinstance(message.get("text"), str):
         return {"text": message["text"], "type": "text"}
+    if rich := object_of(message.get("rich_message")):
+        return _rich_content_of(rich)
     attachment = _attachment_of(message)
     if attachment is None:
         return _other_content_of(message)
     kind = "contacts" if attachment["type"] == "contact" else attachment["type"]
     described = attachment.pop("text", "")
     return {"text": message.get("caption") or described, "type": kind, "attachments": [drop_nones(attachment)]}
+
+
+def _rich_content_of(given: Json) -> dict[str, Any]:
+    rich = RichMessage(given)
+    files = [drop_nones(file) for file in map(_attachment_of, rich.files) if file]
+    for file in files:
+        file.pop("text", None)
+    return {"text": rich.text, "type": "text", "attachments": files} | ({"links": rich.links} if rich.links else {})
 
 
 def _other_content_of(message: Json) -> dict[str, Any] | None:
@@ -319,7 +383,9 @@ def _other_content_of(message: Json) -> dict[str, Any] | None:
         if isinstance(content, dict):
             return read(content)
     kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
-    return {"type": kind, "text": word_of(message.get("caption")) or ""} if kind else None
+    caption = word_of(message.get("caption"))
+    # Only a person's message has a caption, so this one has a file of a kind that did not exist yet.
+    return {"type": kind or "unsupported", "text": caption or ""} if kind or caption else None
 
 
 def _web_app_data(data: Json) -> dict[str, Any]:
@@ -328,7 +394,10 @@ def _web_app_data(data: Json) -> dict[str, Any]:
 
 
 def _users_shared(shared: Json) -> dict[str, Any]:
-    return _shared("contact", "user_id", [object_of(user) for user in list_of(shared.get("users"))], shared)
+    users = [object_of(user) for user in list_of(shared.get("users"))]
+    # Older servers send only the ids, or a single id.
+    ids = [*list_of(shared.get("user_ids")), *([shared["user_id"]] if "user_id" in shared else [])]
+    return _shared("contact", "user_id", users or [{"user_id": user} for user in ids], shared)
 
 
 def _chat_shared(shared: Json) -> dict[str, Any]:
@@ -337,6 +406,10 @@ def _chat_shared(shared: Json) -> dict[str, Any]:
 
 def _payment(payment: Json) -> dict[str, Any]:
     return {"type": "payment", "text": "", "payment": dict(payment)}
+
+
+def _gift(gift: Json) -> dict[str, Any]:
+    return {"type": "gift", "text": word_of(gift.get("text")) or ""}
 
 
 def _dice(dice: Json) -> dict[str, Any]:
@@ -375,8 +448,10 @@ def _shared(kind: str, id_field: str, given: list[Json], answer: Json) -> dict[s
 _OTHER_CONTENT: Mapping[str, Callable[[Json], dict[str, Any]]] = {
     "web_app_data": _web_app_data,
     "users_shared": _users_shared,
+    "user_shared": _users_shared,
     "chat_shared": _chat_shared,
     "successful_payment": _payment,
+    "gift": _gift,
     "dice": _dice,
     "poll": _poll,
     "checklist": _checklist,
@@ -385,7 +460,7 @@ _OTHER_CONTENT: Mapping[str, Callable[[Json], dict[str, Any]]] = {
 
 def _attachment_of(message: Json) -> dict[str, Any] | None:
     match message:
-        case {"photo": [*_, dict(largest)]}:
+        case {"photo": [*_, dict(largest)]} | {"live_photo": {"photo": [*_, dict(largest)]}}:
             return _file("image", largest)
         case {"venue": dict(venue)}:
             text = strings_of([venue.get("title"), venue.get("address")])
@@ -394,7 +469,9 @@ def _attachment_of(message: Json) -> dict[str, Any] | None:
             return {"type": "location", **_place(location), "livePeriodSeconds": location.get("live_period")}
         case {"contact": dict(contact)}:
             name = strings_of([contact.get("first_name"), contact.get("last_name")], separator=" ")
-            return {"type": "contact", "text": name, "name": name, "phone": contact.get("phone_number")}
+            phone, user = contact.get("phone_number"), contact.get("user_id")
+            person = {"id": str(user) if type(user) is int else None, "phone": phone}
+            return {"type": "contact", "text": name, "name": name, **person}
     for name, kind in _FILES.items():
         if isinstance(message.get(name), dict):
             return _file(kind, message[name]) | ({"voice": True} if name == "voice" else {})

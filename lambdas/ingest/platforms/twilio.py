@@ -24,6 +24,7 @@ from lambdas.ingest.platforms.base import (
     address_of,
     drop_empty,
     drop_nones,
+    id_of,
     is_same,
     object_in,
 )
@@ -41,7 +42,9 @@ Form = list[tuple[str, str]]
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
-PROFILE = {"name": "ProfileName", "userId": "ExternalUserId", "country": "FromCountry"}
+PROFILE = {"name": "ProfileName", "country": "FromCountry"}
+# WhatsApp's id of an author that is the same if they hide their number. Twilio's documents have both names.
+USER_IDS = ("ExternalUserId", "ExternalUserIdentifier")
 REFERRAL = {
     "type": "ReferralSourceType",
     "id": "ReferralSourceId",
@@ -152,26 +155,27 @@ def _claimed(form: Mapping[str, str]) -> Iterator[str]:
 
 
 def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
-    if form.get("MessageStatus") or form.get("SmsStatus", "received") != "received":
+    if any(form.get(name) not in (None, "", "received") for name in ("MessageStatus", "SmsStatus")):
         return "status"
-    if not form.get("MessageSid") or "From" not in form or "To" not in form:
+    message_id = form.get("MessageSid") or form.get("SmsMessageSid") or form.get("SmsSid")
+    if not message_id or "From" not in form or "To" not in form:
         return "unknown"
-    author = _author(form)
-    conversation = ConversationId(DEFAULT_TENANT, Twilio.name, _account(form["To"]), author)
+    user_id = next(filter(None, map(form.get, USER_IDS)), None)
+    conversation = ConversationId(DEFAULT_TENANT, Twilio.name, _account(form["To"]), _author(form["From"], user_id))
     attachments = [*_media(form), *_place(form)]
     fields = {
-        "id": form["MessageSid"],
+        "id": message_id,
         "text": form.get("Body") or form.get("ButtonText") or form.get("ListTitle") or form.get("Label", ""),
         "type": _type(form, attachments),
-        "author": form["From"],
+        "author": form["From"] if form["From"].rpartition(":")[2].strip() else f"{form['From']}{user_id}",
         "attachments": attachments,
         "replyTo": form.get("OriginalRepliedMessageSid") or None,
         "receivedAt": received_at_ms,
         "platform": Twilio.name,
     }
     details = {
-        "profile": {name: form.get(theirs) for name, theirs in PROFILE.items() if form.get(theirs)},
-        "referral": {name: form.get(theirs) for name, theirs in REFERRAL.items() if form.get(theirs)},
+        "profile": drop_empty({name: form.get(theirs) for name, theirs in PROFILE.items()} | {"userId": user_id}),
+        "referral": drop_empty({name: form.get(theirs) for name, theirs in REFERRAL.items()}),
         "forwarded": "true" in (form.get("Forwarded"), form.get("FrequentlyForwarded")),
         "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),
         "form": object_in(form.get("InteractiveData")),
@@ -179,11 +183,12 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
     return Incoming(conversation, Message.model_validate(fields | _choice(form) | drop_empty(details)))
 
 
-def _author(form: Mapping[str, str]) -> str:
-    """Return the author's number, or the id that WhatsApp gives instead of a hidden number, as it is."""
-    channel, address = _channel_and_address(form["From"])
-    user_id = form.get("ExternalUserId", "")
-    return user_id if channel == "whatsapp" and user_id and address == user_id.lower() else address
+def _author(given: str, user_id: str | None) -> str:
+    """Return the author's number or address. WhatsApp's id in place of a hidden number keeps its upper case."""
+    channel, _, address = given.rpartition(":")
+    if channel.lower() == "whatsapp":
+        return id_of(address.strip().removeprefix("+") or user_id)
+    return _channel_and_address(given)[1]
 
 
 def _channel_and_address(given: str) -> tuple[str, str]:
@@ -219,7 +224,7 @@ def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
         else 0
     )
     kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
-    return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds]
+    return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds if url]
 
 
 def _kind(mime_type: str | None) -> str:

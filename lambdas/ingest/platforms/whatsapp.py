@@ -50,7 +50,7 @@ class WhatsApp(MetaPlatform):
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
                 contact = _contact_of(item, contacts) or sole
-                intake.take(_Item(item, account, contact, received_at_ms).read)
+                intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
         return intake
@@ -72,7 +72,7 @@ class _Item:
         self._conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
 
     def read(self) -> Update | str:
-        kind = word_of(self._item.get("type"))
+        kind = _kind_of(self._item)
         content = object_of(self._item.get(kind or ""))
         sent_at_ms = ms_of_time(self._item.get("timestamp")) or self._received_at_ms
         match kind:
@@ -93,13 +93,14 @@ class _Item:
                     if isinstance(message, str)
                     else Edited(self._conversation, message, sent_at_ms, self._group)
                 )
-            case "system":
+            case "system" | "request_welcome":
+                # WhatsApp's own words, or a chat that its author has only opened.
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
         return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
 
     def _message(self, item: Json, message_id: Any, **times: int | None) -> Message | str:
-        kind = word_of(item.get("type"))
+        kind = _kind_of(item)
         if kind is None:
             return "unknown"
         context = object_of(item.get("context"))
@@ -148,6 +149,11 @@ def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
 # -- who writes, and from where --------------------------------------------------------------------
 
 
+def _kind_of(item: Json) -> str | None:
+    """Return the item's type. Some items, such as places, come without one, and their content names it."""
+    return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
+
+
 def _contact_of(item: Json, contacts: list[Json]) -> Json:
     """Return what the webhook says of the item's author."""
     number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
@@ -190,12 +196,20 @@ def _product(given: Json) -> dict[str, Any]:
     return drop_empty({"id": word_of(given.get("product_retailer_id")), "catalogId": word_of(given.get("catalog_id"))})
 
 
+def _with_errors(item: Json, value: Json) -> Json:
+    """Return the item with the errors of the whole change if it has neither content nor errors of its own."""
+    errors = value.get("errors")
+    is_empty = not item.get("errors") and not item.get(_kind_of(item) or "")
+    return {**item, "errors": errors} if errors and is_empty else item
+
+
 def _withheld(item: Json) -> dict[str, Any]:
-    """Return why WhatsApp does not pass the content on."""
+    """Return why WhatsApp does not pass the content on, and its type if WhatsApp says it."""
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}
-    return drop_empty({"code": number_of(errors[0].get("code")), "title": word_of(errors[0].get("title"))})
+    code, title = number_of(errors[0].get("code")), word_of(errors[0].get("title"))
+    return drop_empty({"code": code, "title": title, "type": word_of(object_of(item.get("unsupported")).get("type"))})
 
 
 # -- what the types of messages hold ---------------------------------------------------------------

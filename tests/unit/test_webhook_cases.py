@@ -1,0 +1,145 @@
+"""Short webhooks of every kind: each is read as expected, and no odd value in one of them breaks the reader."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from lambdas.ingest.platforms import PLATFORMS
+from lambdas.ingest.platforms.base import Incoming
+from lambdas.ingest.preparation import prepare
+from message_buffer.errors import InvalidInput
+from message_buffer.events.batch_ready import content_of
+from message_buffer.messages.message import encode
+from message_buffer.rules.rule_book import RuleBook
+from tests.support.engine import Engine
+from tests.support.fakes import RecordedTelemetry
+from tests.support.ingest_scene import Scene
+from tests.support.platform_table import DOCUMENT, ORDER, ROWS, filled
+from tests.support.platforms import Json, one_message
+from tests.support.webhook_cases import ACCOUNTS, Case, all_cases, cases, read, told
+
+ALL = list(cases())
+EVENT = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text("utf-8"))
+MESSAGE_SCHEMA = jsonschema.Draft4Validator({"$ref": "#/definitions/message", "definitions": EVENT["definitions"]})
+ODD: list[Any] = [
+    None, "", 0, -1, 2**63, 1.5, True, [], {}, [None], {"a": None}, "\ud83d", "long" * 1_250,
+]  # fmt: skip
+META = {"whatsapp", "messenger", "instagram"}
+NEIGHBOUR = "the neighbour"
+# One in this many odd bodies is also sent through all of ingest, which takes far longer than the reader.
+SENT_EVERY = 700
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_a_webhook_is_read_as_expected(case: Case) -> None:
+    assert told(case.platform, read(case.platform, case.body)) == case.expected
+
+
+def test_no_two_cases_of_a_kind_have_one_name() -> None:
+    assert len(set(map(str, ALL))) == len(ALL)
+
+
+def test_every_field_of_every_webhook_is_in_the_schema_of_the_event() -> None:
+    named, of_attachment = (set(EVENT["definitions"][of]["properties"]) for of in ("message", "attachment"))
+    for case in ALL:
+        for update in read(case.platform, case.body).updates:
+            if isinstance(update, Incoming):
+                (message,) = content_of([encode(update.message)]).messages
+                MESSAGE_SCHEMA.validate(message)
+                assert message.keys() <= named, case
+                for attachment in message["attachments"]:
+                    assert attachment["type"] in {"contact", "chat"} or attachment.keys() <= of_attachment, case
+
+
+def test_every_optional_field_of_a_message_is_in_a_webhook() -> None:
+    """So a field whose reader is lost fails here, and a field that no platform fills leaves the schema."""
+    found = {
+        field
+        for case in all_cases()
+        for update in read(case.platform, case.body).updates
+        if isinstance(update, Incoming)
+        for field in content_of([encode(update.message)]).messages[0]
+    }
+    assert set(EVENT["definitions"]["message"]["properties"]) - found <= {"editedAt"}
+
+
+def test_the_table_of_what_each_platform_tells_is_current() -> None:
+    """To write it: python -m tests.support.platform_table."""
+    text = DOCUMENT.read_text("utf-8")
+    assert filled(text) == text
+    assert set(ORDER) == PLATFORMS.keys()
+    assert all(f"\n| {row} | " in text for row in ROWS)
+
+
+# -- odd values ------------------------------------------------------------------------------------
+
+
+def places(value: Any) -> Iterator[list[Any]]:
+    """Yield the way to each value inside this one."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else []
+    for key, item in items:
+        yield [key]
+        yield from ([key, *rest] for rest in places(item))
+
+
+def with_odd_values(body: Any) -> Iterator[tuple[list[Any], Any]]:
+    """Yield the body once for each value and each odd value. It is the same object, changed in turn."""
+    for place in list(places(body)):
+        parent = body
+        for key in place[:-1]:
+            parent = parent[key]
+        kept = parent[place[-1]]
+        for odd in ODD:
+            parent[place[-1]] = copy.copy(odd)
+            yield place, body
+        parent[place[-1]] = kept
+
+
+def with_neighbour(case: Case) -> Any:
+    """Return the body with another, good message behind its own, if the platform sends several in a body."""
+    body = copy.deepcopy(case.body)
+    if case.platform in META:
+        body["entry"] += one_message(case.platform, ACCOUNTS[case.platform], NEIGHBOUR)["entry"]
+    return body
+
+
+def _is_in_the_neighbour(place: list[Any], body: Any) -> bool:
+    return place[0] != "entry" or len(place) == 1 or place[1] == len(body["entry"]) - 1
+
+
+def _form(fields: Json) -> Json:
+    """Return what a form can contain, which is text."""
+    return {name: str(value).encode("utf-8", "replace").decode() for name, value in fields.items()}
+
+
+@pytest.mark.parametrize("kind", sorted({case.kind for case in ALL} | {"long"}))
+def test_an_odd_value_is_at_most_refused_and_its_neighbours_are_kept(kind: str) -> None:
+    book = RuleBook(None, {}, RecordedTelemetry())
+    for case in (case for case in all_cases() if case.kind == kind):
+        whole = with_neighbour(case)
+        leave_out = PLATFORMS[case.platform].leaves_out_what_is_wrong
+        for place, body in with_odd_values(whole):
+            try:
+                sent = _form(body) if case.platform == "twilio" else body
+                prepared = prepare(read(case.platform, sent), book, leave_out=leave_out)
+            except InvalidInput:
+                assert case.platform == "generic" or len(place) == 1, (str(case), place)
+                continue
+            if case.platform in META and not _is_in_the_neighbour(place, whole):
+                texts = [message.payload for message in prepared.messages]
+                assert any(NEIGHBOUR.encode() in text for text in texts), (str(case), place)
+
+
+def test_ingest_answers_an_odd_value_without_a_5xx(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, number = Scene(fake, monkeypatch), 0
+    for case in all_cases():
+        for place, body in with_odd_values(copy.deepcopy(case.body)):
+            number += 1
+            if number % SENT_EVERY == 0:
+                status, _ = scene.post(case.platform, _form(body) if case.platform == "twilio" else body)
+                assert status in {200, 400, 413}, (str(case), place)
