@@ -10,8 +10,8 @@ MessageBufferError
 ├── RulesConflict               another operator has changed these rules since they were read
 ├── LockLost                    (retryable) the lock has expired, and another run may have it
 ├── SendFailed                  (retryable) an AWS service refused a call, or did not respond in time
-│   ├── NotEmitted              a batch's destinations failed; after `max_attempts` of these it is a dead letter
-│   └── TooLittleTime           the function may not run long enough for another call
+│   ├── NotEmitted              a destination failed; after `max_attempts` such errors the batch is a dead letter
+│   └── TooLittleTime           the function has too little time left for another call
 └── StoreError                  Valkey did not carry out a call
     ├── StoreUnavailable        (retryable) no connection, no reply in time, or a fail-over is in progress
     ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses writes that need memory

@@ -33,8 +33,8 @@ REMEMBERED_MS = DAY_MS
 # The first pause before another attempt to emit a batch. The pause doubles with each failure, up to MAX_RETRY_MS.
 MIN_RETRY_MS = 1 * SECOND_MS
 MAX_RETRY_MS = 60 * SECOND_MS
-# A batch that was taken by this many runs which died is a dead letter. With the pauses between them this takes longer
-# than ten minutes, in which a bad deployment can be undone.
+# If this many of a batch's runs have died, the batch becomes a dead letter. With the pauses between the runs that
+# takes more than ten minutes, which leaves time to undo a bad deployment.
 MAX_DEATHS = 20
 
 # -- rules ---------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 # The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
 MAX_DEAD_LETTER_BYTES = 256 * 1024
 # The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
-# on an open connection fit into it with the largest `timings.answer_ms`.
+# on an open connection fit into this time, even with the largest `timings.answer_ms`.
 RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------
@@ -111,11 +111,11 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# After a death the next run starts at once. After the second death in a row it starts after MIN_PAUSE_AFTER_DEATH_MS,
-# which doubles with each further death, for a processor up to 1.5 times its start reservation.
+# After one death the next run starts at once. After the second death in a row the pause is MIN_PAUSE_AFTER_DEATH_MS. It
+# doubles with each further death, up to MAX_PAUSE_AFTER_DEATH_MS, or for a processor up to 1.5 times `START_MS`.
 MIN_PAUSE_AFTER_DEATH_MS = 1 * SECOND_MS
 MAX_PAUSE_AFTER_DEATH_MS = MINUTE_MS
-# A death in a row comes within this time of the last death and its pause. A run that lived longer did some work.
+# Two deaths are in a row if the second comes within this time after the first one's pause. A longer run did some work.
 CALM_AFTER_DEATH_MS = 10 * SECOND_MS
 # A script searches for a message where it should be, then among this many of the newest messages. A full batch has half
 # as many.

@@ -3,8 +3,8 @@
 import ssl
 from functools import cache
 
-# Reading the system's certificates takes 16 ms of CPU time, so it is done once. It is done with the import, because
-# Lambda gives an instance a whole CPU while it imports the function, and a small part of one afterwards.
+# Reading the system's certificates takes 16 ms of CPU time, so read them once, during the import. Lambda gives an
+# instance a full CPU while it imports the function, and only a small part of one afterwards.
 TLS = ssl.create_default_context()
 
 

@@ -1,7 +1,7 @@
 """AWS clients, made on first use, and the one place where their errors become ours.
 
-Services that speak JSON have clients of our own, because the import of the SDK takes most of a cold start. The SDK is
-imported with the first client of another service.
+Services that speak JSON have a client of our own (`json_client`), because importing the SDK takes most of a cold start.
+The SDK is imported when a client of another service is first made.
 """
 
 import sys
@@ -75,7 +75,7 @@ def errors_as_ours(doing: str) -> Iterator[None]:
     except (OSError, HTTPException) as error:
         raise SendFailed(f"{doing}: {type(error).__name__}") from error
     except Exception as error:
-        # An error of the SDK is only possible if something has imported it.
+        # Do not import the SDK: if nothing has imported it, this is not one of its errors.
         sdk = sys.modules.get("botocore.exceptions")
         if sdk is not None and isinstance(error, sdk.ClientError):
             raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error

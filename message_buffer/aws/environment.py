@@ -1,4 +1,4 @@
-"""Reads the variables that AWS gives to every function, and that its SDKs read too."""
+"""Reads the environment variables that AWS's SDKs also read: credentials, region, endpoint and trace id."""
 
 import os
 from typing import NamedTuple
@@ -21,10 +21,10 @@ def read_region() -> str | None:
 
 
 def read_endpoint_url() -> str | None:
-    """Return the address that takes the place of all services', as on the local stage."""
+    """Return the one address to use for all services, as on the local stage, or None."""
     return os.environ.get("AWS_ENDPOINT_URL")
 
 
 def read_trace_id() -> str | None:
-    """Return the id of the invocation's trace. Lambda counts loops of functions by it."""
+    """Return the id of the invocation's trace, by which Lambda detects that functions invoke each other in a loop."""
     return os.environ.get("_X_AMZN_TRACE_ID")

@@ -1,7 +1,7 @@
-"""A client for AWS services that speak JSON: the part of the SDK's clients that we use, without the SDK (ADR 0037).
+"""A client for AWS services that speak JSON, with only those features of the SDK's clients that we use (ADR 0037).
 
-A call has the SDK's names and arguments: `client.get_item(TableName=…)`. It is repeated after the same failures as by
-the SDK in its standard mode.
+Operations and arguments have the SDK's names: `client.get_item(TableName=…)`. A call is repeated after the same
+failures as in the SDK's retry mode "standard".
 """
 
 import json
@@ -33,7 +33,7 @@ class Protocol(NamedTuple):
     """The prefix of an operation's name in the header `X-Amz-Target`."""
 
 
-# Each service's name in its address, with its protocol. Lambda has paths instead.
+# The protocols by the services' names in their addresses. Lambda names an operation by its path, not by a target.
 PROTOCOLS = {
     "dynamodb": Protocol("application/x-amz-json-1.0", "DynamoDB_20120810."),
     "events": Protocol("application/x-amz-json-1.1", "AWSEvents."),
@@ -46,7 +46,7 @@ SUFFIXES = {
     "cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu", "us-iso-": "c2s.ic.gov", "us-isob-": "sc2s.sgov.gov",
     "us-isof-": "csp.hci.ic.gov", "eu-isoe-": "cloud.adc-e.uk",
 }  # fmt: skip
-# Codes of refusals that pass, besides the status codes 429 and 5xx.
+# Codes of refusals after which a call is repeated, as it is after the status codes 429 and 5xx.
 PASSING = {
     "BandwidthLimitExceeded", "LimitExceededException", "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException",
@@ -55,7 +55,7 @@ PASSING = {
 
 
 class Refused(Exception):
-    """The service refused a call. `response` is its answer, and `code` says what was wrong."""
+    """Raised if the service refused a call. `code` is the service's code of the error, `response` the decoded body."""
 
     def __init__(self, code: str, response: Mapping[str, Any]) -> None:
         super().__init__(code)
@@ -65,12 +65,12 @@ class Refused(Exception):
 
 @cache
 def refusal(code: str) -> type[Refused]:
-    """Return the class of the refusals with this code."""
+    """Return the subclass of Refused for this code."""
     return type(code, (Refused,), {})
 
 
 class Exceptions:
-    """The classes of refusals by their codes: `client.exceptions.ConditionalCheckFailedException`."""
+    """Has the subclasses of Refused as attributes: `client.exceptions.ConditionalCheckFailedException`."""
 
     def __getattr__(self, code: str) -> type[Refused]:
         return refusal(code)
@@ -83,7 +83,7 @@ class Answer(NamedTuple):
 
 
 class JsonClient:
-    """A client of one service, which threads may share. Each call has a connection to itself, which is kept."""
+    """A client of one service, which threads may share. No two calls share a connection at the same time."""
 
     exceptions = Exceptions()
 
@@ -104,7 +104,7 @@ class JsonClient:
         self._idle: list[HTTPConnection] = []
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
-        """Return the function for an operation, whose name is the service's in lower case: `get_item` for GetItem."""
+        """Return the function that calls an operation: `get_item` calls GetItem."""
         if name.startswith("_"):
             raise AttributeError(name)
         operation = "".join(word.capitalize() for word in name.split("_"))
@@ -129,11 +129,11 @@ class JsonClient:
         try:
             found: dict[str, Any] = json.loads(answer.body or b"{}", object_hook=decode)
         except ValueError as error:
-            raise HTTPException(f"{operation} was answered with something else than JSON") from error
+            raise HTTPException(f"the response to {operation} is not JSON") from error
         return found
 
     def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Return the answer. Raise Refused, or the error of the last attempt to get one."""
+        """Return the response. Raise Refused if the service refuses, or the last attempt's error if none comes."""
         attempt = 1
         while True:
             try:
@@ -144,8 +144,8 @@ class JsonClient:
                 if attempt >= self._attempts or not _passes(answer.status, refused.code):
                     raise refused
             except (OSError, HTTPException):
-                # A network drops idle connections without a word, while the instance is suspended, so the others may be
-                # lost too.
+                # While the instance is suspended, the network may drop idle connections without notice. So the others
+                # may be lost, too.
                 self._drop_idle()
                 if attempt >= self._attempts:
                     raise
@@ -209,7 +209,7 @@ class JsonClient:
 def _has_ended(connected: socket.socket) -> bool:
     """Return whether the service has closed an idle connection.
 
-    Input alone does not say so: TLS 1.3 sends the tickets of the session after the handshake.
+    Input alone does not prove that, because TLS 1.3 sends session tickets after the handshake.
     """
     poller = poll()
     poller.register(connected, 1)
@@ -225,7 +225,7 @@ def _has_ended(connected: socket.socket) -> bool:
         return True
     finally:
         connected.settimeout(patience)
-    # The input is the end of the connection, or an answer that nobody asked for.
+    # The input is the end of the connection, or data that belongs to no request, so the connection is of no use.
     return True
 
 
@@ -235,7 +235,7 @@ def _refused(answer: Answer) -> Refused:
     except ValueError:
         found = {}
     response = found if isinstance(found, dict) else {}
-    # "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
+    # The code in "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
     told = answer.error_type or response.get("__type") or response.get("code") or answer.status
     code = str(told).partition(":")[0].rpartition("#")[2]
     return refusal(code)(code, response)
@@ -254,5 +254,5 @@ def _base64(value: object) -> str:
 
 
 def _bytes(value: dict[str, Any]) -> dict[str, Any]:
-    """Decode a value of DynamoDB if it is binary. No other object has a text under the key `B` alone."""
+    """Decode a DynamoDB value if it is binary. Only then is it an object whose single key is `B`, with a string."""
     return {"B": b64decode(value["B"])} if len(value) == 1 and isinstance(value.get("B"), str) else value

@@ -1,4 +1,4 @@
-"""Signs requests to AWS with Signature Version 4, as the SDK does, but without the time that its import takes."""
+"""Signs requests to AWS with Signature Version 4, as the SDK does, but without the slow import of the SDK."""
 
 import hmac
 from collections.abc import Mapping
@@ -43,15 +43,15 @@ credentials = Credentials()
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, scope: Scope) -> dict[str, str]:
-    """Return the headers with those of the signature. `headers` contains `host`; all names are in lower case.
+    """Return `headers` with the headers of the signature. `headers` contains `host`; all names are in lower case.
 
-    `path` is as it is sent, with its special characters escaped.
+    `path` has its special characters escaped, as it is sent.
     """
     keys, time = credentials.keys(), _now()
     signed = {**headers, "x-amz-date": time, **({"x-amz-security-token": keys.token} if keys.token else {})}
     names = sorted(signed)
     lines = [f"{name}:{signed[name].strip()}" for name in names]
-    # Every service except S3 escapes the path once more.
+    # Every service except S3 expects that the signed path is escaped once more.
     request = [method, quote(path, safe=f"/{UNRESERVED}"), "", *lines, "", ";".join(names), sha256(body).hexdigest()]
     signature = _signature(request, keys, time=time, scope=scope)
     signed["authorization"] = (

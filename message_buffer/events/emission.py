@@ -20,7 +20,7 @@ from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
 
-# Names the function that empties each lane.
+# The function that emits the batches of each lane.
 RUNS = {"debounce": "conversation processor", "window": "DynamoDB processor"}
 
 
@@ -80,14 +80,14 @@ class Emission:
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it.
 
-        Raise SendFailed if the caller must try the batch again later, in particular NotEmitted if a destination failed.
+        Raise SendFailed if the caller must try the batch again later. NotEmitted means that a destination failed.
         """
         if taken.deaths >= MAX_DEATHS:
             reason = f"the {RUNS[taken.lane]} died {taken.deaths} times"
             self._dead_letter(conversation, taken, time, reason=reason)
             return
         if taken.failures >= self._limits.max_attempts:
-            # The last failure was an unexpected error, or the dead-letter queue failed, too.
+            # It is not a dead letter yet if its last failure was an unexpected error, or if that queue failed, too.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
@@ -177,11 +177,11 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
 
 
 def is_failure(error: Exception) -> bool:
-    """Return whether the error counts toward `max_attempts`: a destination failed, or the error is a bug."""
+    """Return whether the error counts toward `max_attempts`, because a destination failed or the error is a bug."""
     return isinstance(error, NotEmitted) or not isinstance(error, MessageBufferError)
 
 
 def back_off_ms(nth: int, random: Callable[[], float]) -> int:
-    """Return the pause after the nth failure, which doubles each time, less up to half by chance, to spread retries."""
+    """Return the pause after the nth failure. It doubles each time; a random part is subtracted to spread retries."""
     longest = min(MIN_RETRY_MS << min(nth - 1, 16), MAX_RETRY_MS)
     return int(longest * (1 - random() / 2))

@@ -34,7 +34,7 @@ class LaneWithFallback:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.Buffered | o.Duplicate | o.Refused:
-        # `bufferctl verify` tries the fallback without an outage.
+        # `bufferctl verify` tries the fallback while Valkey is available.
         is_trial = conversation.startswith(TRIAL_OF_FALLBACK)
         outcome = None if is_trial else self._tried(
             lambda: self._valkey_lane.buffer_message(

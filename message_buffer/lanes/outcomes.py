@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
 `start_id` is for direct callers of the store: unless it is None, the script has reserved the start of the shard's
-processor under this id, and the caller must start it now. `ValkeyLane` does this, so its own outcomes never have one.
+processor under this id, and the caller must start it now. `ValkeyLane` does this, so its own outcomes have no start id.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ RefusalReason = Literal[
 ]
 """The quota that is used up, or `waiting` if too much waits in the conversation."""
 Counted = Literal["failures", "waits", "unasked"]
-"""The count of a frozen batch that `retry_batch` raises: see `Taken`."""
+"""Which count of a frozen batch `retry_batch` raises. `Taken` describes the counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Start a conversation processor for each conversation, and tell it the deadline, which names its claim.
+    """Start a conversation processor for each conversation, and pass it the deadline, which identifies its claim.
 
     `next_due_at_ms` may be too early, but never too late.
     """
@@ -104,7 +104,7 @@ class Claimed:
     conversations: list[Due]
     deadline_ms: int
     expired: int = 0
-    """The number of conversations whose claim or token had ended, and which were put back. Some are claimed again."""
+    """How many conversations were put back because their claim or token had ended. Some may be claimed again now."""
     waits_for_slot: bool = False
     """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
 
@@ -149,17 +149,17 @@ class Taken:
     payloads: list[bytes]
     lane: LaneName = "debounce"
     until_ms: int = 0
-    """Until when no other run may take the batch, unless this one renews its token. 0 in the DynamoDB lane."""
+    """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
     left_out: frozenset[int] | None = None
     """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
     failures: int = 0
     """How often the batch could not be emitted."""
     waits: int = 0
-    """How often it was put back so that the DynamoDB lane could go first."""
+    """How often the batch was put back so that the DynamoDB lane could go first."""
     unasked: int = 0
-    """How often it was put back because the DynamoDB lane's table failed."""
+    """How often the batch was put back because the DynamoDB lane's table failed."""
     deaths: int = 0
-    """How many runs took it and neither completed nor retried it."""
+    """How many runs took the batch and neither completed nor retried it."""
     died_at_ms: int | None = None
     """When the token of the last of those runs ended, or None if the batch was retried since."""
 
@@ -205,9 +205,9 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorEnded:
-    """The lease and the reservation of a dead processor are free. `ended` is False if it had neither any more.
+    """The lease and the reservation of a dead processor are free. `ended` is False if it no longer had either.
 
-    If `wait_ms` is not 0, processors died in a row: call again after this time, so that the next one is started then.
+    If `wait_ms` is not 0, several processors have died in a row. Call again after this time to start the next one.
     """
 
     ended: bool
@@ -217,7 +217,7 @@ class ProcessorEnded:
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnded:
-    """A dead conversation processor's conversation is due again at `due_at_ms`, or None if it had none any more."""
+    """The conversation of a dead run is due again at `due_at_ms`, which is None if the run no longer had it."""
 
     due_at_ms: int | None
     start_id: str | None = None

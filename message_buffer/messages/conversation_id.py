@@ -15,7 +15,7 @@ DEFAULT_TENANT = "default"
 PLATFORM_NAMES = ("generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
 # The tenant of the conversations with which the canary and `bufferctl verify` try a stage. Statistics leave it out.
 TRIAL_TENANT = "message-buffer-trial"
-# The account of trials that the fallback takes although Valkey is well.
+# The beginning of the ids of trial conversations that use the fallback even if Valkey is available.
 TRIAL_OF_FALLBACK = f"{TRIAL_TENANT}/generic/verify-fallback/"
 
 

@@ -416,9 +416,9 @@ class RuleLayer(PartialRules):
 
 
 def check_platform_names(names: Iterable[str]) -> None:
-    """Raise InvalidRules if there is no such platform.
+    """Raise InvalidRules if a name is not that of a platform.
 
-    Whoever writes rules calls this. Readers do not, because a wrong name would make them skip the whole layer.
+    Only code that writes rules calls this. Code that reads rules would skip the entire layer because of one wrong name.
     """
     problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
     if problems:

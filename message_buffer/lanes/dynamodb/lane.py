@@ -126,7 +126,7 @@ class DynamoDbLane:
             # trigger, so send one. A second trigger does no harm.
             self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
         elif before.reason == DISPUTED and before.held_until_ms <= now_ms:
-            # The window waits for Valkey. This message waits for its own window, whether that ends earlier or later.
+            # The window only waits for Valkey's answer. Make it due when a new window of this message would be due.
             reason = timing.flush_reason or "window"
             if self._table.hasten(conversation, due_at_ms=due_at_ms, reason=reason):
                 self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
@@ -284,7 +284,7 @@ class DynamoDbLane:
             self._table.release(conversation, owner)
 
     def last_arrival(self, conversation: str) -> int:
-        """Return the last arrival that a forget must cover, or 0 if there is none."""
+        """Return the newest message's time of arrival, up to which a conversation must be forgotten; 0 if none came."""
         return max(_arrivals(self._table.read(conversation), self._clock()))
 
     def _lock(self, conversation: str, owner: str, acquire: Callable[..., Window]) -> Window:
@@ -330,7 +330,7 @@ class DynamoDbLane:
             found = _find(contents, name)
             if not isinstance(found, o.Waiting):
                 if name in {each.name for each in contents.disputed}:
-                    # If Valkey has lost the message, this lane emits its copy. The caller publishes the change, too.
+                    # Change the disputed copy, too, because this lane emits it if Valkey has lost the message.
                     change(name)
                 return found
             if change(name):
@@ -376,7 +376,7 @@ class DynamoDbLane:
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the arrivals that a forget must cover. A time that is a minute ahead is wrong, so leave it out."""
+    """Return the messages' known times of arrival. Leave out those a minute ahead, because they are wrong."""
     emitted = [contents.window.last_at_ms, contents.window.forgotten_at_ms]
     return [at for at in (*emitted, *(each.arrived_at_ms for each in contents.stored)) if at < now_ms + MINUTE_MS]
 

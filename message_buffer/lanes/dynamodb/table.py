@@ -28,7 +28,7 @@ from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SE
 WINDOW, MESSAGE, JOURNAL, HASHED = "!", "m#", "b#", "h#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
-# The reason of a window that waits only until the Valkey lane has answered for its messages.
+# The reason of a window that only waits until Valkey has answered whether its messages were emitted.
 DISPUTED = "disputed"
 # Values of a tombstone's `batch_id` that are not batches of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
@@ -36,7 +36,7 @@ ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
 HAS_BODY = "attribute_exists(#body)"
-# No message has arrived since the given generation.
+# A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class Window(NamedTuple):
     """The id of the last `forget_conversation`, which erased what had arrived until `forgotten_at_ms`."""
     forgotten_at_ms: int = 0
     last_at_ms: int = 0
-    """The last arrival in all batches of this lane."""
+    """When the newest message of all batches of this lane arrived."""
 
 
 class StoredMessage(NamedTuple):
@@ -127,7 +127,7 @@ class Contents(NamedTuple):
 
     @property
     def disputed(self) -> list[StoredMessage]:
-        """Return the stored messages that the Valkey lane has taken. Until it has emitted them, it may lose them."""
+        """Return the stored messages that the Valkey lane has taken, but may lose before it emits them."""
         return [each for each in self._not_frozen if each.name in self.journaled and not self.was_erased(each.name)]
 
     @property
@@ -159,8 +159,8 @@ class MessageTable(Table):
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """Replace a message with a tombstone, because the Valkey lane has emitted it.
 
-        Return False if the message is not stored, or already in a batch of this lane, which would look emitted without
-        its body.
+        Return False if the message is not stored, or if a batch of this lane contains it, because without
+        its body it would look emitted.
         """
         return self._change_stored(
             "leave message",
@@ -454,7 +454,7 @@ class MessageTable(Table):
             "freeze batch",
             conversation,
             owner,
-            # Count from this run, because runs that ended before the freeze do not count.
+            # Begin the counts with this run, because runs that ended before the freeze do not count.
             do="SET #frozen = :frozen, #last_at = :last, #attempt = :first, #failures = :none, #unended = :first"
             " ADD #waiting :less",
             values={
@@ -491,7 +491,7 @@ class MessageTable(Table):
         )
 
     def dispute(self, conversation: str, owner: str, *, due_at_ms: int, generation: int) -> bool:
-        """Release the lock until `due_at_ms`. Return False if a message has arrived since the given generation."""
+        """Release the lock; the window is due at `due_at_ms`. Return False if a message has come since `generation`."""
         return self._owned(
             "dispute window",
             conversation,
@@ -543,7 +543,7 @@ class MessageTable(Table):
         self._put("journal batch", {**key, "names": names, "expires_at": _seconds(expires_at_ms)})
 
     def rewrite_journal(self, conversation: str, batch_id: str, names: Sequence[str]) -> None:
-        """Leave only these names in the record of a batch, unless the record is gone."""
+        """Replace the names in the journal's record of a batch, if the record still exists."""
         key = _key(conversation, JOURNAL + batch_id)
         self._update(
             "rewrite journal", key, "SET #names = :names", {"names": names}, only_if="attribute_exists(#names)"

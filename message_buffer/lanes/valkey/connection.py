@@ -56,9 +56,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors the client is not used again. A lost connection does not dial again by itself. After a missed
-# answer, a late one could be taken for that of the next call. A replica's address must be resolved again. A node that
-# is not the only one of its cluster is replaced by a client of the whole cluster.
+# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that comes after
+# its time-out could be read as that of the next call. A server that has become a replica means that the address must be
+# resolved again. A cluster of several nodes needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
@@ -155,7 +155,7 @@ class Connection:
                 client = self._client
                 if client is None or not 0 <= began_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
                     client = self._connected(called_at_ms)
-                    began_ms = self._clock()  # a slow dial is no reason not to repeat a call
+                    began_ms = self._clock()  # the time of the dial does not count against a second try
                 return self._run_once(client, script, keys, args=args, straight=attempt == 1)
             except StoreSignInRefused as error:
                 if signed_in_anew:
@@ -194,7 +194,7 @@ class Connection:
         return reply
 
     def prepare(self) -> None:
-        """Begin the first dial, so that it goes on while the caller does other work."""
+        """Begin the first dial in a thread, so that the caller can do other work meanwhile."""
         with self._dials:
             if self._client is None:
                 self._dial_of(self._clock())
@@ -202,8 +202,8 @@ class Connection:
     def _connected(self, called_at_ms: int) -> Client:
         """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again.
 
-        Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial goes on, and a later call
-        waits for its end.
+        Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial continues, and a later call
+        uses its connection.
         """
         now_ms = self._clock()
         patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)
@@ -222,7 +222,7 @@ class Connection:
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
-            # The dial may be this call's second.
+            # The dial may have begun before this call, or may be the second one of this call.
             waited_ms = self._clock() - min(dial.began_ms, called_at_ms)
             raise StoreUnavailable(
                 f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
@@ -237,7 +237,7 @@ class Connection:
     def _dial_of(self, now_ms: int) -> Dial[Client]:
         """Return the dial that is in progress, or begin one."""
         self._close()
-        # A dial ends by itself in time. One that did not was suspended together with the instance, or waits for DNS.
+        # A dial has a time limit. If it exceeds that, the instance was suspended, or DNS is slow, so begin another.
         dial = self._dial
         if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
             dial.abandon()

@@ -1,8 +1,8 @@
-"""Dials Valkey: connects, agrees on TLS and signs in, with one time limit for all of it.
+"""Dials Valkey: connects, agrees on TLS and signs in, with one time limit for all three steps.
 
 In a private network the first connection of a function's instance may take seconds, but a call on an open connection
-takes milliseconds. So a dial has a limit of its own, and a thread of its own: a caller that cannot wait any longer
-leaves, and a later call finds the connection open.
+takes milliseconds. So a dial has its own time limit and its own thread. If a caller cannot wait any longer, it gives
+up, the dial continues, and a later call finds the connection open.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ _MIN_SECONDS = 0.001
 
 
 class Line(Connection):
-    """A connection whose whole dial takes at most `socket_connect_timeout`.
+    """A connection whose dial takes at most `socket_connect_timeout`, including TLS and the sign-in.
 
-    redis-py would allow that time for TCP alone, and then the time-out of an answer for TLS and again for the sign-in.
+    redis-py would allow that time for TCP alone, and then `socket_timeout` for TLS and again for the sign-in.
     """
 
     _ends_at: float | None = None
@@ -36,8 +36,8 @@ class Line(Connection):
     _has_dialled = False
 
     def _connect(self) -> Any:
-        # A lost connection would otherwise be dialled within a call, however little time the caller has. A cluster's
-        # client, which alone sets `redis_connect_func`, closes and reopens connections on purpose.
+        # redis-py would dial a lost connection again within a call, even if the caller has too little time for that.
+        # Only a cluster's client sets `redis_connect_func`. It closes and reopens connections on purpose.
         if self._has_dialled and self.redis_connect_func is None:
             raise LostConnection("the connection was lost")
         self._has_dialled = True
@@ -53,7 +53,7 @@ class Line(Connection):
         self._ends_at = None
         self.update_current_socket_timeout(-1)
 
-    # redis-py sets neither time-out unless the server announces maintenance, which needs RESP 3.
+    # No setters are needed: redis-py sets these time-outs only if the server announces maintenance, with RESP 3.
     @property  # type: ignore[misc]
     def socket_timeout(self) -> Any:
         return super().socket_timeout if self._ends_at is None else self._left
@@ -76,20 +76,20 @@ class TlsLine(Line, SSLConnection):
 class Node(Redis):
     """A client of the one server at the URL's address.
 
-    ElastiCache Serverless is a cluster with one address, so this connection is enough there. A cluster's client would
-    dial twice, once to ask for the nodes.
+    ElastiCache Serverless is a cluster with a single address, so this client is enough there. A cluster's client would
+    dial twice, because it first asks for the nodes.
     """
 
     open_cluster: Callable[[], RedisCluster] | None = None
-    """Opens a client of the whole cluster, for when the server names another owner of a slot."""
+    """Opens a cluster's client, which is needed once the server names another owner of a slot."""
 
     def dial(self) -> None:
         self.connection_pool.release(self.connection_pool.get_connection())
 
     def close(self) -> None:
-        """Close the idle connections. One that another thread is using ends with that thread's call."""
+        """Close the idle connections. A connection that another thread is using ends with that thread's call."""
         self.connection_pool.disconnect(inuse_connections=False)
-        # A lost connection dials no more, so a client that is used again needs new ones.
+        # A closed connection does not dial again, so this client needs new connections if it is used again.
         self.connection_pool.reset()
 
 
@@ -100,13 +100,13 @@ def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: A
     assert isinstance(node, Node)
     if is_cluster:
         address = f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
-        # Only a cluster's client that is opened by a URL takes a class of connections.
+        # A cluster's client accepts a class of connections only if it is opened by a URL.
         node.open_cluster = partial(RedisCluster, url=address, connection_class=line, **options)
     return node
 
 
 def dialled(client: T, *, is_spread: bool) -> T | RedisCluster:
-    """Connect the client and return it, or a client of the whole cluster if that is spread over several nodes."""
+    """Connect the client and return it. If its cluster has several nodes, return a cluster's client instead."""
     if not isinstance(client, Node):
         return client
     if is_spread and client.open_cluster:
@@ -123,7 +123,7 @@ C = TypeVar("C", bound=_Closes)
 
 
 class Dial(Generic[C]):
-    """A client, or another object with a connection, that a thread opens."""
+    """Opens a client, or another object with a connection, in a thread."""
 
     def __init__(self, open_it: Callable[[], C], *, began_ms: int = 0) -> None:
         self.began_ms = began_ms
@@ -138,15 +138,15 @@ class Dial(Generic[C]):
             opened = open_it()
             self.took_ms = round((monotonic() - began) * 1_000)
             self._opened.set_result(opened)
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it
             self._opened.set_exception(error)
 
     def wait(self, seconds: float) -> C | None:
-        """Return what was opened, or None if that takes longer. Raise the error if it failed."""
+        """Return the opened object, or None if opening takes longer than `seconds`. Raise the error if it failed."""
         try:
             return self._opened.result(max(seconds, 0))
         except TimeoutError:
-            # The dial may have ended just now, or with this error.
+            # The dial may have ended just now, or this error may be the dial's own.
             return self._opened.result() if self._opened.done() else None
 
     @property
@@ -154,7 +154,7 @@ class Dial(Generic[C]):
         return self._opened.done() and not self._opened.exception()
 
     def abandon(self) -> None:
-        """Close what was opened, or close it as soon as it is."""
+        """Close the opened object, now or as soon as it is open."""
         self._opened.add_done_callback(_close)
 
 

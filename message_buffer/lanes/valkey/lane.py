@@ -48,8 +48,8 @@ class ValkeyLane:
     ) -> o.Forgotten:
         """Erase the conversation, and replace its message ids with hashes, page by page.
 
-        `at_ms` is the last arrival in the DynamoDB lane; newer messages of both lanes arrive later. With `goes_on`,
-        continue an earlier call, and erase no message.
+        `at_ms` is the last arrival in the DynamoDB lane; the outcome's `at_ms` is no earlier. With `goes_on`, continue
+        an earlier call, and erase no message.
         """
         forgotten = self.store.forget_conversation(
             conversation, forget_id=forget_id, secret=secret, goes_on=goes_on, not_before_ms=at_ms or 0
@@ -103,7 +103,7 @@ class ValkeyLane:
         return recovered
 
     def end_processor(self, shard: int, dead_id: str) -> o.ProcessorEnded:
-        """End what a dead processor has, and start the next one unless it has to wait."""
+        """End the lease and the reservation of a dead processor. Start the next processor, unless it has to wait."""
         ended = self.store.end_processor(shard, dead_id)
         if ended.start_id is not None:
             self._starter.start(shard, ended.start_id)
@@ -113,7 +113,7 @@ class ValkeyLane:
         return self._started(conversation, self.store.end_claim(conversation, deadline_ms=deadline_ms))
 
     def _started(self, conversation: str, outcome: T) -> T:
-        """Start the shard's processor if the outcome has a start id. Return the outcome without it."""
+        """Start the shard's processor if the outcome has a start id. Return the outcome without that id."""
         if isinstance(outcome, o.Unmoved | o.Empty | o.Stale | o.Refused) or outcome.start_id is None:
             return outcome
         self._starter.start(self.store.shard_of(conversation), outcome.start_id)

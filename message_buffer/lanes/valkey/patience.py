@@ -5,20 +5,20 @@ from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 
 
 class Patience:
-    """The patience of a caller that has no other way: it waits for as long as a dial may take."""
+    """The patience of a caller that has no other lane, so it waits as long as a dial may take."""
 
     def __init__(self, connect_ms: int = VALKEY_CONNECT_MS) -> None:
         self.connect_ms = connect_ms
 
     def left_ms(self, *, is_doubted: bool) -> int:  # noqa: ARG002 - for a webhook's patience
-        """Return how long a call may wait now. `is_doubted`: Valkey has failed since it was last connected."""
+        """Return how long a call may wait now. `is_doubted` says that Valkey has failed since the last dial."""
         return self.connect_ms
 
 
 class WebhookPatience(Patience):
-    """The patience of ingest, whose platform waits for the response: one budget for all of a webhook's calls.
+    """The patience of ingest, which has one budget for all calls of a webhook, because the platform waits.
 
-    After a failure a call waits no longer than for an answer, because Valkey is probably away.
+    After a failure a call waits only as long as an answer may take, because Valkey is probably unavailable.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class WebhookPatience(Patience):
         self._began_ms = 0
 
     def begin(self) -> None:
-        """Start the budget of another webhook."""
+        """Start a new budget, for the next webhook."""
         self._began_ms = self._clock()
 
     def left_ms(self, *, is_doubted: bool) -> int:

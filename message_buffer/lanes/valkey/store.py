@@ -76,7 +76,7 @@ class Store:
         """Load these scripts and connect, so that the first calls need not wait for that."""
         for name in scripts:
             self._load(name)
-        # The user may run no PING. This reads the state of a conversation that nobody has.
+        # The function's user may not run PING, so read the state of a conversation that does not exist.
         self.peek_conversation("nobody")
 
     # -- what a conversation goes through ----------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Store:
         """Erase what the conversation holds, and replace one page of its message ids with hashes.
 
         `secret` becomes the key of the hashes, unless the conversation already has one. Calls for further pages send
-        the same `forget_id`. With `goes_on`, the call continues an earlier one and erases no message. The answer's
+        the same `forget_id`. With `goes_on`, the call continues an earlier one and erases no message. The outcome's
         `at_ms` is no earlier than `not_before_ms`.
         """
         reply = self._run(
@@ -215,7 +215,7 @@ class Store:
         until_ms = _or_none(reply.leaving_until_ms)
         return o.Forgotten(
             reply.at_ms, reply.generation, reply.waiting, reply.frozen,
-            # Until the end of its token a run may begin a call to the bus.
+            # A run may begin a call to the bus until its token ends.
             None if until_ms is None else until_ms + MAX_CALL_MS, _or_none(reply.skip),
         )  # fmt: skip
 
@@ -368,7 +368,7 @@ class Store:
         )
 
     def end_processor(self, shard: int, dead_id: str) -> o.ProcessorEnded:
-        """End what the processor with this start id has. If that run is alive after all, its next call returns Lost."""
+        """End the lease and reservation with this start id. If that run is alive, its next call returns Lost."""
         start = self._start()
         reply = self._run_shard(
             "end_processor", shard, now_ms=self._clock(), dead_id=dead_id, calm_ms=CALM_AFTER_DEATH_MS,
@@ -377,7 +377,7 @@ class Store:
         return o.ProcessorEnded(reply.word == b"ENDED", reply.wait_ms, _reserved(start, reply.start))
 
     def end_claim(self, conversation: str, *, deadline_ms: int) -> o.ClaimEnded:
-        """Put back what the run of this claim has. If that run is alive, it may still complete the batch."""
+        """Put back the conversation that the run of this claim has. If the run is alive, it may still complete it."""
         start = self._start()
         reply = self._run(
             "end_claim", conversation=conversation, now_ms=self._clock(), deadline_ms=deadline_ms,

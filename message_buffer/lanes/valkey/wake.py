@@ -68,8 +68,8 @@ class Wake:
     def wait(self, seconds: float) -> bool:
         """Return whether a script woke the processor within `seconds`.
 
-        If the connection fails, sleep for the rest of the time and return False; raise no error. A connection that
-        takes long to open is no reason to sleep longer.
+        If the connection fails, sleep for the rest of the time and return False; raise no error. The sleep ends in
+        time even if the connection is not open by then.
         """
         deadline = self._monotonic() + seconds
         try:
