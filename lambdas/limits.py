@@ -46,11 +46,11 @@ MAX_MEDIA_IN_A_TWILIO_FORM = 10
 MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
-# Telegram nests the blocks and texts of a rich message in at most 16 levels; a list of texts is a level of ours.
+# Telegram nests a rich message's blocks and texts in at most 16 levels. We count a list of texts as another level.
 MAX_LEVELS_OF_A_RICH_MESSAGE = 32
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
-# A time with more digits than one in seconds, and at most this many, is one in milliseconds.
+# A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
 
 # -- admin ---------------------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ MAX_PAGES_IN_A_LISTING = 200
 MAX_WINDOWS_IN_A_LISTING = 5_000
 # A cursor names a shard and a position in one of its keys, of at most 20 digits.
 MAX_CURSOR_CHARACTERS = 64
-# Retiming stops when less time than this is left. One call to Valkey, with the largest settings, and the response fit
-# into it.
+# Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
+# longest time-outs.
 MIN_MS_LEFT_TO_RETIME = 13_000
 
 # -- admin: dead letters -------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
-# A start that has waited for a thread until this part of its claim's time is left is not made, because the conversation
-# processor could come after the end of the claim. The claim is put back, as if Lambda had refused the start.
+# If less than this part of a claim's time is left when a thread is free to start the conversation processor, put the
+# claim back instead, as if Lambda had refused the start. The conversation processor could come after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
 # Half of MAX_STARTS_UNDER_WAY, so that the processor can claim more conversations while it is still starting the last
 # ones.
@@ -117,7 +117,7 @@ MAX_RETURN_MS = 5_000
 # -- processor: its lease, and Valkey's outages --------------------------------------------------------------
 
 # The processor renews its lease after a third of the lease's length, or after MAX_MS_BETWEEN_LEASE_RENEWALS if that is
-# shorter. If a renewal fails on a living connection, in 1.6 seconds, the next is in time.
+# shorter. If a renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
 LEASE_RENEWALS = 3
 MAX_MS_BETWEEN_LEASE_RENEWALS = 5_000
 # A run may last 15 minutes, so it publishes its metrics this often.
@@ -125,11 +125,11 @@ METRICS_EVERY_MS = 30_000
 # While Valkey fails, the processor pauses between its tries. The pause doubles each time, up to MAX_PAUSE_MS.
 MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000
-# A processor without Valkey leaves after this time. In a shorter outage it stays, because it can go on sooner than
-# another could start.
+# A processor without Valkey ends after this time. In a shorter outage it keeps running, because it can resume sooner
+# than a new one could start.
 MAX_MS_WITHOUT_VALKEY = 30_000
-# If Valkey fails with less time left than this and one more call, a processor leaves instead of pausing, so that it can
-# still publish its metrics.
+# If Valkey fails when a run has less time left than one more call and this, the processor ends instead of pausing, so
+# that it can still publish its metrics.
 MIN_MS_LEFT_TO_PAUSE = 2_000
 
 # -- watchdog ------------------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ MIN_MS_LEFT_TO_PAUSE = 2_000
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
-# A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start.
-# A pass ends, and a failed run gives nothing up, if less time than that is left.
+# A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start,
+# which takes up to this time. With less time left, a pass ends, and a failed processor does not end its lease.
 MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ MAX_WAITS_FOR_DYNAMODB_LANE = 5
 # without asking the table, because an outage of the table must not become an outage of the Valkey lane.
 MAX_ATTEMPTS_TO_AGREE = 10
 # A conversation processor that still works after a quarter of its token's length renews the token, and again after each
-# further quarter. If one renewal fails on a living connection, which takes up to 1.6 seconds, the next one is in time.
+# further quarter. If one renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
 TOKEN_RENEWALS = 4
 
 # -- DynamoDB processor --------------------------------------------------------------------------------------
@@ -170,12 +170,12 @@ MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again, in all at most this often.
 MAX_READS_OF_A_WINDOW = 5
-# While Valkey has not answered for messages that both lanes have, their window rests as long again as the messages have
-# been stored, within these bounds.
+# While messages are disputed, the pause before Valkey is asked again is as long as the oldest of them has been stored,
+# within these bounds.
 MIN_DISPUTE_REST_MS = 2_000
 MAX_DISPUTE_REST_MS = MINUTE_MS
-# If Valkey has not answered for this long, the DynamoDB lane emits the messages, perhaps a second time, because it must
-# not lose them.
+# The DynamoDB lane emits a disputed message after this time without an answer from Valkey. The message may be emitted
+# twice, but is not lost.
 MAX_DISPUTE_MS = HOUR_MS
 # A sweep reads at most this many open windows, the most overdue first.
 MAX_WINDOWS_IN_A_SWEEP = 500

@@ -4,10 +4,10 @@ from uuid import uuid4
 
 
 def new_run_id(started_by: str | int | None) -> str:
-    """Return an id that begins with what the run was started by: a start id, or the deadline of a claim.
+    """Return an id that begins with `started_by`, which is a start id or the deadline of a claim.
 
-    The rest is random, because Lambda may deliver one event twice, and then only one of the two runs may have the lease
-    or the batch. `started_by` is None in the events of older code.
+    The rest is random, because Lambda may deliver one event twice, and only one of the two runs may have the lease or
+    the batch. `started_by` is None if the event is from older code.
     """
     run = uuid4().hex
     return run if started_by is None else f"{started_by}.{run}"

@@ -87,8 +87,8 @@ class Forgetting:
             return self._listed(name)
         first, forget_id, secret = request.forget_id is None, request.forget_id or token_hex(8), self._new_secret()
         forgotten: list[o.Forgotten] = []
-        # Both lanes erase up to the same time, because consumers drop what arrived until the later of the two. So the
-        # first lane is told what has arrived in the second.
+        # Both lanes must erase up to the same time, because consumers drop what arrived until the later of their times.
+        # So pass the last arrival in the DynamoDB lane to the Valkey lane.
         lane_at_ms = self._last_arrival_in_fallback(name) if first else None
         for lane in self._lanes:
             forgotten.append(

@@ -1,11 +1,11 @@
-"""Settles disputes: asks Valkey about stored messages that, according to the journal, the Valkey lane has taken.
+"""Settles disputes by asking Valkey about stored messages that, according to the journal, the Valkey lane has taken.
 
-The journal says what the Valkey lane was about to emit. Valkey may have lost it since then, so the DynamoDB lane keeps
-its copy of such a message until Valkey has answered:
+The journal records which messages the Valkey lane was about to emit. Valkey may have lost them since then, so the
+DynamoDB lane keeps its copies until Valkey has answered:
 
-- The message waits, or is in the frozen batch: ask again later.
-- Valkey knows the message, but has it no longer: it was emitted or dropped. A tombstone replaces the copy.
-- Valkey does not know the message: it was lost. Its name leaves the journal, and the DynamoDB lane emits its copy.
+- If the message waits, or is in the frozen batch, ask again later.
+- If Valkey remembers only the message's id, the message was emitted or dropped. Replace the copy with a tombstone.
+- If Valkey does not know the message, it was lost. Remove its name from the journal. The DynamoDB lane emits its copy.
 """
 
 from message_buffer.clock import Clock, system_clock
@@ -43,7 +43,7 @@ class Disputes:
             self._telemetry.warn("disputes not settled", conversation=conversation, reason=str(error))
 
     def _settle(self, conversation: str) -> None:
-        # Read the journal before asking Valkey. A batch that is taken later is journaled anew, and that stays.
+        # Read the journal before asking Valkey, so that the records of batches that are taken later remain unchanged.
         contents = self._table.read(conversation)
         lost: set[str] = set()
         answered = 0

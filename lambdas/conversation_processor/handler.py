@@ -1,10 +1,12 @@
 """Lambda entry of the conversation processor.
 
-The processor invokes it asynchronously with `{"conversation": id, "shard": n, "deadline": ms}`. The deadline is that of
-the claim; older code sends none. The DynamoDB processor, which cannot reach Valkey, invokes it with `{"settle":
-<conversation>}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then returns
-`{"redriven": batchId}` or fails. With `{"warm": true}` an instance only opens its
-connections; if that fails, its first batch opens them.
+Events:
+
+- `{"conversation": id, "shard": n, "deadline": ms}` from the processor, asynchronously: emit the conversation's batch.
+  The deadline is that of the claim; older code sends none.
+- `{"settle": id}` from the DynamoDB processor, which cannot reach Valkey: settle the conversation's disputes.
+- `{"redrive": <body of a dead letter>}` from the admin function: emit the batch; return `{"redriven": id}` or fail.
+- `{"warm": true}` from the processor: only open connections. If that fails, the first batch opens them.
 """
 
 from functools import cache
@@ -69,7 +71,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
             processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
     except StoreError as error:
         # When the claim or the token has expired, the processor puts the conversation back, with the same batch and id.
-        # The DynamoDB processor asks again to settle disputes.
+        # If this was a call to settle disputes, the DynamoDB processor repeats it.
         telemetry.count("StoreFailures")
         telemetry.warn("store failed", conversation=event.get("conversation"), reason=str(error))
         if not error.retryable:

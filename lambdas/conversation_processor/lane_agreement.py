@@ -5,7 +5,7 @@ it but the reply was lost, or if the platform sent it again. The lane that first
 lane's table emits it. The Valkey lane records all messages of its batch, and then reads what the other lane has frozen.
 From then on the DynamoDB lane freezes none of the recorded messages, and the Valkey lane leaves out the ones that the
 DynamoDB lane had already frozen. The DynamoDB lane keeps its copies of the others until the batch is emitted, because
-Valkey may lose the batch before.
+Valkey may lose the batch before that.
 """
 
 from hashlib import blake2s
@@ -87,14 +87,14 @@ class LaneAgreement:
                 expires_at_ms = self._clock() + REMEMBERED_MS
                 self._table.leave_to_valkey_lane(conversation, name, expires_at_ms=expires_at_ms)
         except SendFailed as error:
-            # The copies are disputed then, and Valkey knows that the batch was emitted.
+            # The remaining copies are now disputed. Valkey will answer that they were emitted.
             self._telemetry.warn("copies not dropped", conversation=conversation, reason=str(error))
 
     def _theirs(self, conversation: str, taken: Taken, names: list[str]) -> tuple[set[str], set[str]]:
-        """Return the names of the messages that the DynamoDB lane emits, and of the others that it has stored."""
+        """Return the names of the messages that the DynamoDB lane emits, and of other messages that it stores."""
         if taken.waits < self._most_waits:
             window = self._table.window(conversation)
-            # A window whose messages are disputed waits for the Valkey lane.
+            # Do not wait for a disputed window, because it waits for the Valkey lane.
             if window.is_open and window.reason != DISPUTED:
                 self._let_dynamodb_lane_go_first(conversation)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)

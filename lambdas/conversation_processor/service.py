@@ -47,8 +47,8 @@ class ConversationProcessor:
     def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int | None = None) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt.
 
-        `deadline_ms` is that of the claim for which this run was started. After an error that the batch did not cause,
-        the run gives its claim up, so that the next run need not wait for the claim's end.
+        `deadline_ms` is that of the claim for which this run was started. If this run raises an error, it first gives
+        its claim up, so that the next run need not wait for the claim's end.
         """
         try:
             self._process(conversation, time, deadline_ms)
@@ -78,7 +78,7 @@ class ConversationProcessor:
             with held.kept():
                 copies = self._send(conversation, token, taken, TimeOfToken(time, held))
         except TokenEnded:
-            # This run was paused, or could not reach Valkey. If another run has taken the batch, this changes nothing.
+            # This run was paused, or could not reach Valkey. Put the batch back, unless another run has taken it.
             self._telemetry.warn("token ended", conversation=conversation, batch=taken.batch_id)
             self._put_back(conversation, token, wait_ms=0, counted=None)
             return
@@ -110,7 +110,7 @@ class ConversationProcessor:
             self._telemetry.warn("claim not given up", conversation=conversation, reason=str(error))
 
     def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> frozenset[str]:
-        """Emit the batch. Return the names of those messages of which the DynamoDB lane is known to have copies."""
+        """Emit the batch. Return the names of its messages of which the DynamoDB lane is known to have copies."""
         left_out, copies = taken.left_out, frozenset[str]()
         if left_out is None and self._agreement is not None:
             left_out, copies = self._agreement.agree(conversation, taken)
@@ -125,11 +125,11 @@ class ConversationProcessor:
         return copies
 
     def _rest_ms(self, taken: Taken) -> int:
-        """Return how much longer the batch waits because a run died: not after the first death, then 1, 2, 4 … s."""
+        """Return how much longer the batch must wait after a death: 0 after the first one, then up to 1, 2, 4 … s."""
         if taken.died_at_ms is None or taken.deaths == 1:
             return 0
         pause_ms = back_off_ms(taken.deaths - 1, self._random)
-        # The host that died may have had a clock that was ahead.
+        # Wait no longer than the pause, because the clock of the dead run's host may have been ahead.
         return min(taken.died_at_ms + pause_ms - self._clock(), pause_ms)
 
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The token of a run: the right to emit the batch that the run has taken, which a heartbeat renews."""
+"""The token of a run, which is its right to emit the batch that it has taken. A heartbeat renews the token."""
 
 from lambdas.limits import TOKEN_RENEWALS
 from message_buffer.clock import Clock
@@ -11,7 +11,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class TokenEnded(Exception):
-    """Another run may take the batch, so this one must not begin to emit it. Put the batch back."""
+    """Raised if the token has expired. Another run may take the batch, so this run must put it back, not emit it."""
 
 
 class Token:
@@ -26,11 +26,11 @@ class Token:
         self._clock = clock
 
     def kept(self) -> Heartbeat:
-        """Return a heartbeat that renews the token while its block runs."""
+        """Return a context manager that renews the token while its block runs."""
         return Heartbeat(self._renew, every_seconds=self._store.settings.token_ms / TOKEN_RENEWALS / 1_000)
 
     def require(self) -> None:
-        """Raise TokenEnded unless the token lasts."""
+        """Raise TokenEnded if the token has expired."""
         if self._clock() >= self._until_ms:
             raise TokenEnded
 
@@ -49,7 +49,7 @@ class Token:
 
 
 class TimeOfToken(TimeLeft):
-    """The time left until Lambda kills the run, in which a call may begin only while the run has its token."""
+    """The time left until Lambda ends the run. A call may only begin while the run's token is also valid."""
 
     def __init__(self, time: TimeLeft, token: Token) -> None:
         self._time = time

@@ -1,9 +1,9 @@
-"""Empties windows: the stored messages of a conversation become a batch, which is emitted the same way in both lanes.
+"""Empties windows: makes the stored messages of a conversation a batch, and emits it as the Valkey lane does.
 
 A run may be killed after any step. The queue then delivers the trigger again.
 
-Messages that the Valkey lane has taken, too, are disputed: that lane may lose them before it emits them. They stay
-stored, and their trigger rests, until the conversation processor has asked Valkey.
+Messages that the Valkey lane has also taken are disputed, because that lane may lose them before it emits them. They
+remain stored, and their trigger remains hidden, until the conversation processor has asked Valkey.
 
 1. lock    the window; if another run has locked it, or it is not due yet, the queue delivers the trigger again later
 2. read    all stored messages
@@ -158,7 +158,7 @@ class DynamoDbProcessor:
         return False
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> int | None:
-        """Emit the window's messages. Return None, or for how long the trigger rests because messages are disputed."""
+        """Emit the window's messages. If they are disputed, return for how long to hide the trigger; else None."""
         batch = self._batch(locked)
         if batch is None or isinstance(batch, int):
             return batch
@@ -175,7 +175,7 @@ class DynamoDbProcessor:
     def _batch(self, locked: _Locked) -> _Batch | int | None:
         """Return the frozen batch, or freeze a new one.
 
-        If all messages are disputed, return for how long the window rests. If no message waits, close the window and
+        If all messages are disputed, return how long to hide the trigger. If no message waits, close the window and
         return None.
         """
         for _ in range(MAX_READS_OF_A_WINDOW):
@@ -208,7 +208,7 @@ class DynamoDbProcessor:
         disputed = contents.disputed
         given_up = [each for each in disputed if each.arrived_at_ms <= self._clock() - MAX_DISPUTE_MS]
         if given_up:
-            # Valkey has not answered. The message may come out twice, but it must not be lost.
+            # Valkey has not answered for so long that this lane emits the messages. A duplicate is better than a loss.
             self._telemetry.count("DisputesGivenUp", len(given_up))
             self._telemetry.warn("dispute given up", conversation=conversation, count=len(given_up))
         disputed = [each for each in disputed if each not in given_up]
@@ -217,13 +217,13 @@ class DynamoDbProcessor:
         return ours, disputed
 
     def _dispute(self, locked: _Locked, window: Window, disputed: list[StoredMessage]) -> int:
-        """Release the window for a while, and ask Valkey about its messages. Return the length of that while."""
+        """Make the window due again later, and ask Valkey about its messages. Return how long to hide the trigger."""
         conversation, now_ms = locked.conversation, self._clock()
         age_ms = now_ms - disputed[0].arrived_at_ms
         rest_ms = min(max(age_ms, MIN_DISPUTE_REST_MS), MAX_DISPUTE_REST_MS)
         due_at_ms, generation = now_ms + rest_ms, window.generation
         if not self._table.dispute(conversation, locked.owner, due_at_ms=due_at_ms, generation=generation):
-            # A message has arrived since the read. It waits no longer than in a window of its own.
+            # A message has arrived since the read. It must not wait longer than the length of a window.
             rest_ms = min(rest_ms, window.window_ms)
             if not self._table.reopen(conversation, locked.owner, due_at_ms=now_ms + rest_ms, reason="window"):
                 raise LockLost("the lock ran out before the window could be released")
@@ -324,6 +324,6 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         payloads=payloads,
         lane="window",
         failures=batch.window.failures,
-        # This run has not ended either.
+        # Do not count this run, which has not ended either.
         deaths=max(batch.window.unended - 1, 0),
     )

@@ -29,7 +29,7 @@ class Done:
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
     def summary(self) -> dict[str, object]:
-        """Return the body of the response: what became of the messages and changes, and how long each buffer waits."""
+        """Return the response's body, which says what became of the messages and changes, and when buffers are due."""
         return {
             "accepted": self.accepted,
             "duplicates": self.duplicates,
@@ -49,7 +49,7 @@ class Done:
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     """Publish the metrics and the log line of a webhook. Omit most counts of zero, since each metric costs money.
 
-    The messages of trials are not counted.
+    Do not count the messages of trials.
     """
     if not (done.conversations and all(map(is_trial, done.conversations))):
         telemetry.count("Messages", done.accepted)

@@ -1,6 +1,6 @@
 """Lambda entry of the processor, which is invoked asynchronously with `{"shard": n, "start": id}`.
 
-The start id is that of the reservation.
+The start id is the id under which a script reserved this start.
 """
 
 from contextlib import suppress
@@ -41,10 +41,10 @@ def _parts() -> _Parts:
 
 @cache
 def _warm_up_conversation_processor() -> Thread:
-    """Start an instance of the conversation processor, which opens its connections while the first conversation waits.
+    """Start an instance of the conversation processor, so that it can connect while the first conversation waits.
 
-    That this instance is new shows that the stage was at rest, so the other function probably has none either. If the
-    start fails, the first batch waits for an instance.
+    This instance is new, so the stage was probably idle, and the other function has no warm instance either. If the
+    start fails, the first batch waits for a cold start.
     """
     parts = _parts()
 
@@ -78,7 +78,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         leave: Exit = processor.run(context.get_remaining_time_in_millis)
         reason = leave.value
     except Exception as error:
-        # Raise again, because the alarm counts failed invocations. The next message, or the watchdog, starts another.
+        # Raise again, because the alarm counts failed invocations. The next message or the watchdog starts a processor.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:

@@ -47,7 +47,7 @@ class Exit(StrEnum):
 
 
 class Start(NamedTuple):
-    """The shard of a run, and the id of the start that was reserved for it. Events of older code have no start id."""
+    """The shard of a run, and the id of its reserved start. Events of older code have no start id."""
 
     shard: int
     start_id: str | None = None
@@ -94,7 +94,7 @@ class ConversationProcessors:
         return max(MAX_STARTS_UNDER_WAY - len(self._under_way), 0)
 
     def prepare(self) -> None:
-        """Make the Lambda client in a thread, so that the first start need not wait for that."""
+        """Connect to Lambda in a thread, so that the first start need not wait for that."""
         self._pool.submit(self._functions.prepare)
 
     def send(self, conversation: str, shard: int, *, deadline_ms: int, start_until_ms: int) -> None:
@@ -201,7 +201,7 @@ class Processor:
         return None
 
     def _enter(self, _remaining_ms: int) -> Exit | None:
-        asked_at = self._monotonic_ms()  # the lease begins here, even if the call has to open a connection first
+        asked_at = self._monotonic_ms()  # measure the lease from here, even if the call must connect first
         acquired = self._store.acquire_lease(self._shard, self._lease_id)
         if isinstance(acquired, LeaseTaken):
             return Exit.HELD
@@ -252,8 +252,8 @@ class Processor:
     def _rest(self, claimed: Claimed) -> Exit | None:
         """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
 
-        While all slots are taken, only a script that frees one wakes it. Leave if there has been no work, and no
-        conversation in flight, for `idle_ms`.
+        While all slots are in use, ignore the next due time. Leave if there has been no work, and no conversation in
+        flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
@@ -310,7 +310,7 @@ class Processor:
     def _give_up(self, remaining_ms: Callable[[], int]) -> None:
         """End the lease after an unexpected error, so that a successor need not wait for its end.
 
-        The pauses are those after a death, because the error may come again in every run.
+        The successor starts after the same pause as after a death, because the error may come again in every run.
         """
         if self._start_id is None or remaining_ms() < self._timings.max_call_ms + MAX_PROCESSOR_START_MS:
             return

@@ -1,7 +1,7 @@
 """Lambda entry of the watchdog.
 
-A rule starts a pass every minute, and a queue starts the next pass 30 seconds later. The queue of notices invokes it
-with some notices; it returns those that the queue must deliver again.
+A rule starts a pass every minute, and a queue starts the next pass 30 seconds later. The queue of notices invokes the
+watchdog with some notices, and the watchdog returns those that the queue must deliver again.
 """
 
 from contextlib import suppress
@@ -22,7 +22,7 @@ class _Parts(NamedTuple):
     watchdog: Watchdog
     notices: Notices
     notice_queue: str
-    """The end of the ARN of the queue with the notices, which is its name after a colon."""
+    """A colon and the name of the queue with the notices, which is the end of its ARN."""
     telemetry: Telemetry
 
 
@@ -47,7 +47,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             again = notices.handle(records, context.get_remaining_time_in_millis)
             return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
         watchdog.run_pass(context.get_remaining_time_in_millis)
-        # The passes keep this instance warm. With the connection open, it acts on a notice without a delay.
+        # The passes keep this instance warm. With an open connection it can act on a notice at once.
         with suppress(SendFailed):
             Functions().prepare()
     except Exception as error:

@@ -1,8 +1,8 @@
 """Handles notices, which are Lambda's records of asynchronous runs that failed.
 
-A notice is a strong suspicion, but no proof, because Lambda may deliver one event to two runs, and only one of them
-failed. A notice may also come twice or late, and anyone who may send to the queue could forge it. So the scripts that
-this module calls end only what was made for the notice's own event, and do no harm if that run is still alive.
+A notice does not prove that nothing is running: Lambda may deliver one event to two runs, of which only one fails. A
+notice may also come twice or late, and anyone who may send to the queue could forge it. So the scripts that this module
+calls end only the lease or claim of the notice's own event, and do no harm if that event's run is still alive.
 """
 
 import json
@@ -17,7 +17,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_TIME_MS
 from message_buffer.telemetry import Telemetry
 
-# The form of a condition and of the type of an error. Other texts may quote a message, so they are not logged.
+# The form of a notice's condition and error type. Other texts are not logged, because they may quote a message.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,99}")
 _START_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -63,7 +63,7 @@ class Notices:
     def handle(self, records: Iterable[Mapping[str, Any]], remaining_ms: Callable[[], int]) -> list[str]:
         """Act on each notice, and return the ids of those that the queue must deliver again.
 
-        After some deliveries the queue moves a notice to where a person finds it.
+        After several deliveries the queue moves a notice to another queue, which an operator reads.
         """
         return [record["messageId"] for record in records if not self._handle(record, remaining_ms)]
 
@@ -82,7 +82,7 @@ class Notices:
             self._telemetry.count("StoreFailures")
             self._telemetry.warn("notice not handled", reason=str(error))
             return False
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one notice, the others are handled
+        except Exception as error:  # noqa: BLE001 - an error about one notice must not stop the others
             self._telemetry.crash("notice not handled", error)
             return False
         return wait_ms == 0 or self._again(record, for_ms=wait_ms)
@@ -95,7 +95,7 @@ class Notices:
         return False
 
     def _end(self, dead: Dead) -> int:
-        """End what the dead run had. Return the time after which the notice has to be delivered again, or 0."""
+        """End the dead run's lease or claim. Return the time after which the notice must come again, or 0."""
         wait_ms = 0
         if dead.conversation is not None and isinstance(dead.started_by, int):
             ended = self._lane.end_claim(dead.conversation, deadline_ms=dead.started_by).due_at_ms is not None
@@ -103,7 +103,7 @@ class Notices:
             processor = self._lane.end_processor(dead.shard, dead.started_by)
             ended, wait_ms = processor.ended, processor.wait_ms
         else:
-            # The event of older code does not name what its run had, so only start a missing processor.
+            # An event of older code does not identify a lease or claim, so put back what expired.
             self._lane.recover_expired(dead.shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)
             ended = False
         if ended:
@@ -117,9 +117,9 @@ class Notices:
 
 
 def read_notice(body: str, *, shards: int) -> Dead | None:
-    """Return what a notice reports, or None if the run had nothing: a warm-up, or a question that is asked again.
+    """Return the run that a notice reports, or None for a warm-up or for settling disputes, which have no claim.
 
-    Raise InvalidInput if it is no notice about a processor of this stage.
+    Raise InvalidInput if the notice is not about a run of this stage.
     """
     try:
         record = json.loads(body)

@@ -270,7 +270,7 @@ def ms_of_seconds(seconds: Any) -> int | None:
 
 
 def ms_of_time(value: Any) -> int | None:
-    """Return a time that is given in seconds or in milliseconds, as a number or as digits, or None."""
+    """Return a time in milliseconds that is given in seconds or milliseconds, as a number or digits, or None."""
     ms = ms_of_seconds(value)
     if ms is None:
         text = str(value) if type(value) is int or isinstance(value, str) else ""
@@ -283,7 +283,7 @@ def drop_nones(fields: Json) -> dict[str, Any]:
 
 
 def drop_empty(fields: Json) -> dict[str, Any]:
-    """Return the fields that say something. A platform says the same with a missing field and with an empty one."""
+    """Return the fields that are not empty. Platforms mean the same by an empty field and by a missing one."""
     return {name: value for name, value in fields.items() if value not in (None, "", False, [], {})}
 
 
@@ -292,7 +292,7 @@ def number_of(value: Any) -> int | float | None:
 
 
 def object_in(text: Any) -> Json:
-    """Return the object that a JSON string contains, the object that it is already, or an empty one."""
+    """Return the object that a JSON string contains, or the given object itself. Otherwise return an empty object."""
     try:
         return object_of(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, RecursionError):

@@ -14,8 +14,8 @@ stage requires the time.
 A sender that signs with a secret of one account must not name a tenant.
 
 With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
-attachment had `"pending": true` until its transcript was ready. A deletion and a reaction have the id of the message
-that they are about. A reaction of null removes the author's reaction.
+attachment had `"pending": true` until its transcript was ready. The id of a deletion or a reaction is that of the
+message which is deleted or reacted to. A reaction of null removes the author's reaction.
 
 The typing route accepts {"account", "conversation", "tenant"?}, or a list of such objects.
 """
@@ -53,7 +53,7 @@ FIELDS = OF_THE_CONVERSATION | {*OF_THE_MESSAGE, "agent", "edited", "deleted", "
 OF_A_DELETION = OF_THE_CONVERSATION | {"id", "author", "deleted"}
 OF_A_REACTION = OF_THE_CONVERSATION | {"id", "author", "reaction"}
 MAX_CHARACTERS_QUOTED = 40
-# `datetime.fromisoformat` accepts more forms, and times without a zone.
+# `datetime.fromisoformat` also accepts other forms, and times without a zone.
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -130,7 +130,7 @@ def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: S
 
 
 def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str], *, beside: str | None = None) -> None:
-    """Raise InvalidWebhook, with the nearest valid name, if the object has other fields than these."""
+    """Raise InvalidWebhook, with the nearest valid name, if the object has a field that is not in `fields`."""
     others = sorted(given.keys() - fields)
     if not others:
         return
@@ -152,7 +152,7 @@ def _flag(given: Mapping[str, Any], field: str, where: str) -> bool:
 
 
 def _id(given: Mapping[str, Any], where: str) -> str:
-    """Return the id of a message that was sent before, in the form that the message has."""
+    """Return the id of an earlier message, in the form in which that message is stored."""
     message = {"id": given.get("id"), "text": ""}
     if message["id"] is None:
         raise InvalidWebhook(f"{where}id is missing.")

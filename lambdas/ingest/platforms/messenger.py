@@ -37,10 +37,10 @@ _NO_MESSAGES = {
 }
 _OUR_NAME = {"file": "document"}
 _FORMER_TYPE = {"sticker": "image", "ig_post": "share"}
-# Messenger's thumbs-up is a sticker in three sizes, and Instagram's heart an attachment of a type of its own.
+# Messenger's thumbs-up is a sticker in three sizes. Instagram's heart is an attachment with its own type.
 _THUMBS_UP = {"369239263222822", "369239343222814", "369239383222810"}
 _HEART = "like_heart"
-# Attachments whose payload contains nothing but what every attachment has.
+# Types of attachments whose payload has no fields besides the common ones.
 _FILES = {"image", "audio", "video", "file", "sticker", "location", "fallback"}
 _IDS_OF_SHARED = ("story_media_id", "ig_post_media_id", "reel_video_id")
 _TOLD = {"url", "story_media_url", "title", *_IDS_OF_SHARED}
@@ -60,7 +60,7 @@ class Messenger(MetaPlatform):
             intake.accounts.add(account)
             events = [object_of(event) for event in list_of(entry.get("messaging"))]
             for change in map(object_of, list_of(entry.get("changes"))):
-                # Instagram's API with its own login, and its test button, send events in this form.
+                # The Instagram API with Instagram login, and the console's test button, send events in this form.
                 value = object_of(change.get("value"))
                 if change.get("field") == "message_echoes":
                     intake.ignored["echo"] += 1
@@ -80,7 +80,7 @@ class _Event:
         self._event = event
         self._platform = platform
         sender = object_of(event.get("sender"))
-        # Until a person writes, a plugin of a website names them by a reference.
+        # A plugin on a website names a person who has not written yet by a reference.
         self._author = _id_or_none(sender.get("id")) or word_of(sender.get("user_ref"))
         self._is_ours = self._author == account and not object_of(event.get("message")).get("is_self")
         self._profile = drop_empty({"userName": word_of(sender.get("username"))})
@@ -104,7 +104,7 @@ class _Event:
         reply, chosen = object_of(content.get("reply_to")), object_of(content.get("quick_reply"))
         attachments = _attachments(content, story=object_of(reply.get("story")))
         text = content.get("text") or _emoji(content)
-        # Meta withholds the content of some types. Such a message is often a customer's first, so it is buffered.
+        # Meta withholds some types of content. Buffer such a message, because it is often a customer's first.
         withheld = not attachments and not word_of(text)
         fields = {
             "id": content.get("mid"),
@@ -173,7 +173,7 @@ def _id_or_none(value: Any) -> str | None:
 
 
 def _emoji(content: Json) -> str:
-    """Return the emoji that the author chose with one touch, which Meta sends as an attachment without text."""
+    """Return the emoji of a thumbs-up or a heart, which Meta sends as an attachment without text."""
     given = [object_of(each) for each in list_of(content.get("attachments"))]
     places = [content, *(object_of(each.get("payload")) for each in given)]
     if any(_id_or_none(place.get("sticker_id")) in _THUMBS_UP for place in places):
@@ -209,7 +209,7 @@ def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": _id_or_none(story.get("id"))}))
-    # Meta sends an attachment of a new type a second time in the type that it used to have.
+    # Meta sends an attachment of a new type twice, the second time with its former type.
     new = {(_FORMER_TYPE[each["type"]], each.get("id")) for each in found if each["type"] in _FORMER_TYPE}
     return [each for each in found if (each["type"], each.get("id")) not in new]
 
@@ -227,6 +227,6 @@ def _attachment(given: Json) -> dict[str, Any]:
         "latitude": place.get("lat"),
         "longitude": place.get("long"),
     }
-    # A template, a product or an appointment consists of fields that only it has.
+    # A template, a product or an appointment has fields of its own, so keep them all.
     details = None if kind in _FILES else {name: value for name, value in payload.items() if name not in _TOLD}
     return drop_nones(fields) | ({"details": details} if details else {})

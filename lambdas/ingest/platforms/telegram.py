@@ -1,9 +1,9 @@
 """Telegram's Bot API: one update per webhook, authenticated by the secret token that was given to setWebhook.
 
 An update does not name its bot. The account is the bot whose token came with it, or `bot` for the platform-wide token.
-A group is one conversation, and so is each topic of a forum, each customer who writes to a channel, and each customer
-of a person who lets the bot answer in their private chats (Telegram Business), and each chat of others into which a
-message summons the bot.
+Each of these is one conversation: a group, a topic of a forum, a customer who writes to a channel, a customer of a
+person who lets the bot answer in their private chats (Telegram Business), and a chat of others into which a message
+summons the bot.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,11 +49,11 @@ _FILES = {
     "video_note": "video",
     "sticker": "sticker",
     "document": "document",
-    # A live photo comes with its still picture, which is read first.
+    # A live photo comes with a still picture, which is read before its video.
     "live_photo": "video",
 }
 
-# Further kinds of content that a person sends. A service message, such as about a new member, is none of them.
+# Further kinds of content that a person sends, unlike service messages, for example about a new member.
 _KINDS_WITHOUT_TEXT = (
     "story",
     "paid_media",
@@ -123,7 +123,7 @@ class _Reading:
 
     def read_message(self, message: Json) -> Update | str:
         if message.get("is_automatic_forward") is True:
-            # The post of a channel, which Telegram copies into the channel's group.
+            # This is a channel's post, which Telegram has copied into the channel's group.
             return "channel"
         content = _content_of(message)
         if content is None:
@@ -132,11 +132,11 @@ class _Reading:
         return Incoming(self._conversation(message), Message.model_validate(fields), _is_group(message))
 
     def read_guest_message(self, message: Json) -> Update | str:
-        """Read a message that summons the bot into a chat of others. Its answer must name the query."""
+        """Read a message that summons the bot into a chat of others. A reply to it must name the query."""
         read = self.read_message(message)
         if not isinstance(read, Incoming):
             return read
-        # The chat may be a private one of two people, whose id is also that of one person's chat with the bot.
+        # A private chat of two people may have the same id as one person's chat with the bot, so add a prefix.
         chat = read.conversation._replace(user=f"guest:{read.conversation.user}")
         return read._replace(conversation=chat, group=True)
 
@@ -154,9 +154,9 @@ class _Reading:
         return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
 
     def read_press(self, query: Json) -> Update | str:
-        """Read a button that the author pressed below the bot's message. The text is its label, or else its data.
+        """Read the press of a button below the bot's message. The text is the button's label, or else its data.
 
-        If the message was sent in another chat, Telegram does not send it, so use the author's private chat.
+        If the bot's message was sent through another chat, the update lacks it, so use the author's private chat.
         """
         private = {"chat": {"id": object_of(query.get("from")).get("id"), "type": "private"}}
         below = object_of(query.get("message")) or private
@@ -201,7 +201,7 @@ class _Reading:
         )
 
     def read_vote(self, answer: Json) -> Update:
-        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, which has their id."""
+        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, whose id is theirs."""
         voter = _author({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
         poll, chosen = id_of(answer.get("poll_id")), list_of(answer.get("option_ids"))
         fields = {
@@ -226,7 +226,7 @@ class _Reading:
         return Deleted(self._conversation(deleted), id_of(message_id), None, self._received_at_ms)
 
     def _id_of(self, message: Json) -> str:
-        # Every message that vanishes after it was read has the id 0.
+        # Every message that only one person sees has the id 0, so use the update's id instead.
         return id_of(message.get("message_id") or f"update:{id_of(self._update.get('update_id'))}")
 
     def _conversation(self, message: Json) -> ConversationId:
@@ -287,12 +287,12 @@ def _author(message: Json) -> str | None:
 
 
 def _is_of_customer(message: Json) -> bool:
-    """Return whether the customer wrote this, and not the person whose chat it is, or a bot of theirs."""
+    """Return whether the customer wrote this, rather than the person whose account it is, or that person's bot."""
     return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
 def _profile(message: Json) -> dict[str, Any]:
-    # If a person writes for a chat, `from` is a person that Telegram made up.
+    # If a person writes in the name of a chat, `from` is a placeholder of Telegram.
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     names = [who.get("title"), who.get("first_name"), who.get("last_name")]
     return drop_empty(
@@ -312,14 +312,14 @@ def _chat(message: Json) -> dict[str, Any]:
 
 
 def _replied_id(message: Json) -> str | None:
-    """Return the id of the message that was replied to. Every message that only one person sees has the id 0."""
+    """Return the id of the message that was replied to. The id 0, which many messages have, counts as none."""
     return id_of(message.get("message_id")) if message.get("message_id") else None
 
 
 def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
-    """Return what the author replies to: the words that they marked, or else the whole message.
+    """Return the text to which the author replies, or only the part that they marked, with that text's author.
 
-    It may be a message of another chat, of which Telegram sends the origin, or a story.
+    The author may also reply to a story, or to a message of another chat, of which Telegram sends only the origin.
     """
     marked = word_of(object_of(message.get("quote")).get("text"))
     rich = object_of(replied_to.get("rich_message"))
@@ -331,14 +331,14 @@ def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
 
 
 def _origin(given: Json) -> str | None:
-    """Return the id of the person or chat whose message was forwarded or quoted, or the name of a hidden person."""
+    """Return the id of the person or chat that first sent this message, or the name of a person who hides the id."""
     places = (object_of(given.get(name)).get("id") for name in ("sender_user", "sender_chat", "chat"))
     found = next((place for place in places if type(place) is int), None)
     return word_of(given.get("sender_user_name")) if found is None else str(found)
 
 
 def _links(message: Json) -> list[dict[str, str]]:
-    """Return the addresses and people that are hidden behind words. Telegram counts places in UTF-16."""
+    """Return the words that are links, with their addresses or people. Telegram counts positions in UTF-16 units."""
     text = word_of(message.get("text")) or word_of(message.get("caption")) or ""
     words = text.encode("utf-16-le", "surrogatepass")
     found = []
@@ -384,7 +384,7 @@ def _other_content_of(message: Json) -> dict[str, Any] | None:
             return read(content)
     kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
     caption = word_of(message.get("caption"))
-    # Only a person's message has a caption, so this one has a file of a kind that did not exist yet.
+    # A service message has no caption, so a message with one has a file of a kind that we do not know.
     return {"type": kind or "unsupported", "text": caption or ""} if kind or caption else None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from lambdas.ingest.platforms.base import Json, list_of, object_of, word_of
 from lambdas.limits import MAX_LEVELS_OF_A_RICH_MESSAGE
 
-# The type of a block with a file, and the field in which a message without blocks has such a file.
+# Type of a block -> the field in which a message without blocks has such a file.
 _FILES = {
     "photo": "photo",
     "video": "video",
@@ -23,7 +23,7 @@ class RichMessage:
         self._lines: list[str] = []
         self.links: list[dict[str, str]] = []
         self.files: list[dict[str, Any]] = []
-        """Each file in the field that a message without blocks has for it."""
+        """The files, each as an object with the field that a message without blocks has for it."""
         self.labels: dict[str, str] = {}
         """Data of a button -> its label."""
         self._read_blocks(given.get("blocks"), MAX_LEVELS_OF_A_RICH_MESSAGE)

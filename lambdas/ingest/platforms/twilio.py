@@ -43,7 +43,7 @@ SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
 PROFILE = {"name": "ProfileName", "country": "FromCountry"}
-# WhatsApp's id of an author that is the same if they hide their number. Twilio's documents have both names.
+# WhatsApp's id of an author, which also identifies authors who hide their number. Twilio documents both names.
 USER_IDS = ("ExternalUserId", "ExternalUserIdentifier")
 REFERRAL = {
     "type": "ReferralSourceType",
@@ -184,7 +184,7 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
 
 
 def _author(given: str, user_id: str | None) -> str:
-    """Return the author's number or address. WhatsApp's id in place of a hidden number keeps its upper case."""
+    """Return the author's number or address. If WhatsApp hides the number, return its id, in its original case."""
     channel, _, address = given.rpartition(":")
     if channel.lower() == "whatsapp":
         return id_of(address.strip().removeprefix("+") or user_id)
@@ -205,7 +205,7 @@ def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
     if _choice(form) or form.get("InteractiveData"):
         return "interactive"
     if not attachments:
-        # A message without text and files has a type that Twilio names but does not pass on.
+        # If a message has neither text nor files, Twilio sends only the name of its type.
         return "text" if form.get("Body") else form.get("MessageType") or "text"
     kind: str = attachments[0]["type"]
     return "contacts" if kind == "contact" else kind

@@ -1,8 +1,8 @@
 """WhatsApp Cloud API.
 
-A webhook has up to 1,000 updates of several users and accounts, messages and statuses mixed, in no order. An entry or
-item that we cannot read is left out and counted, because WhatsApp would send a refused webhook again for seven days,
-with all its good items.
+A webhook has up to 1,000 messages and statuses of several users and accounts, in no order. An entry or item that we
+cannot read is left out and counted. If we refused the webhook instead, WhatsApp would send all its items again for
+seven days.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,8 +60,8 @@ class _Item:
     def __init__(self, item: Json, account: str, contact: Json, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
-        # If the author hides their number behind a user name, WhatsApp sends an id that only this business knows. Keep
-        # its upper case, because WhatsApp accepts a reply only to the id as it was.
+        # If the author hides their number, WhatsApp sends an id that only this business knows. Keep the id's upper
+        # case, because WhatsApp accepts a reply only to the unchanged id.
         number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
         user_id = user_id or word_of(contact.get("user_id"))
         self._author = number or user_id or word_of(contact.get("wa_id"))
@@ -94,7 +94,7 @@ class _Item:
                     else Edited(self._conversation, message, sent_at_ms, self._group)
                 )
             case "system" | "request_welcome":
-                # WhatsApp's own words, or a chat that its author has only opened.
+                # WhatsApp wrote the message itself, or a customer has opened a chat without writing.
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
         return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
@@ -115,8 +115,8 @@ class _Item:
         # The content of `contacts` is a list; that of the other types is an object.
         content = item.get(kind)
         content = {"items": content} if isinstance(content, list) else object_of(content)
-        # A message that WhatsApp withholds is often a customer's first, so it is buffered without its content, like one
-        # of a type that we do not know.
+        # A message whose content WhatsApp withholds is often a customer's first. Buffer it without the content, like a
+        # message of an unknown type.
         read = _READERS.get(kind)
         said = read(content) if read else {}
         return Message.model_validate(fields | drop_nones(times) | said | self._details(item, context))
@@ -150,12 +150,12 @@ def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
 
 
 def _kind_of(item: Json) -> str | None:
-    """Return the item's type. Some items, such as places, come without one, and their content names it."""
+    """Return the item's type. If it is missing, as for some places, the name of the content's field is the type."""
     return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
 
 
 def _contact_of(item: Json, contacts: list[Json]) -> Json:
-    """Return what the webhook says of the item's author."""
+    """Return the webhook's contact that is the item's author."""
     number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
     for contact in contacts:
         if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
@@ -197,14 +197,14 @@ def _product(given: Json) -> dict[str, Any]:
 
 
 def _with_errors(item: Json, value: Json) -> Json:
-    """Return the item with the errors of the whole change if it has neither content nor errors of its own."""
+    """Return the item. If it has neither content nor errors, add the errors of the change that contains it."""
     errors = value.get("errors")
     is_empty = not item.get("errors") and not item.get(_kind_of(item) or "")
     return {**item, "errors": errors} if errors and is_empty else item
 
 
 def _withheld(item: Json) -> dict[str, Any]:
-    """Return why WhatsApp does not pass the content on, and its type if WhatsApp says it."""
+    """Return why WhatsApp withholds the content, and the content's type if WhatsApp names it."""
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}
@@ -257,7 +257,7 @@ def _contacts(content: Json) -> dict[str, Any]:
 def _reply(content: Json) -> dict[str, Any]:
     """Read a choice or a form. The text is what the author saw, and `interactive` has the id that the bot gave it.
 
-    `form` has the values of a form, which WhatsApp sends as a string of JSON.
+    `form` has the values of a form, which WhatsApp sends as a JSON string.
     """
     kind = word_of(content.get("type")) or next((name for name in content if name.endswith("_reply")), "")
     chosen = object_of(content.get(kind))
