@@ -1,4 +1,4 @@
-"""Names the commit of this checkout, which a deployment writes into an output of the stack."""
+"""Returns the commit of this checkout. A deployment writes it into an output of the stack."""
 
 import subprocess
 
@@ -8,7 +8,7 @@ CHANGED = "-changed"
 
 
 def commit() -> str | None:
-    """Return the commit, with a suffix if files were changed since; None if this folder is no checkout of git."""
+    """Return the commit, with a suffix if files have changed since, or None if this folder is not a git checkout."""
     head = _git("rev-parse", "HEAD")
     if head is None:
         return None

@@ -1,7 +1,7 @@
-"""Each thing that may be wrong with a stage: a function that yields findings from the facts.
+"""The diagnoses, which are functions that each yield findings about one thing that may be wrong with a stage.
 
-A finding says what is wrong and what to do, each in a sentence. A diagnosis that may not read something raises
-Unreadable; the others continue.
+A finding says what is wrong and what to do, each in a sentence. A diagnosis that cannot read something raises
+Unreadable, and the other diagnoses continue.
 """
 
 import json
@@ -37,12 +37,12 @@ RUNBOOK = "docs/runbook.md"
 
 
 class Severity(IntEnum):
-    """How bad a finding is. The worst are shown first."""
+    """How bad a finding is. The worst findings are printed first."""
 
     BROKEN = 0
     """Users notice."""
     FAILING = 1
-    """Something fails that is repaired, or that will be noticed."""
+    """Something fails, but the stage repairs it, or users have not noticed it yet."""
     ADVICE = 2
 
 
@@ -54,7 +54,7 @@ class Finding(NamedTuple):
 
 Diagnosis = Callable[[Facts], Iterator[Finding]]
 BROKEN, FAILING, ADVICE = Severity.BROKEN, Severity.FAILING, Severity.ADVICE
-# How Lambda logs a run that it ended, and an error that nothing caught.
+# Texts by which Lambda logs a run that it ended, or an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
 ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT))
 
@@ -82,7 +82,7 @@ def stacks(facts: Facts) -> Iterator[Finding]:
 def version(facts: Facts) -> Iterator[Finding]:
     deployed, here = facts.outputs.get("Commit"), checkout.commit()
     if deployed is None or here is None:
-        raise Unreadable("the deployed commit: this folder, or that of the deployment, is no checkout of git")
+        raise Unreadable("the deployed commit: this folder, or that of the deployment, is not a git checkout")
     if deployed != here:
         yield Finding(
             ADVICE,
@@ -92,7 +92,7 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 
 def functions(facts: Facts) -> Iterator[Finding]:
-    """Compare what a person may have changed by hand with the template."""
+    """Find functions' settings that differ from the template, because a person may have changed them by hand."""
     deploy = f"Run `make deploy STAGE={facts.name}`, or correct it by hand."
     for function in facts.of_type("AWS::Lambda::Function"):
         name = _role_of(facts, function)
@@ -131,7 +131,7 @@ def _concurrency(facts: Facts, function: Resource, name: str) -> Iterator[Findin
         yield Finding(
             BROKEN,
             f"The function {name} is stopped, because its reserved concurrency is 0.",
-            f"Undo that if nobody means it: `aws lambda delete-function-concurrency --function-name {function.id}`.",
+            f"Unless this is on purpose: `aws lambda delete-function-concurrency --function-name {function.id}`.",
         )
 
 
@@ -160,7 +160,7 @@ def triggers(facts: Facts) -> Iterator[Finding]:
             role = next((role for role, function in facts.functions.items() if function == name), mapping.logical_id)
             yield Finding(
                 BROKEN,
-                f"Lambda does not give the {role.replace('_', ' ')} its queue: the mapping is {state.lower()}.",
+                f"The {role.replace('_', ' ')} does not receive from its queue: the mapping is {state.lower()}.",
                 f"Enable it: `aws lambda update-event-source-mapping --uuid {mapping.id} --enabled`.",
             )
 
@@ -176,7 +176,7 @@ def _purpose(rule: Resource) -> str:
 
 
 def api(facts: Facts) -> Iterator[Finding]:
-    """Send the API a request that ingest refuses, which shows that both work."""
+    """Send the API a request that ingest refuses. The refusal shows that both the API and ingest work."""
     endpoint = facts.api_endpoint
     if endpoint is None:
         return
@@ -219,8 +219,8 @@ def domain(facts: Facts) -> Iterator[Finding]:
             renewal = certificate.get("RenewalSummary", {}).get("RenewalStatus", "not begun")
             yield Finding(
                 FAILING,
-                f"The certificate of {host} ends in {days} days, and its renewal is: {renewal}.",
-                "Look whether ACM can still validate the name.",
+                f"The certificate of {host} ends in {days} days. The status of its renewal is: {renewal}.",
+                "Check whether ACM can still validate the name.",
             )
 
 
@@ -251,7 +251,7 @@ def _unused(facts: Facts, content: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(
                 ADVICE,
                 f"{platform} has a webhook secret, but has sent nothing for {UNUSED_DAYS} days.",
-                "Look at the platform's console: is its webhook still registered, and on this address?",
+                "Check in the platform's console that the webhook is still registered with this address.",
             )
 
 
@@ -282,7 +282,7 @@ def refusals(facts: Facts) -> Iterator[Finding]:
 
 
 def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool:
-    """Return whether a webhook of the platform was accepted in the last minutes."""
+    """Return whether a webhook of the platform was accepted in the last `minutes`."""
     lines = facts.log_lines("ingest", f'{{ $.message = "buffered" && $.platform = "{platform}" }}', minutes=minutes)
     return any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
 
@@ -291,7 +291,7 @@ def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool:
 
 
 def errors(facts: Facts) -> Iterator[Finding]:
-    """Find errors that the functions logged, errors that nothing caught, and runs that Lambda ended."""
+    """Find errors that the functions logged, uncaught errors, and runs that Lambda ended."""
     for role in facts.functions:
         lines = [
             line for pattern in ERROR_PATTERNS for line in facts.log_lines(role, pattern, minutes=LOOK_BACK_MINUTES)
@@ -312,7 +312,7 @@ def _error_in(line: LogLine) -> str | None:
         detail = ", ".join(_brief(fields[name]) for name in ("error", "reason", "place") if fields.get(name))
         return f"{fields.get('message')} ({detail})" if fields.get("level") == "ERROR" else None
     if line.text.startswith("Traceback"):
-        return "an error that nothing caught"
+        return "an uncaught error"
     if any(sign in line.text for sign in UNCAUGHT):
         return line.text.splitlines()[0].removeprefix("[ERROR] ").strip().rstrip(".")
     return None
@@ -331,7 +331,7 @@ def throttles(facts: Facts) -> Iterator[Finding]:
 
 
 def watchdog(facts: Facts) -> Iterator[Finding]:
-    """Read from the watchdog's lines whether Valkey answers, whether processors run, and what is overdue."""
+    """Read from the watchdog's log whether Valkey answers, whether processors run, and what is overdue."""
     if "watchdog" not in facts.functions:
         return
     lines = [
@@ -341,7 +341,7 @@ def watchdog(facts: Facts) -> Iterator[Finding]:
     ]
     checked = {line["shard"]: line for line in sorted(lines, key=lambda line: int(line["atMs"]))}
     if not checked and not _logs_info(facts, "watchdog"):
-        raise Unreadable("lease, heartbeat and oldest due: the stage's log_level hides the watchdog's lines")
+        raise Unreadable("lease, heartbeat and oldest due: the stage's log_level hides the watchdog's log lines")
     if not checked:
         _require_age(facts, "the watchdog")
         yield Finding(
@@ -368,12 +368,12 @@ def watchdog(facts: Facts) -> Iterator[Finding]:
 
 
 def sweep(facts: Facts) -> Iterator[Finding]:
-    """Read from the lines of the DynamoDB lane's sweep whether it works, and whether triggers are lost."""
+    """Read from the sweep's log whether the DynamoDB lane's sweep works, and whether triggers are lost."""
     if "dynamodb_processor" not in facts.functions:
         return
     swept = facts.said("dynamodb_processor", "swept", minutes=MAX_SILENCE_MINUTES)
     if not swept and not _logs_info(facts, "dynamodb_processor"):
-        raise Unreadable("the DynamoDB lane's windows: the stage's log_level hides the sweep's lines")
+        raise Unreadable("the DynamoDB lane's windows: the stage's log_level hides the sweep's log lines")
     if not swept:
         _require_age(facts, "the sweep")
         yield Finding(
@@ -403,7 +403,7 @@ def canary(facts: Facts) -> Iterator[Finding]:
 
 
 def queues(facts: Facts) -> Iterator[Finding]:
-    """Count dead letters and undelivered starts. Their reasons are in the logs: reading the queues would hide them."""
+    """Count dead letters and undelivered starts. Read the reasons from the logs, because receiving hides messages."""
     emitters = ("conversation_processor", "dynamodb_processor")
     kinds = (
         ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", emitters, "dead letter"),
@@ -433,7 +433,7 @@ def queues(facts: Facts) -> Iterator[Finding]:
 
 
 def consumers(facts: Facts) -> Iterator[Finding]:
-    """Find out whether anybody takes the batches, and whether the bus can deliver them."""
+    """Find out whether a rule receives the batches, and whether the bus can deliver them."""
     bus = facts.outputs.get("EventBusName")
     if bus is None:
         return
@@ -510,15 +510,15 @@ def subscribers(facts: Facts) -> Iterator[Finding]:
         if each["SubscriptionArn"] == "PendingConfirmation":
             yield Finding(
                 FAILING,
-                f"{each['Endpoint']} has never confirmed that it wants the alarms.",
-                "Open the mail of AWS, or subscribe the address again.",
+                f"{each['Endpoint']} has not confirmed the subscription to the alarms.",
+                "Confirm it by the link in AWS's mail, or subscribe the address again.",
             )
     if not found:
         yield Finding(FAILING, "Nobody receives the alarms.", "Set alarms.emails in cdk.json, and deploy.")
 
 
 def quotas(facts: Facts) -> Iterator[Finding]:
-    """Compare the account's concurrency and storage of code with what is used and what the stage may need."""
+    """Compare the account's quotas of concurrency and code storage with what is used and what the stage may need."""
     answer = facts.read("lambda", "get_account_settings")
     limit, usage = answer["AccountLimit"], answer["AccountUsage"]
     total, free = limit["ConcurrentExecutions"], limit["UnreservedConcurrentExecutions"]
@@ -531,7 +531,7 @@ def quotas(facts: Facts) -> Iterator[Finding]:
         )
     (used,) = facts.sums("AWS/Lambda", [("ConcurrentExecutions", {})], hours=24, stat="Maximum")
     if used >= MAX_SHARE_OF_A_QUOTA * total:
-        yield Finding(FAILING, f"At the highest, {used:.0f} of {total} functions ran at once in the last day.", ask)
+        yield Finding(FAILING, f"In the last day, up to {used:.0f} of {total} functions ran at once.", ask)
     stage_functions = facts.of_type("AWS::Lambda::Function")
     sharing = sum("ReservedConcurrentExecutions" not in function.properties for function in stage_functions)
     if total >= MIN_CONCURRENCY and free < sharing:
@@ -540,7 +540,7 @@ def quotas(facts: Facts) -> Iterator[Finding]:
     if usage["TotalCodeSize"] >= MAX_SHARE_OF_A_QUOTA * limit["TotalCodeSize"]:
         yield Finding(
             FAILING,
-            f"Lambda's storage of code is used to {usage['TotalCodeSize'] / limit['TotalCodeSize']:.0%}.",
+            f"The account's code storage in Lambda is used to {usage['TotalCodeSize'] / limit['TotalCodeSize']:.0%}.",
             "Delete old versions of functions and layers.",
         )
 
@@ -552,7 +552,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             FAILING,
             f"The clock of this machine is {abs(ahead):.0f} s {direction} AWS's.",
-            "Correct it: what this machine signs is refused if it is five minutes off.",
+            "Correct the clock. AWS and the webhooks refuse signatures that are five minutes off.",
         )
 
 
@@ -580,11 +580,11 @@ DIAGNOSES: Mapping[str, Diagnosis] = {
 }
 
 
-# -- helpers of several ----------------------------------------------------------------------------
+# -- helpers of the diagnoses ------------------------------------------------------------------------
 
 
 def _read_or_none(facts: Facts, service: str, operation: str, **arguments: Any) -> Json | None:
-    """Return the response, or None if the thing does not exist."""
+    """Return the response, or None if the resource does not exist."""
     from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
     try:
@@ -608,7 +608,7 @@ def _brief(reason: object) -> str:
 def _require_age(facts: Facts, who: str) -> None:
     """Raise Unreadable if the stage is so young that `who` need not have logged anything yet."""
     if facts.age_days * 1_440 < MAX_SILENCE_MINUTES:
-        raise Unreadable(f"{who} has not been heard yet, but the stage is younger than {MAX_SILENCE_MINUTES} minutes")
+        raise Unreadable(f"{who} has logged nothing yet, but the stage is younger than {MAX_SILENCE_MINUTES} minutes")
 
 
 def _logs_info(facts: Facts, role: str) -> bool:

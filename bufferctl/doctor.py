@@ -1,4 +1,4 @@
-"""Says what is wrong with a stage, worst first, and what to do: `bufferctl doctor`. It only reads."""
+"""Implements `bufferctl doctor`, which prints what is wrong with a stage, worst first, and changes nothing."""
 
 import json
 from argparse import Namespace
@@ -17,7 +17,7 @@ class Report(NamedTuple):
 
 
 def examine(facts: Facts) -> Report:
-    """Make all diagnoses. One that cannot read something does not stop the others."""
+    """Make all diagnoses. If a diagnosis cannot read something, note the reason, and continue with the others."""
     from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
     findings: list[Finding] = []
@@ -33,7 +33,7 @@ def examine(facts: Facts) -> Report:
 
 
 def doctor(account: Account, given: Namespace) -> None:
-    """Print what is wrong. Raise Failed if something is broken or fails."""
+    """Print all findings. Raise Failed if one of them is more than advice."""
     found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint))
     if given.json:
         shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]

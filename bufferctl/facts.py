@@ -1,4 +1,4 @@
-"""Reads what an account says about a stage, each thing once, and changes nothing."""
+"""Reads from an AWS account what is known about a stage, each fact only once, and changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Resource(NamedTuple):
     type: str
     id: str
     properties: Json
-    """As in the template: intrinsic functions are not resolved."""
+    """The properties in the template, whose intrinsic functions are not resolved."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LogLine:
 
     @property
     def fields(self) -> Json:
-        """Return the line's fields, or none if Lambda itself wrote it."""
+        """Return the line's fields, or an empty object if Lambda itself wrote the line."""
         try:
             parsed = json.loads(self.text)
         except ValueError:
@@ -60,7 +60,7 @@ class Facts:
     def __init__(
         self, name: str, client: Client, *, api_endpoint: str | None = None, clock: Clock = system_clock
     ) -> None:
-        """Read about the stage `name`. `api_endpoint` replaces the address of the API that its stack says."""
+        """Read about the stage `name`. If `api_endpoint` is given, use it instead of the stack's output."""
         self.name = name
         self._client = client
         self._api_endpoint = api_endpoint
@@ -71,7 +71,7 @@ class Facts:
         return self.name == LOCAL
 
     def read(self, service: str, operation: str, **arguments: Any) -> Json:
-        """Return a response of AWS. Raises Unreadable if the caller may not, or if AWS does not answer."""
+        """Return a response of AWS. Raise Unreadable if the caller lacks the permission, or if AWS does not answer."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - it would make --help slow
 
         method = "".join(word.capitalize() for word in operation.split("_"))
@@ -79,7 +79,7 @@ class Facts:
             answer: Json = getattr(self._client(service), operation)(**arguments)
         except ClientError as error:
             if error.response["Error"]["Code"] in DENIED:
-                raise Unreadable(f"{service}:{method}: these credentials may not") from error
+                raise Unreadable(f"{service}:{method}: these credentials lack the permission") from error
             raise
         except BotoCoreError as error:
             raise Unreadable(f"{service}:{method}: {error}") from error
@@ -118,9 +118,9 @@ class Facts:
 
     @property
     def skew_seconds(self) -> float:
-        """Return how far this machine's clock is ahead of AWS's. AWS names whole seconds only."""
+        """Return how far this machine's clock is ahead of AWS's. AWS's responses name only whole seconds."""
         if not self.stacks or self._skew_seconds is None:
-            raise Unreadable("the clock: AWS named no time")
+            raise Unreadable("the clock: no response of AWS contained the time")
         return self._skew_seconds
 
     _skew_seconds: float | None = None
@@ -205,10 +205,10 @@ class Facts:
         return [float(combine(values.get(f"m{place}") or [0])) for place in range(len(metrics))]
 
     def log_lines(self, role: str, pattern: str, *, minutes: float) -> list[LogLine]:
-        """Return a function's lines of the last minutes that match CloudWatch's pattern, the newest last.
+        """Return a function's log lines of the last `minutes` that match a pattern of CloudWatch, the newest last.
 
-        The emulator matches less exactly than CloudWatch, so the caller filters again. Raises Unreadable if there are
-        too many lines to read.
+        The emulator matches less exactly than CloudWatch, so the caller must filter again. Raise Unreadable if there
+        are too many lines to read.
         """
         group = self.outputs.get(f"{_camel(role)}LogGroup")
         if group is None:
@@ -230,7 +230,7 @@ class Facts:
         return sorted(lines, key=lambda line: line.at_ms)
 
     def said(self, role: str, message: str, *, minutes: float) -> list[Json]:
-        """Return the fields of a function's own lines with this message, each with its time as `atMs`."""
+        """Return the fields of a function's own log lines with this message, and each line's time as `atMs`."""
         lines = self.log_lines(role, f'"{message}"', minutes=minutes)
         return [line.fields | {"atMs": line.at_ms} for line in lines if line.fields.get("message") == message]
 

@@ -11,7 +11,7 @@ from bufferctl.stage import Json, Stage
 def erase(stage: Stage, conversation: str) -> Json:
     """Return the last call's response, with the counts of all calls.
 
-    If its `againInMs` is not null, something is left, because a batch was being emitted all the time.
+    If the response's `againInMs` is not null, something is left, because a batch was being emitted during each call.
     """
     result = stage.ask("conversation.forget", conversation=conversation)
     counts: Counter[str] = Counter(result["counts"])

@@ -1,4 +1,4 @@
-"""Ends a command that has something to remove as Ctrl-C does, whichever signal ends it."""
+"""Lets every signal that would end a command interrupt it as Ctrl-C does, so that it can remove what it made."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def endings_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block at the first signal that would end this process; ignore further ones."""
+    """Raise KeyboardInterrupt in the block at the first signal that would end this process. Ignore further signals."""
     before = {number: signal.signal(number, _interrupt) for number in ENDINGS}
     try:
         yield

@@ -27,16 +27,16 @@ EVENT_RETENTION_SECONDS = 300
 
 VERIFY_FRAGMENTS = 5
 FRAGMENT_PAUSE_SECONDS = 0.2
-# If the webhook answers so slowly that the buffer is due between two fragments, the burst is sent again this often.
+# If the webhook answers so slowly that the buffer is due between two fragments, it is repeated, up to this many times.
 MAX_BURST_TRIES = 3
-# Together more than the default of `limits.max_event_bytes`, each less than the largest message.
+# These messages together exceed the default of `limits.max_event_bytes`. Each is smaller than the largest message.
 OVERSIZE_MESSAGES, OVERSIZE_CHARACTERS = 5, 60_000
-# A new rule of EventBridge may need a minute, and the functions their cold starts.
+# A new rule of EventBridge may take effect only after a minute, and the functions may need cold starts.
 MAX_RULE_SECONDS = 120
 WARM_UP_PAUSE_SECONDS = 5
 # Changed rules are in force within this time.
 RULES_IN_FORCE_SECONDS = 10
-# After this time, and the minutes of `--keep-running`, another trial may remove what a trial has made.
+# When a trial is older than this time plus its minutes of `--keep-running`, a later trial may remove its leftovers.
 MAX_TRIAL_SECONDS = 600
 BURSTS_A_MINUTE = 6
 
@@ -44,11 +44,12 @@ BURSTS_A_MINUTE = 6
 
 MAX_LOG_PAGES = 20
 LOOK_BACK_MINUTES = 60
-# The watchdog checks every shard twice a minute, the sweep looks once a minute, the canary runs every five minutes.
+# The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
 MAX_SILENCE_MINUTES = 11
-# As the alarm: only what a pass could not repair is as late as this.
+# The alarm has the same limit: only a conversation that a pass could not repair is overdue for so long.
 MAX_OVERDUE_MS = 60_000
-# Strangers send some forgeries to every public address; these are many, or as many as a platform's first messages.
+# Every public address receives some forgeries. Report more than the first number of them, or, if the platform has no
+# accepted webhook, the second number.
 MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3
 QUEUED_DAYS = 14
 UNUSED_DAYS = 3
@@ -57,7 +58,7 @@ CERTIFICATE_DAYS = 30
 MAX_SKEW_SECONDS = 60
 MAX_API_ANSWER_SECONDS = 20
 MAX_SHARE_OF_A_QUOTA = 0.8
-# New accounts may run 10 functions at once. Fewer than this cannot take a burst.
+# New accounts may run 10 functions at once. Fewer than this are not enough for a burst.
 MIN_CONCURRENCY = 100
 
 # -- defaults of options -------------------------------------------------------------------------------

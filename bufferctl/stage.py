@@ -23,11 +23,11 @@ Client = Callable[[str], Any]
 
 
 class Account(NamedTuple):
-    """The place of a stage, which may be broken or not deployed."""
+    """The AWS account and region of a stage. The stage may be broken or not deployed."""
 
     client: Client
     api_endpoint: str | None = None
-    """The address of a local stage's API, which is not that of its stack's output."""
+    """The address of a local stage's API, because its stack's output has a wrong one."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
 
 
 def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
-    """Return where the stage is. Nothing is asked of AWS yet, so this also finds a stage that is broken."""
+    """Return where the stage is, without a call to AWS, so that this also works for a broken stage."""
     if name != LOCAL:
         return Account(_client_of_aws(name, profile=profile, region=region))
     found = _outputs_of_local(outputs)

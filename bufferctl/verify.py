@@ -1,8 +1,8 @@
-"""Tries a stage from outside, and removes what that leaves: `bufferctl verify`.
+"""Implements `bufferctl verify`, which tries a stage from outside, and then removes what the trial has made.
 
-A trial sends as a customer's program does, to conversations of a tenant of its own, and listens by a rule and a queue
-of its own. The queue is created first and removed last, and its name contains the trial's id and the time of its end,
-so the next trial removes what a killed one has left.
+A trial sends messages as a customer's program does, but for its own tenant, and receives the events by its own rule and
+queue. The queue is created first and removed last. Its name contains the trial's id and the time of its end, so that a
+later trial can remove what a killed one has left.
 """
 
 import json
@@ -54,7 +54,7 @@ AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
 # The conversations of a trial, without its id.
 NAMES = ("first", "five", "edit", "stop", "large", "fallback")
 
-# Says what is seen in a batch's detail, and whether it is right.
+# Returns a description of a batch's detail, and whether the batch is right.
 Describe = Callable[[Json], tuple[str, bool]]
 
 
@@ -99,7 +99,7 @@ def remove_leftovers(stage: Stage) -> None:
         left = LEFT_BEHIND.fullmatch(name)
         if left is None or int(left["ends"]) > time.time():
             continue
-        # Queues of one account may belong to several stages; the rule says to which.
+        # The queues of an account may belong to several stages. The rule is on the bus of the queue's stage.
         rules = events.list_rules(NamePrefix=name, EventBusName=stage.event_bus)["Rules"]
         for rule in rules:
             events.remove_targets(Rule=rule["Name"], EventBusName=stage.event_bus, Ids=["queue"], Force=True)
@@ -149,7 +149,7 @@ class Trial:
         self._arrivals: list[Arrival] = []
 
     def run(self, *, with_fallback: bool) -> list[Result]:
-        """Return the results of all checks, or of the first ones if no event comes."""
+        """Return the results of all checks. Skip those after the first event if that event does not come."""
         try:
             refused = self._a_wrong_signature()
             scope = f"conversation:{self._burst('stop').conversation}"
@@ -183,7 +183,7 @@ class Trial:
             yield self._judged("the fallback", each, _by_the_fallback)
 
     def keep_running(self, minutes: float) -> list[int]:
-        """Send small bursts, and return how late each batch was. A batch that is missing is not counted."""
+        """Send small bursts, and return how late each batch was. Leave out batches that did not come."""
         until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
         while time.monotonic() < until:
             began, number = time.monotonic(), number + 1
@@ -211,7 +211,7 @@ class Trial:
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
-        """Send a message now and then until an event comes, because a new rule of EventBridge may take a minute."""
+        """Send a message now and then until an event comes, because a new rule may only work after a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
             burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
@@ -292,14 +292,14 @@ class Trial:
         return Burst(self._webhook, account, f"{self._id}-{name}")
 
     def _collect(self, *bursts: Burst) -> None:
-        """Collect events until these bursts are out, or until the last of them is too late."""
+        """Collect events until all batches of these bursts have come, or until the last batch is too late."""
         due_in_seconds = max(each.due_at_ms for each in bursts) / 1_000 - time.time()
         self._look_for(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
 
     def _look_for(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Collect events until `is_over`, at most for this time. Return whether it is over."""
+        """Collect events until `is_over` returns True, at most for this time. Return whether it did."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
             self._arrivals += self._subscription.look(wait_seconds=LONG_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""One burst of a customer's fragments, and whether what came out of the stage is right."""
+"""One burst of a customer's messages, called fragments, and the check of the batches that the stage emits for it."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,12 @@ from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 
 TENANT = TRIAL_TENANT
 BATCH_READY = "messages.batch.ready"
-# Returns the messages of a batch that is too large for an event, from the bucket.
+# Reads the messages of a batch that is too large for an event from the bucket.
 Fetch = Callable[[Any], list[Any]]
 
 
 class Refused(Exception):
-    """Raised if the webhook did not accept a message. The exception's text says how it answered."""
+    """Raised if the webhook did not accept a message. The exception's text contains the response."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Fragment:
     id: str
     due_at_ms: int
     count: int
-    """How many messages waited in the conversation then, this one included."""
+    """How many messages, including this one, waited in the conversation when the webhook answered."""
     answer_ms: float
 
 
@@ -53,14 +53,14 @@ class Burst:
         return {**named, "id": message_id, "text": text}
 
     def send(self, message_id: str, text: str) -> None:
-        """Send a fragment. Raises Refused or Unreachable."""
+        """Send a fragment. Raise Refused or Unreachable if the webhook does not accept it."""
         began = time.monotonic()
         waits = accepted(self.webhook.post(self.message(message_id, text)))["conversations"][self.conversation]
         answer_ms = (time.monotonic() - began) * 1_000
         self.fragments.append(Fragment(message_id, waits["dueAt"], waits["count"], answer_ms))
 
     def send_together(self, *messages: dict[str, Any]) -> None:
-        """Send several messages, and edits of them, in one webhook. Raises Refused or Unreachable."""
+        """Send several messages, and edits of them, in one webhook. Raise Refused or Unreachable if it fails."""
         began = time.monotonic()
         waits = accepted(self.webhook.post(messages))["conversations"][self.conversation]
         answer_ms = (time.monotonic() - began) * 1_000
@@ -69,9 +69,9 @@ class Burst:
 
     @property
     def expected(self) -> list[list[str]]:
-        """Return the ids of each batch that must come out.
+        """Return the message ids of each batch that the stage must emit.
 
-        There is usually one batch. If an answer took so long that the buffer was due, the next fragment began another.
+        There is usually one batch. If a response took so long that the buffer was due, the next fragment began another.
         """
         batches: list[list[str]] = []
         for fragment in self.fragments:
@@ -86,7 +86,7 @@ class Burst:
         firsts: dict[str, Arrival] = {}
         for arrival in arrivals:
             if arrival.event["detail-type"] == BATCH_READY and arrival.batch["conversationId"] == self.conversation:
-                # EventBridge may deliver an event again; a consumer recognises it by its batchId, and so do we.
+                # EventBridge may deliver an event twice. Recognize the second one by its batchId, as consumers do.
                 firsts.setdefault(arrival.batch["batchId"], arrival)
         return [each for each in firsts.values() if each.batch.get("messagesRef") or sent & set(ids_of(each.batch))]
 
@@ -94,7 +94,7 @@ class Burst:
         return len(self.of(arrivals)) >= len(self.expected)
 
     def problem(self, arrivals: Iterable[Arrival], *, fetch: Fetch | None = None) -> str | None:
-        """Return what is wrong with the batches that came out, or None."""
+        """Return what is wrong with the batches that arrived, or None if they are right."""
         batches = [ids_of(each.batch, fetch) for each in self.of(arrivals)]
         if not batches:
             return "no event came"
@@ -103,19 +103,19 @@ class Burst:
         return None
 
     def late_ms(self, arrivals: Iterable[Arrival]) -> int:
-        """Return the time from the last due time to the event in the queue of the listener."""
+        """Return the time from the last fragment's due time to the arrival of the last batch's event in the queue."""
         return self.of(arrivals)[-1].at_ms - self.due_at_ms
 
 
 def accepted(answer: Answer) -> dict[str, Any]:
-    """Return the body of an answer 200. Raises Refused for another status."""
+    """Return the body of a response with status 200. Raise Refused for any other status."""
     if answer.status != HTTPStatus.OK:
         raise Refused(f"the webhook answers {answer.status}: {answer.body[:200]}")
     return answer.json
 
 
 def ids_of(batch: dict[str, Any], fetch: Fetch | None = None) -> list[str]:
-    """Return the ids of a batch's messages, from the bucket if the event only refers to them."""
+    """Return the ids of a batch's messages. If the event only refers to the messages, fetch them from the bucket."""
     reference = batch.get("messagesRef")
     messages: Sequence[Any] = fetch(reference) if reference and fetch else batch["messages"]
     return [message["id"] for message in messages]

@@ -1,4 +1,4 @@
-"""Reads the canary's environment; no other module of the canary does."""
+"""Reads the canary's environment. No other module of the canary reads it."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ class CanarySettings(NamedTuple):
     queue_url: str
     """The queue that receives the events of the canary's conversations."""
     stack: str
-    """The stack of the functions, which the canary asks whether it is being deployed."""
+    """The id of the stack that contains the functions. The canary reads from it whether a deployment is running."""
 
 
 def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:

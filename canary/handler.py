@@ -29,7 +29,7 @@ def handler(event: dict[str, Any], context: Any) -> None:
     telemetry = _telemetry()
     try:
         settings = read_canary()
-        # The secret is read in each run, because it may have been replaced.
+        # Read the secret in each run, because it may have been replaced.
         secret = generic_secret(Secrets().read(settings.webhook_secret_id))
         if secret is None:
             raise InvalidSettings("The stage has no secret for the generic webhook, with which the canary signs.")

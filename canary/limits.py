@@ -1,15 +1,15 @@
-"""The numbers of the trials that only developers change."""
+"""The numbers about trials that only developers change."""
 
 # -- webhooks ------------------------------------------------------------------------------------------
 
-# Longer than a cold start of ingest and its slowest answer.
+# This time is longer than a cold start of ingest and its slowest response together.
 MAX_WEBHOOK_ANSWER_SECONDS = 20.0
 
 # -- waiting for batches -------------------------------------------------------------------------------
 
-# After any single crash a batch leaves within a claim's time-out, a watchdog pass and the start of a processor (P7).
+# After any single crash a batch is emitted within a claim's time-out, a watchdog pass and a processor's start (P7).
 MAX_LATE_SECONDS = 75.0
-# Another event with the same messages, which would be an error, would come within this time after the first one.
+# A second event with the same messages would be an error, and would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0
 LONG_POLL_SECONDS = 1
 SHORT_POLL_SECONDS = 0.1
@@ -19,7 +19,7 @@ MAX_EVENTS_IN_A_POLL = 10
 # -- the canary function -------------------------------------------------------------------------------
 
 CANARY_FRAGMENTS = 3
-# Each run of a day has a conversation of its own, so that all shards are tried in turn. The next day has the same ones.
+# Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same ones.
 CANARY_RUN_MS = 300_000
 CANARY_CONVERSATIONS = 288
 # The function stops waiting this long before its time-out, so that it can still say what is missing.

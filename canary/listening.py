@@ -1,4 +1,4 @@
-"""Receives a stage's events from a queue, with the millisecond at which each arrived."""
+"""Receives a stage's events from a queue, and notes the millisecond at which each arrived there."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""One run of the canary: a burst by the public route, and the time until its batch is on the bus."""
+"""Runs the canary once: sends a burst through the public API, and measures the time until its batch arrives."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -65,10 +65,10 @@ class Canary:
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
 
     def _collect(self, burst: Burst, arrivals: list[Arrival], remaining_ms: Callable[[], int]) -> None:
-        """Collect events until the burst is out, it is too late, or the function's time is nearly over."""
+        """Collect events until all batches of the burst have come or are too late, or until the run must end."""
         wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
         while not burst.is_out(arrivals) and time.monotonic() < until:
             arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
-        # An event with the same messages, which would be an error, may be right behind.
+        # Collect once more, because a second event with the same messages would be an error.
         arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)

@@ -36,7 +36,7 @@ class GenericWebhook:
         self._clock = clock
 
     def post(self, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Answer:
-        """POST one message or a list, signed with the time. Raises Unreachable."""
+        """POST one message or a list, signed with the time. Raise Unreachable if the webhook does not answer."""
         body = json.dumps(messages).encode()
         now = str(self._clock() // 1_000)
         signature = hmac.new(self._secret.encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()
@@ -56,7 +56,7 @@ class GenericWebhook:
 
 
 def generic_secret(secrets: str) -> str | None:
-    """Return the secret of the generic webhook among a stage's webhook secrets, or None if it has none."""
+    """Return the generic webhook's secret from the content of a stage's webhook secrets, or None if it is missing."""
     try:
         found = json.loads(secrets).get("generic")
     except (ValueError, AttributeError):

@@ -143,7 +143,7 @@ def test_an_address_that_never_confirmed_is_told(aws: Aws) -> None:
     given = facts(aws)
     aws.answers("sns", "list_subscriptions_by_topic", {"Subscriptions": subscriptions})
     assert whats(diagnoses.subscribers, given) == [
-        (FAILING, "a@example.org has never confirmed that it wants the alarms.")
+        (FAILING, "a@example.org has not confirmed the subscription to the alarms.")
     ]
 
 
@@ -192,7 +192,7 @@ def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILA
                     "UpdatedAt": NOW,
                 },
             },
-            [(FAILING, f"The certificate of {HOST} ends in 9 days, and its renewal is: PENDING_VALIDATION.")],
+            [(FAILING, f"The certificate of {HOST} ends in 9 days. The status of its renewal is: PENDING_VALIDATION.")],
         ),
     ],
 )  # fmt: skip
@@ -258,7 +258,7 @@ def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, c
         ({"total": 10, "free": 10, "functions": 8, "used": 1}, ["at most 10 functions at once"]),
         ({"total": 1_000, "free": 4, "functions": 8, "used": 1}, ["8 functions of the stage share 4 unreserved"]),
         ({"total": 1_000, "free": 100, "functions": 8, "used": 900}, ["900 of 1000 functions ran at once"]),
-        ({"total": 1_000, "free": 100, "functions": 8, "used": 1, "code": 90}, ["storage of code is used to 90%"]),
+        ({"total": 1_000, "free": 100, "functions": 8, "used": 1, "code": 90}, ["code storage in Lambda is used to"]),
     ],
 )
 def test_quotas_that_are_near_are_told(aws: Aws, account: Any, told: list[str]) -> None:
@@ -305,8 +305,8 @@ def test_what_these_credentials_may_not_read_is_named_and_the_rest_is_diagnosed(
     aws.answers("sns", "list_subscriptions_by_topic", {"Subscriptions": []})
     report = examine(given)
     assert report.unread == {
-        "webhook secrets": "secretsmanager:GetSecretValue: these credentials may not",
-        "alarms": "cloudwatch:DescribeAlarms: these credentials may not",
+        "webhook secrets": "secretsmanager:GetSecretValue: these credentials lack the permission",
+        "alarms": "cloudwatch:DescribeAlarms: these credentials lack the permission",
     }
     assert [each.severity for each in report.findings] == [FAILING, FAILING]
     aws.all_were_asked()
