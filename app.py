@@ -24,7 +24,7 @@ LAYERS = ROOT / ".build" / "layers"
 
 def main() -> None:
     app = cdk.App()
-    # An output of the stack says later which commit was deployed.
+    # An output of the stack will contain the deployed commit.
     app.node.set_context("commit", checkout.commit())
     stages = app.node.try_get_context("stages")
     try:
@@ -59,10 +59,10 @@ def _stop_if_something_is_missing(config: StageConfig) -> None:
 
 
 def let_lambda_read(synthesized: Path) -> None:
-    """Let everybody read the copies that will be deployed, because Lambda's user is not the owner of the files.
+    """Make the copies that will be deployed readable for all users, because Lambda's user does not own the files.
 
-    A clone made with umask 077 has private files. The hash of an asset leaves the files' modes out, so without this a
-    private copy, once deployed, would remain until its content changes.
+    A clone made with umask 077 has private files. An asset's hash ignores the files' modes, so a private copy that was
+    once deployed would be replaced only when its content changes.
     """
     for folder in synthesized.glob("asset.*/"):
         for path in (folder, *folder.rglob("*")):

@@ -540,7 +540,7 @@ def quotas(facts: Facts) -> Iterator[Finding]:
     if usage["TotalCodeSize"] >= MAX_SHARE_OF_A_QUOTA * limit["TotalCodeSize"]:
         yield Finding(
             FAILING,
-            f"The account's code storage in Lambda is used to {usage['TotalCodeSize'] / limit['TotalCodeSize']:.0%}.",
+            f"Lambda's code storage is used to {usage['TotalCodeSize'] / limit['TotalCodeSize']:.0%}.",
             "Delete old versions of functions and layers.",
         )
 

@@ -1,4 +1,4 @@
-"""What a month of the canary costs: its own runs, and the work that they give to the stage."""
+"""Computes what a month of the canary costs: its own runs, and the work that they cause in the stage."""
 
 from cost.facts import MILLION, SECONDS, used
 from cost.lines import Line
@@ -10,7 +10,7 @@ RUNS = SECONDS / CANARY_RUN_SECONDS
 
 
 def of_canary(config: StageConfig) -> list[Line]:
-    """Return the lines of a stage with a canary. Its runs are far apart, so each one starts a processor."""
+    """Return the cost of the canary, line by line. Its runs are far apart, so each run starts a processor."""
     webhooks = RUNS * used("canary_fragments")
     run_seconds = used("canary_run_ms") / 1_000
     gb = config.memory.canary / 1_024
@@ -20,7 +20,7 @@ def of_canary(config: StageConfig) -> list[Line]:
         Line(PART, "Canary: webhooks", f"api_{config.api.kind}", webhooks / MILLION, "runs x fragments"),
         Line(PART, "Canary: polls", "sqs_requests", RUNS * run_seconds / MILLION, "runs x seconds"),
         Line(PART, "Canary: metrics", "metric", used("metrics_of_canary"), "metrics that its runs cause"),
-        Line(PART, "Canary: alarms", "alarm", used("alarm_metrics_of_canary"), "metrics that alarms look at"),
+        Line(PART, "Canary: alarms", "alarm", used("alarm_metrics_of_canary"), "metrics that alarms read"),
     ]
     if config.has_valkey_lane:
         kept = run_seconds + (used("cold_start_ms") + config.timings.processor_idle_ms) / 1_000

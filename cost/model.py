@@ -97,7 +97,7 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
     memory = config.memory
     run_seconds = run.seconds + run.starts * used("cold_start_ms") / 1_000
     pass_seconds = PASSES * config.shards * used("sweep_ms") / 1_000
-    # Each new instance of the processor starts one of the conversation processor.
+    # Each new instance of the processor warms up an instance of the conversation processor.
     conversation_processor_seconds = (
         traffic.batches * billed_seconds("conversation_processor_ms") + run.starts * used("cold_start_ms") / 1_000
     )

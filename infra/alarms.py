@@ -30,13 +30,13 @@ MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
 MAX_MESSAGES_OVER_QUOTA = 100
-# What ElastiCache may refuse to its user: the alarm's role, ElastiCache's metric, and a sentence.
+# What ElastiCache may refuse: the alarm's role, ElastiCache's metric, and the alarm's sentence.
 SIGN_IN_FAILURES = (
     ("commands", "CommandAuthorizationFailures", "The cache's user may not run a command of a script."),
-    ("keys", "KeyAuthorizationFailures", "The cache's user may not touch a key of a script."),
+    ("keys", "KeyAuthorizationFailures", "The cache's user may not use a key of a script."),
     ("throttled", "IamAuthenticationThrottling", "ElastiCache throttles sign-ins."),
 )
-# A batch of the canary waits for the starts of up to four functions, and leaves later than this only if something is
+# A batch of the canary waits for the cold starts of up to four functions. It comes later than this only if something is
 # wrong.
 MAX_CANARY_LATENESS_MS = 15_000
 # The functions that other functions start, and with them the watchdog, which a rule starts: all may lose a start.
@@ -96,11 +96,11 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
 
 
 def _symptoms_of_canary(metrics: Metrics) -> Iterable[Watch]:
-    # One failed run may be a fluke, and a run that fails during a deployment publishes nothing.
+    # A single failed run may be chance. A run that fails during a deployment publishes nothing.
     return [
         Watch(
             heading="Canary failed",
-            says="Batches of the canary, which writes as a customer, do not come out as they should.",
+            says="The canary writes as a customer, and its batches are missing or wrong.",
             metric=metrics.custom("CanaryFailures", "canary", period=FIVE_MINUTES),
             periods=2,
             out_of=3,
@@ -108,7 +108,7 @@ def _symptoms_of_canary(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Canary failed",
             role="late",
-            says=f"Batches of the canary come out more than {MAX_CANARY_LATENESS_MS // 1_000} s late.",
+            says=f"Batches of the canary are emitted more than {MAX_CANARY_LATENESS_MS // 1_000} s late.",
             metric=metrics.custom("CanaryLatenessMs", "canary", statistic="Maximum", period=FIVE_MINUTES),
             above=MAX_CANARY_LATENESS_MS,
             periods=2,
@@ -240,13 +240,13 @@ def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
             ),
             Watch(
                 heading="Disputed messages",
-                says="For ten minutes the DynamoDB lane has kept messages that Valkey took and has not emitted.",
+                says="For ten minutes the DynamoDB lane has kept messages that the Valkey lane took, but did not emit.",
                 metric=metrics.custom("DisputedMessages", "dynamodb_processor"),
                 periods=10,
             ),
             Watch(
                 heading="Lost in Valkey",
-                says="Valkey has lost messages of a batch. The DynamoDB lane emits those that it has.",
+                says="Valkey has lost messages of a batch. The DynamoDB lane emits those of which it has a copy.",
                 metric=metrics.custom("LostInValkey", "conversation_processor"),
             ),
         ]

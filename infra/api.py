@@ -51,8 +51,8 @@ def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFun
 
     Platforms know the API's address, so the API remains the same resource unless its kind changes.
     """
-    # API Gateway may write to groups below this path without a statement in the account's one policy for log delivery,
-    # which has little room. The name has the stack's id, so a group that was kept is not in the way of a new stage.
+    # Below this path API Gateway may write to log groups without a statement in the account's only policy for log
+    # delivery, whose size is limited. The stack's id keeps the name different from that of an older stage's kept group.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
     log_group = logs.LogGroup(
         scope,

@@ -109,10 +109,10 @@ class BufferStack(cdk.Stack):
         )
 
     def _delete_functions_before_roles(self) -> None:
-        """Let CloudFormation delete no function's role until the last function in the network is deleted.
+        """Let CloudFormation delete the functions' roles only after the last function in the network.
 
-        These functions share network interfaces. Lambda deletes them with a function's role, after the last function
-        that uses them. A remaining interface would prevent the deletion of the network, which has NAT gateways.
+        These functions share network interfaces. After the last function is deleted, Lambda deletes the interfaces by a
+        function's role. An interface that remains would prevent the deletion of the network and its NAT gateways.
         """
         placed = [function for function in self.functions.values() if function.is_in_network]
         for function in placed:
@@ -121,7 +121,7 @@ class BufferStack(cdk.Stack):
 
     @property
     def undelivered(self) -> Queue | None:
-        """Return the queue that keeps notices for a person, or None in a stage without processors."""
+        """Return the queue of notices that an operator must read, or None in a stage without the Valkey lane."""
         return self.valkey_lane.undelivered if self.valkey_lane else None
 
     def _make_ingest(self) -> Function:

@@ -13,8 +13,8 @@ from infra.function import grant, keep_identity, removal_policy
 from infra.settings_and_defaults import StageConfig
 
 SOURCE = "message-buffer"
-# The tenant of the canary and of `bufferctl verify`. `message_buffer/`, of which this module may not import that part,
-# repeats it; tests/infra/test_environment_contract.py compares the two.
+# The tenant of the canary and of `bufferctl verify`. This module may not import it from `message_buffer/`, so
+# tests/infra/test_environment_contract.py compares the two constants.
 TRIAL_TENANT = "message-buffer-trial"
 # Detail type -> construct id.
 EVENTS = {
@@ -41,7 +41,7 @@ RULE_UPKEEP = [
 
 
 def bus_name(config: StageConfig) -> str:
-    """Return the name of the stage's bus, which other stacks need not look up."""
+    """Return the name of the stage's bus, so that other stacks need not refer to the bus's stack."""
     return f"message-buffer-{config.name}"
 
 

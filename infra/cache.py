@@ -109,6 +109,6 @@ class CacheStack(cdk.Stack):
 
 
 def _part_of_id(stack: cdk.Stack) -> str:
-    """Return a part of the stack's id, so that the final snapshot of an earlier stack is not in the way."""
+    """Return a part of the stack's id, which distinguishes the final snapshots of stacks with the same name."""
     identifier = cdk.Fn.select(2, cdk.Fn.split("/", stack.stack_id))
     return cdk.Fn.select(0, cdk.Fn.split("-", identifier))

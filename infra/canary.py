@@ -1,4 +1,4 @@
-"""The canary: a function that tries the stage every five minutes as a customer, and the queue with which it listens."""
+"""The canary: a function that tries the stage every five minutes as a customer, and the queue of its events."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ CONVERSATIONS = f"{TRIAL_TENANT}/generic/canary/"
 
 
 class Canary:
-    """The function runs outside of the stage's network, because it calls the API by its public address."""
+    """The canary. Its function is not in the stage's network, because it calls the API by its public address."""
 
     def __init__(
         self, scope: Construct, *, runtime: Runtime, bus: BatchBus, api_url: str, webhook_secrets: WebhookSecrets

@@ -20,14 +20,14 @@ from infra.settings_and_defaults import StageConfig
 class EmptyStack(cdk.Stack):
     """The stack of a part that the stage does not have.
 
-    CDK leaves a deployed stack alone that the app no longer has, and its functions would continue to run. As the stack
-    becomes empty, CloudFormation removes them.
+    CDK does not delete a deployed stack that the app no longer contains, so its functions would continue to run. This
+    stack replaces it, so that CloudFormation removes the functions.
     """
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
-        # CloudFormation refuses a template without resources. This one does nothing and costs nothing.
+        # CloudFormation refuses a template without resources. This resource does nothing and costs nothing.
         cdk.CfnWaitConditionHandle(self, "Nothing")
 
 
@@ -81,7 +81,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         )
         responder.termination_protection = config.termination_protection
     else:
-        # First, so that a responder that is turned off stops before the functions that it invokes change.
+        # Deploy this stack first, so that the responder stops before the functions that it invokes change.
         buffer.add_stack_dependency(EmptyStack(scope, f"{prefix}-Responder", config=config, env=env))
     if not config.is_local:
         metrics = Metrics(

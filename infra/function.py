@@ -222,10 +222,10 @@ def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
 
 
 def refer_weakly(stack: cdk.Stack) -> None:
-    """Let `stack` read other stacks' outputs while it is deployed, so that they can remove what it refers to.
+    """Let `stack` read other stacks' outputs only during its deployment, so that they can remove outputs later.
 
-    The other stacks still export the values, so that a stack of an older version, which imports them, does not prevent
-    their update.
+    The other stacks still export the values. Otherwise a deployed stack of an older version, which imports the values,
+    would prevent the update of the other stacks.
     """
     cdk.CrossStackReferences.of(stack).consume(cdk.ReferenceStrength.BOTH)
     cdk.Annotations.of(stack).acknowledge_warning(

@@ -55,7 +55,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | QUEUE_URL | responder | | the queue that the responder consumes |
 | QUEUE_URL | canary | | the queue that receives the canary's batches |
 | API_ENDPOINT | canary | | the public address of the API |
-| STACK | canary | | the id of its own stack, which it asks whether it is being deployed |
+| STACK | canary | | the id of its own stack, from which it reads whether a deployment is running |
 | RESPONDER_SECRET_ID | responder | | the secret that `responder/credentials.py` describes |
 | GATE_FUNCTION | responder | | the function that the responder asks about a buffer |
 """
@@ -87,10 +87,10 @@ Environment = Mapping[str, str]
 
 # Lambda's limit for the names and values of a function's variables together.
 MAX_ENVIRONMENT_BYTES = 4_096
-# Reckon with this many bytes for a value that is known only after the deployment. The longest are URLs of queues and
-# ARNs of secrets.
+# A value that is known only after the deployment counts as this many bytes. The longest such values are URLs of queues
+# and ARNs of secrets.
 BYTES_OF_AN_UNKNOWN_VALUE = 120
-# The settings that may be so long that the variables exceed the limit, by the variable that contains them.
+# The variables that may make the environment exceed the limit, with the setting that determines their length.
 LONG_SETTINGS = {"RULES": "rules", "RESPONDER": "responder.instructions"}
 
 

@@ -14,9 +14,9 @@ from message_buffer.limits import DAY_MS, REMEMBERED_MS
 INGEST_TIMEOUT_SECONDS = 15
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
-# Longer than the responder waits for a response, and than one call to Valkey with the largest settings.
+# This time is longer than the responder waits for a response, and than the longest call to Valkey.
 GATE_TIMEOUT_SECONDS = 15
-# Longer than the longest default wait of a buffer and the time in which any single crash is repaired.
+# This time is longer than the longest default wait of a buffer plus the repair of any single crash.
 CANARY_TIMEOUT_SECONDS = 120
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
@@ -24,14 +24,14 @@ DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30
 
 # -- Asynchronous invocations --
 
-# Lambda's first retry comes after a minute. By then a notice, or the watchdog's pass, has repaired what a crash left
-# behind. Without retries Lambda sends the notice at once.
+# Lambda's first retry comes after a minute. By then a notice or the watchdog's pass has started another run. Without
+# retries Lambda sends the notice at once.
 MAX_ASYNC_RETRIES = 0
 # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
 MAX_ASYNC_AGE_SECONDS = 60
 
-# The slots of a stage that reserves no concurrency for the conversation processor: how many conversations may be in
-# flight at once. Lambda's first quota for a new account may be lower; then accepted starts wait in Lambda.
+# How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
+# Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.
 DEFAULT_SLOTS = 200
 
 # -- The watchdog and the sweep --
@@ -43,7 +43,7 @@ WATCHDOG_PASS_SECONDS = 30
 RULE_SECONDS = 60
 # The rule starts only every second pass, so a queue delays a message that starts the pass in between.
 WATCHDOG_SECOND_PASS_DELAY_SECONDS = RULE_SECONDS - WATCHDOG_PASS_SECONDS
-# The watchdog handles a notice within seconds. An unread notice is worthless after a day, and names a conversation.
+# The watchdog handles a notice within seconds. An unread notice, which names a conversation, is useless after a day.
 NOTICE_RETENTION_DAYS = 1
 # A second pass that is late is superfluous, because the rule starts the next pass within the minute.
 SECOND_PASS_RETENTION_SECONDS = 300
@@ -53,7 +53,7 @@ SWEEP_SECONDS = RULE_SECONDS
 # -- The canary --
 
 CANARY_RUN_SECONDS = 300
-# An event that its run did not wait for is of no use to a later run.
+# If an event comes after its run has ended, it is of no use to a later run.
 CANARY_RETENTION_SECONDS = CANARY_RUN_SECONDS
 
 # -- Queues --
@@ -70,12 +70,12 @@ MAX_TRIGGERS_IN_A_BATCH = 1
 # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
 MAX_DELIVERIES_IN_A_BATCH = 1
 MAX_WATCHDOG_PASSES_IN_A_BATCH = 1
-# Each notice takes one call to Valkey. If many runs die at once, a batch spares most invocations.
+# Each notice needs one call to Valkey. If many runs die at once, larger batches save most of the invocations.
 MAX_NOTICES_IN_A_BATCH = 10
-# The least that Lambda accepts.
+# Lambda accepts no smaller number.
 MAX_WATCHDOGS_WITH_NOTICES = 2
-# AWS recommends at least five, because Lambda also receives messages that it then cannot pass on. A notice that waits
-# for a pause is received twice.
+# AWS recommends at least five, because Lambda may receive a message and then find no free run for it. A notice of a
+# processor that must pause is received twice.
 MAX_NOTICE_RECEIVES = 5
 # A delivery that waits for its turn is received many times. Only a delivery that keeps crashing its function reaches
 # this number, and becomes a dead letter.

@@ -48,7 +48,7 @@ class NetworkStack(cdk.Stack):
 
     @property
     def availability_zones(self) -> list[str]:
-        """Return the zones that the stage names. Otherwise CDK would look zones up in the stage's account."""
+        """Return the zones that the stage names, so that CDK does not look zones up in the stage's account."""
         return self._zones or super().availability_zones
 
     def _make_vpc(self, config: StageConfig, *, by_nat: bool) -> ec2.Vpc:

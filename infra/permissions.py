@@ -61,7 +61,7 @@ def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
 
 
 def grant_to_canary(stack: BufferStack) -> None:
-    """Grant the canary the secret with which it signs, its queue, and the state of its own stack."""
+    """Let the canary read the secret with which it signs, receive from its queue, and read its stack's state."""
     if canary := stack.canary:
         stack.webhook_secrets.grant_get_value(canary.function)
         canary.queue.grant_take(canary.function)

@@ -47,7 +47,7 @@ LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
 # Lambda's documentation of PutFunctionConcurrency: at least 100 executions must remain unreserved.
 MIN_UNRESERVED_EXECUTIONS = 100
 
-# A processor and its successor, the watchdog, and room for some webhooks and batches at the same time.
+# Enough for a processor and its successor, the watchdog, and some webhooks and batches at the same time.
 MIN_COMFORTABLE_EXECUTIONS = 50
 
 CLIENT_CONFIG = Config(
@@ -240,12 +240,12 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
     named = list(config.network.availability_zones)
     tags = [{"Name": f"tag:{key}", "Values": [value]} for key, value in stage_tags(config).items()]
     subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
-    # The first zone has the lower addresses, so other zones, and the same in another order, would move subnets.
+    # The first zone has the lower addresses. Other zones, or another order of the same zones, would move subnets.
     by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
     if standing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
         if named and named != standing:
             yield (
-                f"The network of stage '{config.name}' stands in {' and '.join(standing)}, and cannot move. Name "
+                f"The network of stage '{config.name}' is in {' and '.join(standing)}, and cannot be moved. Name "
                 f"these, in this order, as the stage's network.availability_zones in cdk.json, or remove the stage "
                 f"first (`make destroy STAGE={config.name}`)."
             )
@@ -280,7 +280,7 @@ def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -
 
 
 def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
-    """Yield a problem for each stack that an earlier deployment or removal left in a state without a way out."""
+    """Yield a problem for each stack that an earlier deployment or removal left in a state that blocks a deployment."""
     cloudformation = account.client("cloudformation")
     for word in STACKS:
         name = f"MessageBuffer-{config.name}-{word}"
@@ -305,7 +305,7 @@ def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
             )
         elif status == "DELETE_FAILED":
             again = "destroy" if word in config.stacks else "prune"
-            yield f"{name} is half deleted. Run `make {again} STAGE={config.name}` again."
+            yield f"{name} is only partly deleted. Run `make {again} STAGE={config.name}` again."
 
 
 def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""Remove a stage, or what it no longer needs: `.venv/bin/python -m infra.removal --stage dev [--left-over]`.
+"""Removes a stage, or stacks that it no longer needs: `.venv/bin/python -m infra.removal --stage dev [--left-over]`.
 
-The command first lists what it deletes, what it keeps and what AWS keeps billing, and asks. It may be interrupted and
-run again at any time. `--left-over` removes only stacks that the settings turned off, and stacks whose first deployment
-failed. `--list` only names them.
+The command first lists what it will delete and keep, and what AWS will continue to bill, and asks for agreement. It may
+be interrupted and run again at any time. `--left-over` removes only stacks that the settings turned off, and stacks
+whose first deployment failed. `--list` only names these stacks.
 """
 
 import argparse
@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-# In these states CloudFormation has undone the first deployment of a stack, so it contains nothing that anybody used.
+# In these states the first deployment of a stack failed or was not made, so nobody has used its resources.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
 # The resources that AWS bills even if nobody uses them, and for what.
 BILLED = {
@@ -83,14 +83,14 @@ class Stack:
 
 
 class Removal:
-    """Looks at the stacks of a stage, and deletes them."""
+    """Finds the stacks of a stage, and deletes them."""
 
     def __init__(self, config: StageConfig, *, client: Callable[[str], Any], say: Say = print) -> None:
         self._config, self._client, self._say = config, client, say
         self._cloudformation = client("cloudformation")
 
     def standing(self) -> list[Stack]:
-        """Return the stacks of the stage that stand in the account, in the order in which they can be deleted."""
+        """Return the stacks of the stage that exist in the account, in the order in which they can be deleted."""
         names = [f"MessageBuffer-{self._config.name}-{word}" for word in reversed(STACKS)]
         return [stack for name in names if (stack := self._look_at(name))]
 
@@ -100,7 +100,7 @@ class Removal:
         return [stack for stack in self.standing() if stack.name not in own or not stack.was_deployed]
 
     def explain(self, stacks: Sequence[Stack]) -> None:
-        """Say what the deletion of `stacks` deletes and keeps, and what AWS keeps billing."""
+        """Print what the deletion of `stacks` will delete and keep, and what AWS will continue to bill."""
         for stack in stacks:
             deleted = [resource for resource in stack.resources if not resource.kept]
             self._say(f"Delete the stack {stack.name} ({stack.status}) and its {len(deleted)} resources.")
@@ -157,7 +157,7 @@ class Removal:
 
     def _resources_of(self, name: str, status: str) -> Iterator[Resource]:
         if status == "REVIEW_IN_PROGRESS":
-            # The stack is only a name: nobody has agreed to its first template yet.
+            # The stack has no resources, because nobody has executed its first change set yet.
             return
         template = self._cloudformation.get_template(StackName=name)["TemplateBody"].get("Resources", {})
         pages = self._cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
@@ -169,12 +169,12 @@ class Removal:
                 yield Resource(found["ResourceType"], found["PhysicalResourceId"], kept, final)
 
     def _try_to_delete(self, stack: Stack) -> str | None:
-        """Return None once the stack is deleted, or the reason for which it could not be."""
+        """Return None when the stack is deleted, or the reason why AWS could not delete it."""
         self._empty_buckets(stack)
         self._free_network(stack)
         self._cloudformation.delete_stack(StackName=stack.name)
         while True:
-            # By its id, because AWS forgets the name of a deleted stack.
+            # Ask by the id, because AWS does not find a deleted stack by its name.
             (found,) = self._cloudformation.describe_stacks(StackName=stack.id)["Stacks"]
             if found["StackStatus"] == "DELETE_COMPLETE":
                 return None
@@ -200,8 +200,8 @@ class Removal:
     def _free_network(self, stack: Stack) -> None:
         """Wait until Lambda has left the network, because AWS deletes no network that is in use.
 
-        Lambda deletes its network interfaces some time after the last function has left. It leaves those that the
-        functions' roles no longer allow it to delete, so delete these here.
+        Lambda deletes its network interfaces some time after the last function has left. It cannot delete an
+        interface once the functions' roles are deleted, so delete unused interfaces here.
         """
         ec2 = self._client("ec2")
         deadline = time.monotonic() + MAX_INTERFACE_SECONDS
@@ -217,8 +217,8 @@ class Removal:
                 if time.monotonic() > deadline:
                     names = ", ".join(each["NetworkInterfaceId"] for each in found)
                     raise Stuck(
-                        f"Lambda still uses the network of {stack.name}: {names}. It leaves a network up to 40 minutes "
-                        f"after the last function. Run this again later: until then AWS bills the NAT gateways."
+                        f"Lambda still uses the network of {stack.name}: {names}. It may do so for 40 minutes "
+                        f"after the last function. Run this again later; until then AWS bills the NAT gateways."
                     )
                 self._say(f"Waiting until Lambda has left the network ({len(found)} network interfaces) …")
                 time.sleep(INTERFACE_POLL_SECONDS)
@@ -244,9 +244,9 @@ def main(given: Sequence[str] | None = None, *, ask: Callable[[str], str] = inpu
         if arguments.list:
             for stack in stacks:
                 why = f"stage '{config.name}' no longer has it" if stack.was_deployed else "it never got deployed"
-                say(f"{stack.name} still stands, but {why}.")
+                say(f"{stack.name} still exists, but {why}.")
             if stacks:
-                say(f"AWS keeps billing what is in it. `make prune STAGE={config.name}` removes it.")
+                say(f"AWS continues to bill what such stacks contain. `make prune STAGE={config.name}` removes them.")
             return 0
         return _remove(removal, stacks, stage=config.name, agreed=arguments.yes, ask=ask, say=say)
     except (ConfigError, Missing, Stuck) as error:
@@ -265,22 +265,22 @@ def _remove(
     if names := protected(stacks):
         raise Stuck(
             f"Protected: {', '.join(names)}. Set termination_protection to false for stage '{stage}' in cdk.json and "
-            f"deploy it first; of a stack that the stage no longer has, take the protection away with `aws "
+            f"deploy it first. For a stack that the stage no longer has, remove the protection with `aws "
             f"cloudformation update-termination-protection --no-enable-termination-protection --stack-name <stack>`."
         )
     removal.explain(stacks)
-    if not agreed and ask(f"Messages that wait are lost. Type the stage's name to delete this ({stage}): ") != stage:
+    if not agreed and ask(f"Waiting messages will be lost. Type the stage's name to delete this ({stage}): ") != stage:
         say("Nothing was deleted.")
         return 1
     removal.delete(stacks)
-    say("Deleted. CDK's own stack, CDKToolkit, stays, because other applications may use it.")
+    say("Deleted. CDK's own stack, CDKToolkit, remains, because other applications may use it.")
     return 0
 
 
 def _parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m infra.removal", description=__doc__)
     parser.add_argument("--stage", required=True)
-    parser.add_argument("--left-over", action="store_true", help="only what the settings turned off, or never deployed")
+    parser.add_argument("--left-over", action="store_true", help="only stacks that are turned off or failed at first")
     parser.add_argument("--list", action="store_true", help="only name what is left over")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     return parser.parse_args(given)

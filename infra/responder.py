@@ -96,7 +96,7 @@ class ResponderStack(cdk.Stack):
         events.Rule(
             self,
             "BatchesReady",
-            # By its name, because CloudFormation might replace the rule if it learned the name from another stack.
+            # Refer to the bus by its name. CloudFormation might replace the rule if the name came from another stack.
             event_bus=events.EventBus.from_event_bus_name(self, "BufferBus", bus_name(config)),
             event_pattern=events.EventPattern(
                 source=[SOURCE], detail_type=CONSUMED, detail={"tenant": [{"anything-but": [TRIAL_TENANT]}]}

@@ -97,7 +97,7 @@ class Memory(Settings):
     responder: MemoryMb = 256
     """Answers batches, in a stage that has a responder."""
     canary: MemoryMb = 256
-    """Tries the stage, in a stage that has a canary."""
+    """Tries the stage, if it has a canary."""
 
 
 class Concurrency(Settings):
@@ -112,8 +112,8 @@ class Concurrency(Settings):
     processor: Instances | None = None
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
-    """Limits how many batches of the Valkey lane are emitted at the same time. Each shard has an equal share of these
-    slots, so there must be one for each shard. Without a number there are `DEFAULT_SLOTS` (`infra/limits.py`)."""
+    """Limits how many batches of the Valkey lane are emitted at the same time. The shards share these slots equally, so
+    there must be at least one slot for each shard. Without a number there are `DEFAULT_SLOTS` (`infra/limits.py`)."""
     watchdog: Instances | None = None
     """Three are enough: one for a pass, and two for notices of runs that failed."""
     dynamodb_processor: Instances | None = None
@@ -184,8 +184,8 @@ class Limits(Settings):
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
-    """After this many failures of the bus, or of the bucket, a batch becomes a dead letter. The pauses between attempts
-    grow to a minute, so 20 take a quarter of an hour, in which a short outage of the bus can end."""
+    """A batch becomes a dead letter after this many failures of the bus or the bucket. The pauses between attempts grow
+    to a minute, so 20 attempts take a quarter of an hour, in which a short outage can end."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message."""
@@ -208,10 +208,10 @@ class Timings(Settings):
 
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
     """How long a conversation stays claimed if no conversation processor takes its batch. After that it is claimed
-    again. A start of the conversation processor that usually takes longer would be made twice."""
+    again. If a start of the conversation processor usually takes longer, each batch causes two starts."""
     token_ms: Annotated[int, Field(ge=MIN_TOKEN_MS, le=60_000)] = 6_000
-    """How long a batch stays taken if its conversation processor does not renew its token; after a crash the batch
-    waits for this time."""
+    """How long a batch stays taken if its conversation processor does not renew its token. After a crash the batch may
+    wait for this time."""
     conversation_processor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
     """How long one run of the conversation processor may take. Whole seconds, because it is the function's time-out."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 5_000
@@ -390,8 +390,8 @@ class StageConfig(Settings):
     responder: Responder | None = None
     """The optional responder."""
     canary: bool = False
-    """Try the stage every five minutes as a customer, with an alarm. Consumers must leave out its tenant
-    (docs/consumer.md), or each run costs them a batch."""
+    """Try the stage every five minutes as a customer, with an alarm. Consumers must ignore its tenant
+    (docs/consumer.md), or they receive a batch from each run."""
     valkey_url: str | None = None
     """The URL of Valkey on the local stage, which has no cache of its own. `make up` sets it; other stages must not."""
 

@@ -157,7 +157,7 @@ class Table(dynamodb.Table):
     """A table that AWS bills by use and encrypts with a key of AWS.
 
     In AWS it can be restored to any second of the last five weeks, even if it has been deleted. It has no deletion
-    protection, with which CloudFormation could not undo a failed first deployment.
+    protection, because CloudFormation could then not undo a failed first deployment.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class MessageTable(Table):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` record which messages the Valkey lane emits, look for stored messages, and settle disputes."""
+        """Let `grantee` record which messages the Valkey lane emits, find stored messages, and settle disputes."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query")
 
     def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:

@@ -116,7 +116,7 @@ def read_back(
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     api_endpoint = f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default"
     if "canary" in functions:
-        # The emulator's address of the API is another than its CloudFormation says.
+        # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
         configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
         told = configuration["Environment"]["Variables"] | {"API_ENDPOINT": api_endpoint}
         client("lambda").update_function_configuration(

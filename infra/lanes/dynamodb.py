@@ -55,7 +55,7 @@ class DynamoDbLane:
         self._invoke_processor(scope)
 
     def ask_valkey_through(self, conversation_processor: lambda_.IFunction) -> None:
-        """Let the processor ask Valkey, which it cannot reach, through the conversation processor."""
+        """Let the DynamoDB processor, which cannot reach Valkey, ask Valkey through the conversation processor."""
         for name, value in environment.asking_valkey(conversation_processor=conversation_processor).items():
             self.processor.add_environment(name, value)
 

@@ -43,7 +43,7 @@ class ValkeyLane:
     ) -> None:
         self._scope, self._runtime, self._config = scope, runtime, runtime.config
         self.undelivered = Queue(
-            scope, "Undelivered", config=self._config, no_dead_letters_because="A person reads it: it has dead letters."
+            scope, "Undelivered", config=self._config, no_dead_letters_because="It is itself a queue of dead letters."
         )
         self.notices = Queue(
             scope,
@@ -107,7 +107,7 @@ class ValkeyLane:
             memory_mb=self._config.memory.watchdog,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
             environment=environment.watchdog(config=self._config, processor=self.startable, notices=self.notices),
-            # It starts processors, and is invoked with the notices of those that fail.
+            # The watchdog starts processors, and is invoked with notices of processors that failed.
             in_a_loop=True,
         )
 
@@ -136,7 +136,7 @@ class ValkeyLane:
         )
 
     def _give_notices_to_watchdog(self) -> None:
-        """Invoke the watchdog with notices. Its passes keep it warm, and it may start processors already."""
+        """Invoke the watchdog with notices, because its passes keep it warm, and it already may start processors."""
         self.watchdog.add_event_source(
             SqsEventSource(
                 self.notices,

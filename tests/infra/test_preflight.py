@@ -327,7 +327,7 @@ def test_a_network_that_stands_cannot_move(prod: StageConfig) -> None:
     assert not in_account(prod, *answers, network_in(*ZONES))
     for elsewhere in (["us-east-1b", "us-east-1c"], ZONES[::-1]):
         (sentence,) = in_account(prod, *answers, network_in(*elsewhere))
-        assert f"stands in {' and '.join(elsewhere)}, and cannot move. Name these, in this order, as" in sentence
+        assert f"is in {' and '.join(elsewhere)}, and cannot be moved. Name these, in this order, as" in sentence
     # A stage that names no zones keeps those that it has.
     anywhere = prod.model_copy(update={"account": None, "network": Network()})
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))

@@ -286,8 +286,8 @@ def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
     monkeypatch.setattr(cli, "context", lambda: {"stages": {"dev": {"lane": "dynamodb"}}})
     assert run("--list", said=said) == 0
     assert said == [
-        f"{NAME}-Cache still stands, but stage 'dev' no longer has it.",
-        "AWS keeps billing what is in it. `make prune STAGE=dev` removes it.",
+        f"{NAME}-Cache still exists, but stage 'dev' no longer has it.",
+        "AWS continues to bill what such stacks contain. `make prune STAGE=dev` removes them.",
     ]
     assert run("--left-over", "--yes", said=said) == 0
     assert account.stacks == {}

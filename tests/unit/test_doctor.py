@@ -258,7 +258,7 @@ def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, c
         ({"total": 10, "free": 10, "functions": 8, "used": 1}, ["at most 10 functions at once"]),
         ({"total": 1_000, "free": 4, "functions": 8, "used": 1}, ["8 functions of the stage share 4 unreserved"]),
         ({"total": 1_000, "free": 100, "functions": 8, "used": 900}, ["900 of 1000 functions ran at once"]),
-        ({"total": 1_000, "free": 100, "functions": 8, "used": 1, "code": 90}, ["code storage in Lambda is used to"]),
+        ({"total": 1_000, "free": 100, "functions": 8, "used": 1, "code": 90}, ["code storage is used to 90%"]),
     ],
 )
 def test_quotas_that_are_near_are_told(aws: Aws, account: Any, told: list[str]) -> None:
