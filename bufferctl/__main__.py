@@ -80,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
     _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
     _command(topics, "doctor", doctor, "say what is wrong with the stage, worst first; only reads", find=find_account)
-    _add_verify(_command(topics, "verify", verify, "try the stage as a customer, and remove what that leaves"))
+    _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove the trial"))
     return parser
 
 
@@ -195,7 +195,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "--keep-running",
         type=float,
         metavar="MINUTES",
-        help="then go on with a few bursts a minute, and print p50 and p99",
+        help="then send a few bursts a minute, and print p50 and p99",
     )
 
 

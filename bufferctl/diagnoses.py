@@ -65,7 +65,7 @@ ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT))
 def stacks(facts: Facts) -> Iterator[Finding]:
     again = f"Run `make deploy STAGE={facts.name}`; docs/deploy.md#roll-back says what else helps."
     if "Buffer" not in facts.stacks:
-        yield Finding(BROKEN, f"The stack MessageBuffer-{facts.name}-Buffer does not exist here.", again)
+        yield Finding(BROKEN, f"The stack MessageBuffer-{facts.name}-Buffer does not exist in this account.", again)
     for stack in facts.stacks.values():
         state, name = stack["StackStatus"], stack["StackName"]
         reason = f": {stack['StackStatusReason']}" if stack.get("StackStatusReason") else ""

@@ -30,7 +30,7 @@ MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
 MAX_MESSAGES_OVER_QUOTA = 100
-# What ElastiCache may refuse: the alarm's role, ElastiCache's metric, and the alarm's sentence.
+# ElastiCache's refusals: the alarm's role, ElastiCache's metric, and the alarm's sentence.
 SIGN_IN_FAILURES = (
     ("commands", "CommandAuthorizationFailures", "The cache's user may not run a command of a script."),
     ("keys", "KeyAuthorizationFailures", "The cache's user may not use a key of a script."),

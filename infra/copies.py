@@ -9,7 +9,7 @@ def ages_out(config: StageConfig) -> dict[str, int]:
     found = {
         "the conversation's id and hashes of its message ids": REMEMBERED_DAYS,
         "the conversation's id in the responder's table": config.responder.outbox_days if config.responder else 0,
-        "notices of runs that died, which contain ids and no words": NOTICE_RETENTION_DAYS
+        "notices of runs that died, which contain ids but no texts": NOTICE_RETENTION_DAYS
         if config.has_valkey_lane
         else 0,
         "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],

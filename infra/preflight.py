@@ -197,8 +197,9 @@ def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]
         if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:
             yield Advice(
                 f"Account {account.id} may run only {limit['ConcurrentExecutions']} functions at once in "
-                f"{config.region}, as new accounts may. The stage works, but Lambda throttles bursts of webhooks and "
-                f"batches, which then come late. Ask for 1,000 (Service Quotas, Lambda, Concurrent executions)."
+                f"{config.region}, which is usual for new accounts. The stage works, but Lambda throttles bursts of "
+                f"webhooks and batches, which then come late. Ask for 1,000 (Service Quotas, Lambda, Concurrent "
+                f"executions)."
             )
         return
     free = limit["UnreservedConcurrentExecutions"] + _reserved_by(config, account)

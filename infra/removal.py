@@ -32,7 +32,7 @@ except ModuleNotFoundError as missing:
 
 # In these states the first deployment of a stack failed or was not made, so nobody has used its resources.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
-# The resources that AWS bills even if nobody uses them, and for what.
+# The kinds of resources that AWS bills even if they are unused, with the reason for the bill.
 BILLED = {
     "AWS::DynamoDB::Table": "storage and backups",
     "AWS::ElastiCache::ServerlessCache": "storage, at least 100 MB",
