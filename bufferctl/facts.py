@@ -99,7 +99,7 @@ class Facts:
 
     @cached_property
     def stacks(self) -> Mapping[str, Json]:
-        """Return the stacks that exist, by the last word of their name."""
+        """Return the stacks that exist. The keys are the last words of their names."""
         from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
         found = {}

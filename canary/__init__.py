@@ -1,1 +1,1 @@
-"""Tries a stage from outside, as a customer's program does: shared by the canary function and `bufferctl verify`."""
+"""Tries a stage from outside, as a customer's program does, for the canary and for `bufferctl verify`."""

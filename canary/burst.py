@@ -22,7 +22,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Fragment:
-    """A sent message, with what the stage answered."""
+    """A sent message, with values from the webhook's response."""
 
     id: str
     due_at_ms: int

@@ -44,7 +44,7 @@ OVERRIDES = "platformOverrides"
 # A stage names rules only by their wire names, such as `silenceMs`, which operators also use everywhere else.
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
-# All stacks that a stage can have, by the last word of their names, in the order of deployment.
+# The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "Buffer", "Responder", "Operability")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -414,7 +414,7 @@ class StageConfig(Settings):
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """Return the stacks of this stage, by the last word of their names, in the order of deployment."""
+        """Return the last words of the names of this stage's stacks, in the order of deployment."""
         has_network = self.has_valkey_lane and not self.is_local
         left_out = (set() if has_network else {"Network", "Cache"}) | ({"Operability"} if self.is_local else set())
         return tuple(stack for stack in STACKS if stack not in left_out)

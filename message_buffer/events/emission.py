@@ -87,7 +87,7 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=reason)
             return
         if taken.failures >= self._limits.max_attempts:
-            # It is not a dead letter yet if its last failure was an unexpected error, or if that queue failed, too.
+            # This happens if the last failure was an unexpected error, or if the dead-letter queue failed, too.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:

@@ -54,7 +54,7 @@ class RichMessage:
         for button in map(object_of, list_of(block.get("buttons"))):
             self._add(self._button(button, levels))
         self._read_blocks(block.get("blocks"), levels - 1)
-        # The caption of a table is a text, and that of a file is an object.
+        # A table's caption is a text, and a file's caption is an object that has a text.
         self._add(self._words(block.get("caption"), levels))
         self._add(self._words(block.get("credit"), levels))
 
