@@ -293,7 +293,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
         ),
         (
             "watchdog",
-            # Beside polling: it hides a notice while a pause lasts.
+            # Lambda polls the notices with this role. The watchdog hides a notice while the pause after a death lasts.
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 ("sqs:ReceiveMessage", "<Notices>"),

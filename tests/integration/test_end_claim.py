@@ -1,4 +1,4 @@
-"""A conversation processor is reported dead: its conversation is due again, and other runs keep theirs."""
+"""If a conversation processor is reported dead, its conversation is due again. Other runs keep their batches."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_once_another_run_has_the_batch_the_one_that_lives_on_is_refused(engine:
 
 
 def test_if_one_copy_of_an_event_dies_the_batch_comes_again_under_its_id(engine: Engine, claimed: int) -> None:
-    """Report the second copy dead, which never had the batch: no one can tell the copies apart."""
+    """A notice does not say which copy died. Here the second copy died, and only the first had the batch."""
     first = take(engine, claimed, "first-copy")
     engine.store.end_claim("c", deadline_ms=claimed)
     engine.clock.advance(5)

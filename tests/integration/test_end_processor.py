@@ -1,4 +1,4 @@
-"""A processor is reported dead: what it had is free at once, and what other runs have stays theirs."""
+"""If a processor is reported dead, its lease or reservation ends at once. Other processors keep theirs."""
 
 import pytest
 
@@ -100,14 +100,14 @@ def test_if_one_copy_of_an_event_dies_the_other_may_come_back_or_leave(engine: E
     reserve(engine, "s1")
     engine.store.acquire_lease(0, LEASE)
     assert isinstance(engine.store.acquire_lease(0, "s1.second-copy"), LeaseTaken)
-    assert end(engine, "s1", start_id="s2").start_id == "s2", "the second copy died; nobody can tell which"
+    assert end(engine, "s1", start_id="s2").start_id == "s2", "the second copy died, but the notice does not say which"
     assert same(engine.store.claim_due(0, LEASE), Lost())
     assert isinstance(engine.store.acquire_lease(0, LEASE), Acquired)
     assert isinstance(engine.store.acquire_lease(0, "s2.run"), LeaseTaken), "one processor acts on the shard"
 
 
 def dies_at_once(engine: Engine, nth: int) -> int:
-    """Let start `nth` be reserved, begin and die within a second. Return the wait for the next one."""
+    """Let start `nth` acquire the lease and die within a second. Return how many ms the next start must wait."""
     engine.store.acquire_lease(0, f"s{nth}.run")
     engine.clock.advance(700)
     ended = end(engine, f"s{nth}", start_id=f"s{nth + 1}")
@@ -151,4 +151,4 @@ def test_a_message_during_a_pause_comes_out_when_it_is_over(engine: Engine) -> N
     reserve(engine, "s0")
     dies_at_once(engine, 0)
     engine.clock.advance(dies_at_once(engine, 1))
-    assert engine.send("c", "m2", rules=NOW).start_id, "the pause is over for everybody"
+    assert engine.send("c", "m2", rules=NOW).start_id, "after the pause, a message starts a processor, too"

@@ -104,7 +104,7 @@ def test_a_processor_that_came_ends_the_reservation(engine: Engine) -> None:
     engine.work()
     assert not engine.send("c", "m2").start_id
     engine.clock.advance(SETTINGS.lease_ms)
-    assert engine.send("c", "m3").start_id, "it died: no reservation stands in the way"
+    assert engine.send("c", "m3").start_id, "the processor died, and no reservation prevents a start"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def claims_one(machine: EngineMachine) -> None:
 
 
 def taken_and_out(machine: EngineMachine) -> None:
-    """Emit and complete what is claimed."""
+    """Take, emit and complete the batches of all claimed conversations."""
     while machine.invocations:
         machine.take(0, False, False, 0, False)
     while machine.runs:
@@ -138,13 +138,13 @@ def succeeds(machine: EngineMachine) -> None:
 
 
 def expired_token(machine: EngineMachine) -> None:
-    """Let the conversation processor's time run out, and put its batch back."""
+    """Let the conversation processor's token expire, and put its batch back."""
     machine.engine.clock.advance(SETTINGS.token_ms + 1)
     machine.watchdog(0, False)
 
 
 def retried_by_a_run_that_goes_on(machine: EngineMachine) -> None:
-    """Let a late renewal follow the retry, when the batch is claimed again."""
+    """Retry the batch and claim it again, but let the first run live, so that it may renew its token too late."""
     run = machine.runs[0]
     retried(machine)
     machine.engine.clock.advance(5_000)
