@@ -322,7 +322,7 @@ def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: S
     assert "Name two of us-east-1a, us-east-1c" in sentence
 
 
-def test_a_network_that_stands_cannot_move(prod: StageConfig) -> None:
+def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers, network_in(*ZONES))
     for elsewhere in (["us-east-1b", "us-east-1c"], ZONES[::-1]):

@@ -149,7 +149,7 @@ def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployab
 
 
 @pytest.mark.parametrize("zones", [transitions.ZONES[1:], transitions.ZONES[1::-1]], ids=["others", "other order"])
-def test_a_network_that_stands_cannot_move_to_another_zone(zones: tuple[str, ...], deployable: Deployable) -> None:
+def test_an_existing_network_cannot_move_to_another_zone(zones: tuple[str, ...], deployable: Deployable) -> None:
     """Preflight refuses this change, which test_preflight.py tests."""
     account = Stage()
     account.deploy(deployable("dev"))

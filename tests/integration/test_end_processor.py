@@ -90,7 +90,7 @@ def test_the_next_processor_knows_that_the_last_one_did_not_leave(engine: Engine
     assert isinstance(lagging.acquire_lease(0, "s2.run"), Acquired), "by its clock the lease has ended, too"
 
 
-def test_a_throttled_start_that_is_told_a_minute_late_starts_what_is_missing(engine: Engine) -> None:
+def test_a_late_notice_of_a_throttled_start_starts_the_missing_processor(engine: Engine) -> None:
     reserve(engine, "s1")
     engine.clock.advance(60_000)
     assert same(end(engine, "s1", start_id="s2"), ProcessorEnded(True, 0, "s2"))
@@ -126,7 +126,7 @@ def test_processors_that_die_at_once_are_followed_after_a_growing_pause(engine: 
     assert waits == [0, *(min(each, longest_ms) for each in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000))]
 
 
-def test_in_a_pause_nobody_starts_a_processor_and_after_it_the_notice_does(engine: Engine) -> None:
+def test_no_processor_is_started_in_a_pause_and_the_notice_starts_one_after_it(engine: Engine) -> None:
     reserve(engine, "s0")
     dies_at_once(engine, 0)
     wait_ms = dies_at_once(engine, 1)

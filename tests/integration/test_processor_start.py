@@ -76,7 +76,7 @@ def test_fifty_callers_start_one_processor(engine: Engine) -> None:
         assert sum(pool.map(send, range(50))) == 1
 
 
-def test_the_caller_is_told_the_id_under_which_its_start_is_reserved(engine: Engine) -> None:
+def test_the_caller_gets_the_id_of_the_start_that_it_reserved(engine: Engine) -> None:
     start_id = engine.send("c", "m1").start_id
     assert start_id is not None
     assert engine.keys()["{b0}:processor"].pairs[b"starting_by"] == start_id.encode()

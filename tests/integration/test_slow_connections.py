@@ -117,7 +117,9 @@ def test_a_server_that_falls_silent_is_left_after_the_time_of_an_answer(
     connection.close()
 
 
-def test_a_dial_goes_on_when_its_webhook_cannot_wait(slow: Proxy, settings: Callable[..., ConnectionSettings]) -> None:
+def test_a_dial_continues_when_its_webhook_cannot_wait(
+    slow: Proxy, settings: Callable[..., ConnectionSettings]
+) -> None:
     at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
     patience = WebhookPatience(connect_ms=CONNECT_MS, answer_ms=ANSWER_MS, webhook_ms=100)
     connection = Connection(lambda: connect(at), patience=patience, retry_within_ms=300)

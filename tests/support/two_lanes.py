@@ -295,7 +295,7 @@ class TwoLanes:
         self.perhaps_lost |= set(self.sent) - self.in_table
         self.perhaps_twice |= set(self.sent)
         self.accepted.clear()
-        # Batch ids contain the time of the last arrival. Wait, so that no later arrival has a time from before the wipe.
+        # Batch ids contain the time of the last arrival. Wait, so that no later arrival has a time before the wipe.
         self.wait(2 * max(abs(self.skew_ms), 1_000))
         self.server.flushall()
         for path in LUA_DIRECTORY.glob("*.lua"):

@@ -55,9 +55,9 @@ class Notices(Courses):
             assert self.lease is not None
             self.lease = (self.lease[0], now - 60_000)
         if not (had_lease or had_start):
-            assert self._reservation() == before or outcome.start_id, "the notice removed the reservation of another run"
+            assert self._reservation() == before or outcome.start_id, "the notice removed another run's reservation"
         assert 0 <= outcome.wait_ms <= 1.5 * SETTINGS.start_ms
-        # A living processor checks claims often, so it need not be woken for one that a take has made end earlier.
+        # A living processor checks claims often, so it need not be woken for a claim that a take has made end earlier.
         alive = self.lease is not None and self.lease[1] > now
         watched = ("PENDING",) if alive else ("PENDING", "INFLIGHT")
         times = [model.scheduled_at for model in self.model.values() if model.state in watched]
