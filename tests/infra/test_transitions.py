@@ -135,7 +135,7 @@ def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, depl
 
 
 def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployable) -> None:
-    """docs/deploy.md says so, and tells operators to delete the retained cache by hand before they deploy another."""
+    """Operators must delete a retained cache by hand before they deploy another, as docs/deploy.md says."""
     account = Stage()
     for overrides in ({}, {"lane": "dynamodb"}):
         account.deploy(deployable("prod", **overrides))

@@ -172,9 +172,8 @@ class AwsProxy:
             return sum(call.function == function for call in self.calls)
 
     def count_chain(self, function: str) -> None:
-        """From now on add the header that tells the emulator's loop guard how often the function has started itself.
-
-        The SDK would send this header, but the functions' own client does not.
+        """Add a header to all later calls, from which the emulator's loop guard learns how often the function started
+        itself. The SDK would send this header, but the functions' own client does not.
         """
         self._chained = function
 

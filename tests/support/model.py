@@ -166,7 +166,7 @@ class ConversationModel:
 
     @property
     def score(self) -> float:
-        """The conversation's score in `inflight`. A fraction means that the batch is taken."""
+        """Return the conversation's score in `inflight`. A fraction means that the batch is taken."""
         return self.scheduled_at - 0.5 if self.is_taken else self.scheduled_at
 
     def back_to_pending(self, at: int) -> None:
