@@ -19,7 +19,7 @@ TIMEOUTS = {
 }
 # The killed functions start cold, on a machine that also runs other tests.
 MARGIN_MS = 15_000
-# When the claim has run out, or the token of its conversation processor, the watchdog's next pass puts the batch back.
+# The watchdog puts a batch back in its first pass after the claim, or the conversation processor's token, has expired.
 HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 FUNCTION_SECONDS = {"conversation_processor": CONVERSATION_PROCESSOR_TIMEOUT_MS // 1_000}
 

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("stage"),
-    pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times: only `make nightly` runs it"),
+    pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times, so only `make nightly` runs it"),
 ]
 
 # Both versions must know these settings.

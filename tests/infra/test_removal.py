@@ -157,7 +157,7 @@ def test_all_stacks_of_the_stage_go_in_the_order_of_their_needs(
     assert names(found) == [f"{NAME}-{word}" for word in reversed(STACKS)]
     make().delete(found)
     assert account.deleted == [f"id of {NAME}-{word}" for word in reversed(STACKS)]
-    assert account.stacks.keys() == {f"{NAME}-2-Buffer"}, "that of the stage dev-2"
+    assert account.stacks.keys() == {f"{NAME}-2-Buffer"}, "the stack of the stage dev-2"
 
 
 def test_what_goes_what_stays_and_what_costs_is_said_before(
@@ -228,7 +228,7 @@ def test_lambda_leaves_the_network_before_it_is_deleted(
     monkeypatch.setattr(time, "sleep", slept.append)
     found = make(interfaces)
     found.delete(found.standing())
-    assert interfaces.deleted == ["eni-0"], "the functions' roles no longer allowed Lambda to delete it"
+    assert interfaces.deleted == ["eni-0"], "Lambda cannot delete it without the functions' roles"
     assert slept == [INTERFACE_POLL_SECONDS] * 2
     assert account.stacks == {}
 

@@ -129,7 +129,7 @@ def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, depl
     account.deploy(deployable(stage, responder={}))
     assert _words(list(account.stacks)) == STACKS
     names = [f"MessageBuffer-{stage}-{word}" for word in STACKS]
-    assert account.delete(names[0]), "the network is in use, or this test could not fail"
+    assert account.delete(names[0]), "the network cannot be deleted before the stacks that use it"
     account.deploy(deployable(stage, responder={}))
     assert [problem for name in reversed(names) for problem in account.delete(name)] == []
 

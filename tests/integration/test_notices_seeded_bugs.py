@@ -143,7 +143,7 @@ def test_the_model_finds(bug: Bug, valkey: ValkeyServer, tmp_path: Path) -> None
     scripts = tmp_path / "lua"
     shutil.copytree(LUA_DIRECTORY, scripts)
     source = load_script(bug.script).source.decode()
-    assert source.count(bug.good) == 1, "the line this bug replaces has changed: plant it anew"
+    assert source.count(bug.good) == 1, "the script no longer has the line that this bug replaces"
     (scripts / f"{bug.script}.lua").write_text(source.replace(bug.good, bug.bad), "utf-8")
 
     replay(machine_on(valkey)(), bug.history)

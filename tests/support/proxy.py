@@ -10,8 +10,8 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards bytes to a server. Each new connection starts with a delay. After `lose_answers(n)`, the answers of the
-    next n script calls do not reach the client.
+    """Forwards bytes to a server. A new connection begins to do so after `delay_seconds`. After `lose_answers(n)`, the
+    answers of the next n script calls do not reach the client.
     """
 
     def __init__(self, server_port: int, tls: ssl.SSLContext | None = None, *, delay_seconds: float = 0.0) -> None:

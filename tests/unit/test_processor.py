@@ -192,7 +192,7 @@ def test_while_all_slots_are_taken_it_sleeps_until_one_is_freed(scene: Scene) ->
     scene.once(complete)
     began_ms = scene.engine.clock.now_ms
     scene.run(life_ms=32_000)
-    assert scene.wake.waits[0] == 0.5, "it does not look all the time"
+    assert scene.wake.waits[0] == 0.5, "it sleeps between two claims"
     assert scene.functions.conversations() == ["c0", "c1", "c2"]
     assert claimed_at[:3] == [began_ms, began_ms, began_ms + 200]
 
