@@ -1,7 +1,7 @@
 """Measure the CPU time of a warm ingest handler: `python -m bench.handler [--quick]`.
 
 The handler runs as deployed, with Powertools and redis-py, on a Valkey of this machine. Secrets and rules come from
-memory, as they do in Lambda while they are cached. The time that redis-py spends in a command is subtracted. A request
+memory, as in Lambda while they are cached. The CPU time that redis-py spends in a command is subtracted. A request
 carries one message.
 
 It also measures a forged request of the platform's largest size on a stage with many secrets. The result is a share of
