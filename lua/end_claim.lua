@@ -45,10 +45,12 @@ if is_taken then
   -- Not 0, so that the next take counts the death; and past by the clock of every host, so that no take is refused.
   redis.call('HSET', taken_key, 'token_until', now_ms - 60000)
 else
-  -- Count once what died of claims that were made together. A completed batch resets the count.
+  -- Count once what died of claims that were made together, or during the pause of the last death: otherwise the pause
+  -- would grow with the number of conversations. A completed batch resets the count.
   local deaths, at = tonumber(found[1]) or 0, tonumber(found[2]) or 0
-  if now_ms - at > calm_ms + pause_after(deaths, pause_ms, most_pause_ms) then deaths = 0 end
-  if deaths == 0 or deadline - claim_ms >= at then
+  pause = pause_after(deaths, pause_ms, most_pause_ms)
+  if now_ms - at > calm_ms + pause then deaths, pause = 0, 0 end
+  if deaths == 0 or deadline - claim_ms >= at + pause then
     deaths = deaths + 1
     redis.call('HSET', processor_key, 'untaken_deaths', deaths, 'untaken_at', now_ms)
   end

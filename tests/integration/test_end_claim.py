@@ -169,6 +169,22 @@ def test_conversation_processors_that_die_together_are_one_death(engine: Engine)
         assert engine.store.end_claim(name, deadline_ms=deadline_ms).due_at_ms == engine.clock.now_ms
 
 
+def test_the_pause_grows_with_time_and_not_with_the_number_of_conversations(engine: Engine, claimed: int) -> None:
+    names = [f"c{n}" for n in range(20)]
+    for name in names:
+        engine.send(name, "m1", rules=NOW)
+    deadlines, due_at_ms, began_ms = {"c": claimed}, [], engine.clock.now_ms
+    while engine.clock.now_ms < began_ms + 10_000:
+        engine.clock.advance(500)
+        for name, deadline_ms in deadlines.items():
+            ended = engine.store.end_claim(name, deadline_ms=deadline_ms)
+            assert ended.due_at_ms is not None
+            due_at_ms.append(ended.due_at_ms)
+        deadlines = dict.fromkeys(engine.claim(), engine.clock.now_ms + SETTINGS.claim_ms)
+    # Pauses of 0, 1, 2 and 4 s fill these ten seconds, with half a second for each start.
+    assert max(due_at_ms) <= began_ms + 10_000 + 8_000
+
+
 def test_a_completed_batch_ends_the_row_of_deaths(engine: Engine, claimed: int) -> None:
     engine.clock.advance(700)
     assert pause(engine, claimed) == 0
