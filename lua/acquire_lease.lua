@@ -1,4 +1,4 @@
--- acquire_lease: make the caller the shard's processor, unless another is alive; put back the untaken claims of a dead one.
+-- acquire_lease: make the caller the shard's processor, unless another is alive; put back a dead one's untaken claims.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)

@@ -1,4 +1,4 @@
--- claim_due: put back expired claims and batches, move due conversations from pending to inflight, and plan the next look.
+-- claim_due: put back expired claims and batches, move due conversations to inflight, and plan the next look.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -40,7 +40,7 @@ if next_deadline and next_deadline <= now_ms and owner[2] ~= call_id then
 end
 
 local reply = {'CLAIMED', -1, #expired, 0}
--- After two deaths in a row, claim one conversation at a time, until a run shows that conversation processors work again.
+-- After two deaths in a row, claim one at a time, until a run shows that conversation processors work again.
 if (tonumber(owner[4]) or 0) > 1 then slots = 1 end
 local free = slots - redis.call('ZCARD', inflight_key)
 limit = math.max(math.min(limit, free), 0)
@@ -57,8 +57,8 @@ elseif limit > 0 and #found > 0 then
       if not is_vip[found[i]] then others[#others + 1], others[#others + 2] = found[i], found[i + 1] end
     end
     found = others
-    -- VIPs get a fifth of a claim, and the places that others do not need. In a claim of fewer than five, a VIP adds a debt
-    -- of four: four others are claimed before the next VIP.
+    -- VIPs get a fifth of a claim, and the places that others do not need. In a claim of fewer than five, a VIP adds a
+    -- debt of four: four others are claimed before the next VIP.
     local share = math.max(math.floor((limit - old_debt + 4) / 5), limit - #others / 2)
     for i, score in ipairs(redis.call('ZMSCORE', pending_key, unpack(vips))) do
       if not score and not redis.call('ZSCORE', inflight_key, vips[i]) then redis.call('ZREM', vip_key, vips[i]) end

@@ -11,7 +11,7 @@
 -- ARGV[2]  conversation           str
 -- ARGV[3]  deadline_ms            int   names the claim for which the run was started
 -- ARGV[4]  claim_ms               int   the claim was made this long before its deadline
--- ARGV[5]  calm_ms                int   if this time has passed since the last death and its pause, deaths are counted from 1
+-- ARGV[5]  calm_ms                int   deaths are counted from 1 if the last one's pause ended this long ago
 -- ARGV[6]  pause_ms               int   pause after the second death in a row; it doubles with each death
 -- ARGV[7]  most_pause_ms          int   the pause is at most this
 -- ARGV[8]  start_id               str   names this call; a retry sends the same
@@ -42,7 +42,7 @@ redis.call('ZREM', inflight_key, conversation)
 local pause
 if is_taken then
   pause = pause_after((tonumber(taken[3]) or 0) + 1, pause_ms, most_pause_ms)
-  -- The time is not 0, so that the next take counts the death, and past by every host's clock, so that no take is refused.
+  -- The time is not 0, so that the next take counts the death, and past by every host's clock, so that the take succeeds.
   redis.call('HSET', taken_key, 'token_until', now_ms - 60000)
 else
   -- Deaths of claims that were made together count once. complete_batch and retry_batch reset the count.

@@ -7,7 +7,7 @@
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  dead_id                str   start id of the run that died
--- ARGV[3]  calm_ms                int   if this time has passed since the last death and its pause, deaths are counted from 1
+-- ARGV[3]  calm_ms                int   deaths are counted from 1 if the last one's pause ended this long ago
 -- ARGV[4]  pause_ms               int   pause after the second death in a row; it doubles up to 1.5 x start_ms
 -- ARGV[5]  start_id               str   names this call; a retry sends the same
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
@@ -31,7 +31,7 @@ local wait_ms = found[3] == pause_id and math.max(found[2] - now_ms, 0) or 0
 if has_lease then
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('DEL', wake_key)
-  -- Set an end that is past by every host's clock. Keep lease_id, so that the next processor puts back this one's claims.
+  -- Set an end that is past by every host's clock. Keep lease_id, so that the successor puts back this one's claims.
   alive = now_ms - 60001 .. '0000000000000'
   redis.call('HSET', open_key, '', alive)
 end
