@@ -42,7 +42,7 @@ redis.call('ZREM', inflight_key, conversation)
 local pause
 if is_taken then
   pause = pause_after((tonumber(taken[3]) or 0) + 1, pause_ms, most_pause_ms)
-  -- The time is not 0, so that the next take counts the death, and past by every host's clock, so that the take succeeds.
+  -- The time is not 0, so that the next take counts the death, and past by every host's clock, so the take succeeds.
   redis.call('HSET', taken_key, 'token_until', now_ms - 60000)
 else
   -- Deaths of claims that were made together count once. complete_batch and retry_batch reset the count.
