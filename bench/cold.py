@@ -1,11 +1,12 @@
-"""Measure cold starts, and how late the first batch of a stage at rest is: `python -m bench.cold [--quick]`.
+"""Measure cold starts, and how late the first batch of an idle stage is: `python -m bench.cold [--quick]`.
 
-First the CPU time of ingest's first request in a fresh interpreter, by step, on a Valkey of this machine and a server
-that answers as AWS does, over TLS. With `--against FOLDER`, another checkout takes turns with this one, to judge a
-change. The connection to Valkey is plain.
+The first part measures the CPU time of ingest's first request in a fresh interpreter, step by step. Valkey runs on this
+machine, without TLS. A local server answers in the place of AWS, over TLS. `--against FOLDER` measures another checkout
+in turns with this one.
 
-Then, on a local stage with the default silence, the way of a first message to its event, and that of a message a moment
-later. To make the stage cold, each function gets another variable, so that the emulator starts new processes.
+The second part deploys a local stage with the default silence. It measures how long a message takes to its event, first
+on a cold stage, then on a warm one. To make the stage cold, it changes an environment variable of each function, so
+that the emulator starts new processes.
 """
 
 import argparse
@@ -46,7 +47,7 @@ from tests.support.valkey_server import ValkeyServer
 ROOT = Path(__file__).parents[1]
 JSON = "application/x-amz-json-1.1"
 
-# An answer for each operation that a first message needs. The rules' table is empty.
+# AWS's response to each operation that a first message needs. The rules table is empty.
 ANSWERS: dict[str, Any] = {
     "GetSecretValue": {"SecretString": json.dumps(SECRETS)},
     "GetItem": {},
@@ -62,7 +63,7 @@ INGEST = {
     "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
     "AWS_SECRET_ACCESS_KEY": "none",
 }  # fmt: skip
-# Lambda starts its own code before the function's, so the interpreter's start does not count.
+# The program measures from the import of the handler, because Lambda starts the interpreter before it.
 PROGRAM = """
 import sys, time
 began = time.process_time()
@@ -79,7 +80,7 @@ print(json.dumps({"import": (imported - began) * 1000, "first request": (answere
 
 
 class _Aws(socketserver.StreamRequestHandler):
-    """Answers requests as AWS would, without looking at their signatures."""
+    """Answers requests as AWS would, without a check of their signatures."""
 
     def handle(self) -> None:
         while self.rfile.readline():
@@ -109,7 +110,7 @@ def serve(told: Connection, certificate: str) -> None:
 
 
 def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]:
-    """Return the CPU time in ms of each step, in a fresh interpreter that runs the functions of a checkout."""
+    """Run ingest's first request in a fresh interpreter, with a checkout's code. Return each step's CPU time in ms."""
     (event,) = events("generic", 1)
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
     run = subprocess.run(
@@ -126,7 +127,7 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
     authority, folder = trustme.CA(), Path(tempfile.mkdtemp(prefix="bench-cold-"))
     certificate, trusted = folder / "server.pem", folder / "trusted.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    # As many certificates as a system trusts, because reading them takes time.
+    # Trust as many certificates as a real system, because reading them takes CPU time.
     trusted.write_bytes(Path(botocore.__file__).with_name("cacert.pem").read_bytes() + authority.cert_pem.bytes())
     server = ValkeyServer().start()
     heard, told = get_context("spawn").Pipe()
@@ -135,14 +136,14 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
     addresses = {
         "AWS_ENDPOINT_URL": f"https://127.0.0.1:{heard.recv()}",
         "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true",
-        # The first is for Python, the second for the SDK.
+        # Python reads the first variable, the SDK the second.
         "SSL_CERT_FILE": str(trusted),
         "AWS_CA_BUNDLE": str(trusted),
     }
     checkouts = {"here": ROOT} | ({"there": other} if other else {})
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
     try:
-        # The first round writes the byte code.
+        # The first round is not counted, because it compiles the byte code.
         for _ in range(rounds + 1):
             for name, checkout in checkouts.items():
                 server.admin().flushall()
@@ -163,18 +164,18 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
 
 
 FUNCTIONS = ("ingest", "processor", "conversation_processor")
-# The processor leaves soon, so that the stage is soon at rest. With DEBUG a warm-up is in the log.
+# A short idle time makes the processor leave early, so that the stage is soon idle. Warm-ups are logged only at DEBUG.
 OVERRIDES = {"timings": {"processor_idle_ms": 1_000}, "log_level": "DEBUG"}
 AT_REST_SECONDS = 4.0
 LAST_EVENT_SECONDS = 30.0
 WARM_MESSAGES = 3
-# A line that a function writes at the end of a part of the way.
+# Log lines, each with its function. Each line marks the end of a part of a message's way to its event.
 LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
          "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
 
 
 def make_cold(outputs: Outputs) -> None:
-    """Give the functions another variable, for which the emulator stops their processes."""
+    """Change an environment variable of each function, so that the emulator stops the function's processes."""
     client = outputs.client("lambda")
     for role in FUNCTIONS:
         name = outputs.Functions[role]
@@ -184,7 +185,7 @@ def make_cold(outputs: Outputs) -> None:
 
 
 def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
-    """Send a message and return the times in ms, since it was sent, at which each part of its way ended."""
+    """Send a message. Return for each part of its way to the event how many ms after the sending that part ended."""
     name = uuid.uuid4().hex
     began_ms = time.time() * 1_000
     answer = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
@@ -201,7 +202,7 @@ def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
 
 
 def logged(outputs: Outputs, began_ms: float) -> dict[str, float]:
-    """Return the times in ms, since a message was sent, of the first line of each kind."""
+    """Return how many ms after `began_ms` each line of `LINES` was first logged."""
     client, found = outputs.client("logs"), {}
     for message, role in LINES.items():
         events = client.filter_log_events(logGroupName=outputs.LogGroups[role], startTime=int(began_ms))["events"]
@@ -224,7 +225,7 @@ def ways(rounds: int) -> list[dict[str, Any]]:
             make_cold(outputs)
             cold = way(outputs, inbox)
             warm = [way(outputs, inbox) for _ in range(WARM_MESSAGES)]
-            # A run is in the log when it has ended.
+            # The emulator writes a run's log lines when the run has ended.
             time.sleep(AT_REST_SECONDS)
             lines = logged(outputs, cold["began_ms"])
             late = {"cold": cold["event"] - cold["due"], "warm": median(each["event"] - each["due"] for each in warm)}
@@ -235,10 +236,10 @@ def ways(rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cold", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
-    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, writes nothing")
+    parser.add_argument("--against", type=Path, help="the folder of another checkout to measure, too")
     wanted = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
     cpu, targets = ingest_cpu(5 if wanted.quick else 15, wanted.against)
     found = ways(3 if wanted.quick else 9)
     late = [each["late_ms"] for each in found]

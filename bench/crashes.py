@@ -1,9 +1,9 @@
 """Measure how late batches are after functions are killed under load: `python -m bench.crashes [--quick]`.
 
-On a local stage with the default times, messages of new conversations arrive at a fixed rate. In each round the
-processes of a function are killed with -9; the emulator starts others when it is asked to. *Next* is the time from the
-kill to the first batch that is due after it, *last* the lateness of the latest batch. With `--notices off` the stage
-hears nothing of failed runs.
+On a local stage, messages of new conversations arrive at a fixed rate. Each round kills the processes of the processor,
+the conversation processor or both with -9. The emulator starts a new process at the next invocation. *Next* is the time
+from the kill to the first event of a batch that was due after the kill. *Last* is the lateness of the latest batch.
+With `--notices off`, Lambda sends no notices of failed runs.
 """
 
 import argparse
@@ -29,15 +29,16 @@ from tests.support.local_stage import LocalStage
 
 ROUNDS = 5
 RATE = 2
-# The emulator starts a process for each run that finds none free, so no more messages are sent while so many wait.
+# The emulator starts a process for each run that finds none free. To limit the processes, the benchmark sends nothing
+# while this many messages wait for their batch.
 MOST_UNDER_WAY = 20
 BEFORE_SECONDS, AFTER_SECONDS = 3.0, 15.0
 LAST_EVENT_SECONDS = 60.0
 WARM_UP_SECONDS = 5.0
-# Without a fallback no batch waits for the table, which a busy emulator answers late.
+# Without a fallback, no batch waits for the DynamoDB table, which answers late when the emulator is busy.
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}, "fallback": False}
 PROCESSOR, CONVERSATION_PROCESSOR = "processor", "conversation_processor"
-# The most seconds that next and last may take, without notices of failed runs and with them.
+# How many seconds *next* and *last* may take at most, without notices of failed runs and with them.
 MOST = {"off": (8.0, 12.0), "on": (2.0, 3.0)}
 
 
@@ -49,7 +50,7 @@ class Scene:
         assert self.stage.kill(PROCESSOR)
 
     def kill_before_take(self) -> None:
-        """Stop the processes of the conversation processor, and kill them when one has been invoked."""
+        """Suspend the conversation processor's processes until a conversation is claimed, then kill them."""
         stopped = self.stage.workers(CONVERSATION_PROCESSOR)
         for each in stopped:
             with suppress(psutil.NoSuchProcess):
@@ -58,13 +59,13 @@ class Scene:
         while not self._any_untaken():
             assert time.monotonic() < deadline, "no conversation was claimed"
             time.sleep(0.01)
-        time.sleep(0.2)  # the time to invoke the function
+        time.sleep(0.2)  # until the processor has invoked the function
         for each in stopped:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
 
     def _any_untaken(self) -> bool:
-        """Return whether something is claimed, and not taken: a claim's score is a whole number."""
+        """Return whether a conversation is claimed and not taken. Only such a conversation's score is an integer."""
         flying = cast(list[tuple[str, float]], self.stage.valkey.zrange("{b0}:inflight", 0, -1, withscores=True))
         return any(score.is_integer() for _, score in flying)
 
@@ -104,11 +105,11 @@ def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -
 
 
 def one_round(scene: Scene, kill: Callable[[Scene], None]) -> dict[str, Any]:
-    """Kill under load, and return next and last in seconds, and how many batches were lost or came twice."""
+    """Kill under load. Return *next* and *last* in seconds, and how many batches were lost or came twice."""
     stage, due_at_ms = scene.stage, dict[str, int]()
     send_at_rate(stage, due_at_ms, BEFORE_SECONDS)
     with ThreadPoolExecutor(1) as pool:
-        # A kill that waits for a step of the functions needs messages meanwhile.
+        # Send messages during the kill, because some kills wait until a function reaches a certain step.
         killing = pool.submit(_killed_ms, scene, kill)
         send_at_rate(stage, due_at_ms, AFTER_SECONDS)
         killed_ms = killing.result()
@@ -142,7 +143,7 @@ def _id(arrival: Arrival) -> str:
 
 @contextmanager
 def notices(outputs: Outputs, *, are_on: bool) -> Iterator[None]:
-    """Leave the destinations for failed runs as they are deployed, or remove them."""
+    """Remove the destinations of notices from both functions, unless `are_on`."""
     if not are_on:
         functions = outputs.client("lambda")
         for role in (PROCESSOR, CONVERSATION_PROCESSOR):
@@ -154,12 +155,12 @@ def notices(outputs: Outputs, *, are_on: bool) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.crashes", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look: one round, writes nothing")
+    parser.add_argument("--quick", action="store_true", help="one round, writes nothing")
     parser.add_argument(
-        "--notices", choices=("on", "off", "both"), default="both", help="whether the stage hears of failed runs"
+        "--notices", choices=("on", "off", "both"), default="both", help="whether Lambda sends notices of failed runs"
     )
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stage is stopped then, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
     wanted = ("on", "off") if given.notices == "both" else (given.notices,)
     result: dict[str, Any] = {"rate": RATE, "rounds": {}}
     targets = []

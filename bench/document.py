@@ -220,7 +220,7 @@ def cold() -> str:
 
 
 def cold_parts(ways: list[Json]) -> dict[str, list[float]]:
-    """Return how long each part of a first message's way took, round by round."""
+    """Return for each part of a first message's way to its event how many ms that part took in each round."""
     ends = {
         "ingest: start, connections, message buffered, processor started": "processor started",
         "processor: start": "processor began",
@@ -233,7 +233,7 @@ def cold_parts(ways: list[Json]) -> dict[str, list[float]]:
     for each in ways:
         before = 0.0
         for part, end in ends.items():
-            # A warm-up that was not over in time is not in the log before the batch.
+            # If the batch came before this step was logged, the part ends with the event.
             at = min(each["cold"].get(end, each["cold"]["event"]), each["cold"]["event"])
             parts.setdefault(part, []).append(at - before)
             before = at

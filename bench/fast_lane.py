@@ -1,8 +1,8 @@
-"""Measure how late VIPs are behind a backlog: `python -m bench.fast_lane [--quick]`.
+"""Measure how late VIPs are during a backlog: `python -m bench.fast_lane [--quick]`.
 
-Many ordinary conversations fall due at once, and each takes a slot for a fifth of a second. Meanwhile VIPs write. The
-same is measured without VIPs, since they must not delay the others by more than their share. BullMQ gets as many slots,
-and priorities: 1 for VIPs, 2 for the others. Lateness is measured as in `bench.live`.
+Many ordinary conversations fall due at once, and each occupies a slot for 0.2 s. Meanwhile VIPs write. Some rounds have
+no VIPs, to show by how much VIPs delay the others. BullMQ gets as many slots, and runs jobs of priority 1 (VIPs) before
+those of priority 2 (the others). Lateness is measured as in `bench.live`.
 """
 
 import random
@@ -24,7 +24,7 @@ VIP = 1_000_000
 
 
 def measured(kind: type[System], *, ordinary: int, vips_per_second: int) -> dict[str, Any]:
-    """Return the seconds from the due time until the last ordinary conversation was done, and the lateness of VIPs."""
+    """Return how many seconds after their due time all ordinary conversations were done, and how late VIPs were."""
     backlog_ms = ordinary * WORK_MS // SLOTS
     plan = [
         Planned(at_ms, number, 0, round(WRITING_MS - at_ms), priority=2)

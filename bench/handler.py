@@ -1,11 +1,11 @@
-"""CPU of a warm ingest handler: `python -m bench.handler [--quick]`.
+"""Measure the CPU time of a warm ingest handler: `python -m bench.handler [--quick]`.
 
-The handler as deployed, with its own Powertools and redis-py, on a Valkey of this machine; AWS is played from memory,
-as it is when secrets and rules are fresh. What redis-py itself takes, from the call of a command to its reply, is
-taken out. A request carries one message.
+The handler runs as deployed, with Powertools and redis-py, on a Valkey of this machine. Secrets and rules come from
+memory, as in Lambda while they are cached. The CPU time that redis-py spends in a command is subtracted. A request
+carries one message.
 
-It also measures a forged request of the platform's largest size, in a stage with many secrets, as a share of a true
-request of that size: in the same stage, and in a stage with one secret.
+It also measures a forged request of the platform's largest size on a stage with many secrets. The result is a share of
+what a genuine request of that size costs, on the same stage and on a stage with one secret.
 """
 
 import argparse

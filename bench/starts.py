@@ -39,7 +39,7 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
 
-# A time that no start of this benchmark can pass.
+# A deadline in the far future, so that no start of this benchmark is too late.
 FAR = 9_999_999_999_999
 
 

@@ -47,7 +47,7 @@ class System:
     def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000, slots: int | None = None) -> None:
         self.server = ValkeyServer()
         self.work_ms, self.idle_ms = work_ms, idle_ms
-        # How many conversations are worked on at once; None: more than are due.
+        # The number of conversations that may be in flight at once. None means 10,000 for ours, 100 for BullMQ.
         self.slots = slots
         self.batches: list[Batch] = []
         self._ready = 0

@@ -51,7 +51,7 @@ CANCELLED = "messages.buffer.cancelled"
 COLUMNS = ("check", "found", "time", "at most")
 LANES = {"debounce": "Valkey lane", "window": "DynamoDB lane"}
 AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
-# The conversations of a trial, without its id.
+# The ends of the names of a trial's conversations, after the trial's id.
 NAMES = ("first", "five", "edit", "stop", "large", "fallback")
 
 # Returns a description of a batch's detail, and whether the batch is right.

@@ -169,7 +169,7 @@ else
   end
   if priority ~= '' then
     local is_moved = mode ~= 'f' and (not buffer or due_at < old_due_at)
-    -- If the message makes a scheduled conversation a VIP's without moving it, claim_due corrects the score.
+    -- If a scheduled conversation becomes a VIP without a new due time, claim_due corrects the score 0.
     if is_moved then call('ZADD', vip_key, due_at, conversation) else call('ZADD', vip_key, 'NX', 0, conversation) end
   end
 end

@@ -1,4 +1,4 @@
--- claim_due: put back what has expired, move conversations that are due from pending to inflight, and plan the next look.
+-- claim_due: put back expired claims and batches, move due conversations to inflight, and plan the next look.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -9,13 +9,13 @@
 -- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
--- ARGV[3]  limit                  int   claim, and put back, this many conversations at most, 1..1000
+-- ARGV[3]  limit                  int   claim at most this many conversations, and put back at most this many, 1..1000
 -- ARGV[4]  claim_ms               int   time that the conversation processor has to take the batch
 -- ARGV[5]  look_ms                int   the processor looks again after look_ms at the latest
 -- ARGV[6]  call_id                str   names this call; a retry sends the same
 -- ARGV[7]  slots                  int   number of conversations that may be in flight
 -- Returns  {"CLAIMED", next_due_at_ms | -1, expired, full, (conversation, due_at_ms)...} | {"LOST"}
--- Repeat   the same claims again, until the next claim; puts nothing back
+-- Repeat   returns the same claims again, until the next claim; puts nothing back
 -- Keeps    a conversation is in pending or in inflight, never in both; no more than `slots` are in flight, or one while
 --          conversation processors die before their take
 
@@ -40,7 +40,7 @@ if next_deadline and next_deadline <= now_ms and owner[2] ~= call_id then
 end
 
 local reply = {'CLAIMED', -1, #expired, 0}
--- After two deaths in a row, one start at a time shows when conversation processors work again, even behind a backlog.
+-- After two deaths in a row, claim one at a time, until a run shows that conversation processors work again.
 if (tonumber(owner[4]) or 0) > 1 then slots = 1 end
 local free = slots - redis.call('ZCARD', inflight_key)
 limit = math.max(math.min(limit, free), 0)
@@ -57,8 +57,8 @@ elseif limit > 0 and #found > 0 then
       if not is_vip[found[i]] then others[#others + 1], others[#others + 2] = found[i], found[i + 1] end
     end
     found = others
-    -- VIPs get a fifth, and what others leave. In claims of fewer than five, a VIP takes the turn of four others and leaves
-    -- a debt of four, which they claim before the next VIP.
+    -- VIPs get a fifth of a claim, and the places that others do not need. In a claim of fewer than five, a VIP adds a
+    -- debt of four: four others are claimed before the next VIP.
     local share = math.max(math.floor((limit - old_debt + 4) / 5), limit - #others / 2)
     for i, score in ipairs(redis.call('ZMSCORE', pending_key, unpack(vips))) do
       if not score and not redis.call('ZSCORE', inflight_key, vips[i]) then redis.call('ZREM', vip_key, vips[i]) end
@@ -112,7 +112,7 @@ if next_deadline then next_due_at = math.min(next_due_at or math.huge, math.ceil
 reply[2] = next_due_at or -1
 local wake_at = math.min(next_due_at or now_ms + look_ms, now_ms + look_ms)
 if is_full then
-  -- More is due. The script that frees a slot wakes the processor; to all others it looks awake.
+  -- More is due, but no slot is free. Only a script that frees a slot wakes the processor; others treat it as awake.
   reply[4], wake_at = 1, '0000000000001'
 end
 redis.call('DEL', wake_key)

@@ -1,4 +1,4 @@
--- end_claim: put a conversation back whose conversation processor died, before its take or after it.
+-- end_claim: put back a conversation whose conversation processor died, before or after its take.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -11,9 +11,9 @@
 -- ARGV[2]  conversation           str
 -- ARGV[3]  deadline_ms            int   names the claim for which the run was started
 -- ARGV[4]  claim_ms               int   the claim was made this long before its deadline
--- ARGV[5]  calm_ms                int   a death that comes later than this after the last one and its pause is a first one
--- ARGV[6]  pause_ms               int   pause after the second death in a row; it doubles
--- ARGV[7]  most_pause_ms          int   up to this
+-- ARGV[5]  calm_ms                int   deaths are counted from 1 if the last one's pause ended this long ago
+-- ARGV[6]  pause_ms               int   pause after the second death in a row; it doubles with each death
+-- ARGV[7]  most_pause_ms          int   the pause is at most this
 -- ARGV[8]  start_id               str   names this call; a retry sends the same
 -- ARGV[9]  start_ms               int   lifetime of a start reservation
 -- ARGV[10] horizon_ms             int   work due further ahead than this is left to the watchdog
@@ -32,7 +32,7 @@ local start_id, start_ms, horizon_ms = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV
 local found = redis.call('HMGET', processor_key, 'untaken_deaths', 'untaken_at', 'starting_by')
 local score, start = tonumber(redis.call('ZSCORE', inflight_key, conversation)), found[3] == start_id and 1 or 0
 local taken = redis.call('HMGET', taken_key, 'token', 'token_until', 'deaths')
--- The token's end is the score in inflight exactly while the token's claim is the latest one.
+-- The score in inflight is the token's end - 0.5 while the batch is taken; a later claim sets another score.
 local is_taken = score and math.ceil(score) == tonumber(taken[2])
 local is_dead = score and score == tonumber(deadline)
 if is_taken then is_dead = string.sub(taken[1], 1, #deadline + 1) == deadline .. '.' end
@@ -42,13 +42,15 @@ redis.call('ZREM', inflight_key, conversation)
 local pause
 if is_taken then
   pause = pause_after((tonumber(taken[3]) or 0) + 1, pause_ms, most_pause_ms)
-  -- Not 0, so that the next take counts the death; and past by the clock of every host, so that no take is refused.
+  -- The time is not 0, so that the next take counts the death, and past by every host's clock, so the take succeeds.
   redis.call('HSET', taken_key, 'token_until', now_ms - 60000)
 else
-  -- Count once what died of claims that were made together. A completed batch resets the count.
+  -- Deaths of claims that were made together, or during the pause after the last death, count once. Otherwise the pause
+  -- would grow with the number of conversations. complete_batch and retry_batch reset the count.
   local deaths, at = tonumber(found[1]) or 0, tonumber(found[2]) or 0
-  if now_ms - at > calm_ms + pause_after(deaths, pause_ms, most_pause_ms) then deaths = 0 end
-  if deaths == 0 or deadline - claim_ms >= at then
+  pause = pause_after(deaths, pause_ms, most_pause_ms)
+  if now_ms - at > calm_ms + pause then deaths, pause = 0, 0 end
+  if deaths == 0 or deadline - claim_ms >= at + pause then
     deaths = deaths + 1
     redis.call('HSET', processor_key, 'untaken_deaths', deaths, 'untaken_at', now_ms)
   end

@@ -1,4 +1,4 @@
--- end_processor: end the lease and the reservation of a processor that died, and reserve a start if work is near.
+-- end_processor: end the lease and the reservation of a dead processor, and reserve a start if work is near.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -7,7 +7,7 @@
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  dead_id                str   start id of the run that died
--- ARGV[3]  calm_ms                int   a death that comes later than this after the last one and its pause is a first one
+-- ARGV[3]  calm_ms                int   deaths are counted from 1 if the last one's pause ended this long ago
 -- ARGV[4]  pause_ms               int   pause after the second death in a row; it doubles up to 1.5 x start_ms
 -- ARGV[5]  start_id               str   names this call; a retry sends the same
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
@@ -31,18 +31,18 @@ local wait_ms = found[3] == pause_id and math.max(found[2] - now_ms, 0) or 0
 if has_lease then
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('DEL', wake_key)
-  -- The lease ended by the clock of every host. The owner stays, so that the next one puts its claims back.
+  -- Set an end that is past by every host's clock. Keep lease_id, so that the successor puts back this one's claims.
   alive = now_ms - 60001 .. '0000000000000'
   redis.call('HSET', open_key, '', alive)
 end
 if has_lease or has_start then
-  -- A reservation further ahead than 2 x start_ms would be ignored.
+  -- Keep the pause below 2 x start_ms, because start_or_wake ignores a reservation further ahead.
   local deaths, most_ms = tonumber(found[4]) or 0, 1.5 * start_ms
   if now_ms - (found[5] or 0) > calm_ms + pause_after(deaths, pause_ms, most_ms) then deaths = 0 end
   redis.call('HDEL', processor_key, 'died_at')
   redis.call('HSET', processor_key, 'deaths', deaths + 1, 'died_at', now_ms)
   local pause = pause_after(deaths + 1, pause_ms, most_ms)
-  -- Leave the reservation of a successor that another caller has started already.
+  -- Keep the reservation if another caller has already started a successor.
   if has_start or now_ms >= tonumber(found[2] or 0) then
     redis.call('HDEL', processor_key, 'starting_until', 'starting_by')
     if pause > 0 then
@@ -52,7 +52,7 @@ if has_lease or has_start then
   end
 end
 
--- Conversations in flight count, because the dead processor may have claimed them without starting anything.
+-- Conversations in flight count as work, because the dead processor may not have started their conversation processors.
 local due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2]) or math.huge
 due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)
 if not (alive and alive > now) then

@@ -20,7 +20,7 @@
 -- ARGV[6]  limit                   int   process at most this many ids, 1..1000
 -- ARGV[7]  goes_on                 int   1 = erase no message, because this call continues an earlier one
 -- ARGV[8]  seen_ms                 int   how long an idle conversation is remembered
--- ARGV[9]  not_before_ms           int   at_ms is no earlier than this last arrival in the other lane; 0 = none
+-- ARGV[9]  not_before_ms           int   the other lane's last arrival; at_ms is at least this; 0 = none
 -- Returns  {"FORGOTTEN", at_ms, generation, waiting, frozen, leaving_until_ms | -1, skip | -1}
 -- Repeat   returns the same reply until a call with another forget_id erases the conversation; keeps newer messages.
 --          If goes_on, returns the reply of the last call that erased, or an at_ms of 0 if there was none

@@ -42,7 +42,7 @@ for i = 1, #oldest, 2 do
 end
 
 local oldest_due_at = due_at < math.huge and due_at or -1
--- Without a processor nobody looks after the conversations in flight, so one is started for them, too.
+-- Only a processor puts back conversations in flight in time, so they count as work that needs one.
 due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)
 local alive, start = redis.call('HGET', open_key, ''), 0
 -- include start_or_wake

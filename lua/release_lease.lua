@@ -21,7 +21,7 @@ local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV
 
 local owner = redis.call('HMGET', processor_key, 'lease_id', 'starting_by')
 local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES')[2]) or -1
--- Somebody must put back the conversations in flight whose conversation processor dies.
+-- Conversations in flight count as work, because a processor must put them back if their conversation processor dies.
 local next_deadline = tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2])
 if next_deadline then
   next_deadline = math.ceil(next_deadline)

@@ -1,4 +1,4 @@
--- renew_token: prolong the time that a conversation processor has to complete the batch that it took.
+-- renew_token: extend the time that a conversation processor has to complete its batch.
 --
 -- KEYS[1]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[2]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
@@ -13,7 +13,7 @@
 local inflight_key, taken_key = KEYS[1], KEYS[2]
 local now_ms, conversation, token, token_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
--- After a retry token_until is 0, and the batch waits for another run, even if it is claimed already.
+-- After a retry token_until is 0, and the batch waits for another run, even if the conversation is claimed again.
 local taken = redis.call('HMGET', taken_key, 'token', 'token_until')
 if taken[1] ~= token or taken[2] == '0' or not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 

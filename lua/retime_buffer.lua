@@ -53,7 +53,7 @@ if old_due_at > now_ms then
     local k, floor_ms, ceiling_ms = string.match(adaptive, '(%S+) (%S+) (%S+)')
     wait_ms = math.max(floor_ms, math.min(ceiling_ms, math.ceil(conv[1] + k * conv[2])))
   elseif count > 1 and (last_at - first_at) / (count - 1) < typing_ms then
-    wait_ms = math.max(silence_ms, typing_ms) -- 0 is off, but the mean gap is negative if clocks ran apart
+    wait_ms = math.max(silence_ms, typing_ms) -- typing_ms may be 0, the mean gap below 0 if clocks differ
   end
   due_at, reason = last_at + wait_ms, 'silence'
   if count < min_messages or due_at >= first_at + max_wait_ms then due_at, reason = first_at + max_wait_ms, 'max_wait' end

@@ -30,7 +30,7 @@ if taken[1] ~= token then return {'STALE'} end
 
 redis.call('ZREM', inflight_key, conversation)
 redis.call('HDEL', taken_key, 'died_at')
-redis.call('HDEL', processor_key, 'untaken_deaths') -- conversation processors do start
+redis.call('HDEL', processor_key, 'untaken_deaths') -- this run shows that they start
 if counted ~= '' and taken[2] ~= '0' then redis.call('HSET', taken_key, counted, (tonumber(taken[3]) or 0) + 1) end
 redis.call('HSET', taken_key, 'token_until', 0)
 redis.call('ZADD', pending_key, due_at, conversation)

@@ -33,7 +33,7 @@ local failures, waits, unasked = tonumber(taken[11]) or 0, tonumber(taken[12]) o
 local deaths, died_at = tonumber(taken[14]) or 0, tonumber(taken[15]) or false
 local generation, first_at, last_at, due_at, reason, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
 if owner ~= token and token_until > now_ms then
-  -- This run leaves. If the owner has died, the processor looks at the token's end, not at that of this run's claim.
+  -- Another run has the batch. If that run has died, its batch is put back at its token's end, not at this claim's end.
   redis.call('ZREM', inflight_key, conversation)
   redis.call('ZADD', inflight_key, token_until - 0.5, conversation)
   return {'BUSY', token_until}

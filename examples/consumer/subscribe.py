@@ -16,7 +16,7 @@ def subscribe(bus: str, name: str) -> str:
     sqs, events = boto3.client("sqs"), boto3.client("events")
     url: str = sqs.create_queue(QueueName=name)["QueueUrl"]
     queue = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    # Operators try the stage with this tenant.
+    # This tenant's messages are trials, by which operators test the stage.
     of_customers = {"tenant": [{"anything-but": ["message-buffer-trial"]}]}
     pattern = {"source": ["message-buffer"], "detail-type": EVENTS, "detail": of_customers}
     rule = events.put_rule(Name=name, EventBusName=bus, EventPattern=json.dumps(pattern))["RuleArn"]

@@ -1,4 +1,4 @@
--- pause_after: the pause after a run died, which grows with each death in a row.
+-- pause_after: compute the pause after a death, which grows with each further death in a row.
 --
 -- Defines  pause_after(deaths, pause_ms, most_ms): 0 after the first death, then pause_ms, doubled with each further death
 

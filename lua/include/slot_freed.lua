@@ -1,7 +1,7 @@
 -- slot_freed: wake the processor if it waits for a slot, because the conversation is no longer in flight.
 --
 -- Reads    alive, now, open_key, wake_key
--- Sets     alive: then says that the processor is awake
+-- Sets     alive: if it woke the processor, the line that says so
 
 if alive and alive > now and string.sub(alive, 14) == '0000000000001' then
   redis.call('DEL', wake_key)

@@ -17,9 +17,9 @@ TIMEOUTS = {
     "conversation_processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS), "TOKEN_MS": str(TOKEN_MS)},
     "watchdog": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
 }
-# Time for cold starts of the killed functions, on a machine that runs other tests.
+# The killed functions start cold, on a machine that also runs other tests.
 MARGIN_MS = 15_000
-# When the claim has run out, or the token of its conversation processor, the watchdog's next pass puts the batch back.
+# The watchdog puts a batch back in its first pass after the claim, or the conversation processor's token, has expired.
 HEALED_MS = max(CLAIM_TIMEOUT_MS, TOKEN_MS) + round(PASS_SECONDS * 1_000) + MARGIN_MS
 FUNCTION_SECONDS = {"conversation_processor": CONVERSATION_PROCESSOR_TIMEOUT_MS // 1_000}
 
@@ -72,7 +72,7 @@ def no_notices(stage: LocalStage) -> Iterator[None]:
 
 @pytest.fixture(params=["notices", "watchdog"])
 def healed_ms(request: pytest.FixtureRequest, stage: LocalStage) -> Iterator[int]:
-    """Yield the time in which the stage heals: by notices before the watchdog's pass comes, or by its passes alone."""
+    """Yield the time in which the stage must recover: once with notices, once with the watchdog's passes alone."""
     if request.param == "notices":
         yield MARGIN_MS
         return

@@ -100,7 +100,7 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
     starting = aws.hold(INVOKE, function=processor)
     assert stage.kill("processor", "conversation_processor") >= 2
     emitting.release()
-    # Its pass has put back what was claimed and has reserved a processor's start; now it dies.
+    # The watchdog's pass has put back the claims and reserved a processor's start. Kill it before it starts that one.
     stage.kill_caller("watchdog", starting.wait())
     starting.release()
     judge(talks, within_ms=HEALED_MS + 5_000, timeout_seconds=40)
@@ -120,13 +120,13 @@ def test_both_killed_and_told_of_by_notices_alone(stage: LocalStage, aws: AwsPro
 def test_conversation_processors_that_crash_at_their_start_are_followed_slowly_and_lose_nothing(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
-    """Deploy a setting with which no conversation processor starts, and later one with which they do."""
+    """Deploy a setting with which every conversation processor crashes at its start, then restore the setting."""
     since_ms = int(time.time() * 1_000)
     with stage.configured("conversation_processor", MAX_EVENT_BYTES="none", AWS_ENDPOINT_URL=aws.url):
         say(talks, 2)
         time.sleep(10)
     died = [line for line in stage.log("watchdog", since_ms=since_ms) if '"run died"' in line]
-    # Pauses of 0, 1, 2 and 4 s, and the time that each start takes, leave room for few starts in ten seconds.
+    # The pauses between starts grow: 0, 1, 2 and 4 s. So only a few starts fit into the ten seconds.
     assert len(talks) <= len(died) <= 6 * len(talks)
     judge(talks, within_ms=HEALED_MS + 10_000)
     queue = stage.outputs.client("sqs").get_queue_attributes(

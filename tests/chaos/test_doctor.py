@@ -1,4 +1,4 @@
-"""`bufferctl doctor` names each fault that a test plants into the local stage, and no longer when it is repaired."""
+"""`bufferctl doctor` reports each fault that a test plants in the local stage, until the fault is repaired."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Every new connection to Valkey takes seconds, and a call on an open one takes no longer than usual."""
+"""The stage works although every new connection to Valkey takes seconds. Calls on open connections are fast."""
 
 import re
 import time
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 DELAY_SECONDS = 3.0
-# A processor and then a conversation processor start, and each of them connects.
+# First a processor starts and connects, then a conversation processor does.
 MARGIN_MS = 30_000
 CALLERS = ("ingest", "processor", "conversation_processor", "watchdog", "admin")
 TALKS = 4
@@ -29,7 +29,7 @@ TALKS = 4
 
 @contextmanager
 def slow_connections(stage: LocalStage) -> Iterator[Proxy]:
-    """Yield a proxy that delays each new connection, behind which all functions find Valkey; all of them start anew."""
+    """Yield a proxy that delays each new connection, and restart all functions so that they reach Valkey through it."""
     url = stage.outputs.ValkeyUrl
     assert url
     port = re.search(r":(\d+)", url.partition("//")[2])
@@ -43,7 +43,7 @@ def slow_connections(stage: LocalStage) -> Iterator[Proxy]:
 
 
 def talk_to(stage: LocalStage) -> list[Arrival]:
-    """Send the first messages of some conversations, and return the batches in which they come out."""
+    """Send the first message of each of `TALKS` conversations, and return the events of their batches."""
     talks = [Talk(stage) for _ in range(TALKS)]
     with ThreadPoolExecutor(TALKS) as pool:
         assert [answer.status for answer in pool.map(Talk.say, talks)] == [200] * TALKS
@@ -57,7 +57,7 @@ def test_slow_new_connections_make_nothing_fall_back_or_be_lost(stage: LocalStag
         with slow_connections(stage) as proxy:
             arrivals = talk_to(stage)
             assert proxy.connections >= len({"ingest", "processor", "conversation_processor"})
-            proxy.drop_connections()  # as the cache may do at any time
+            proxy.drop_connections()  # as ElastiCache may do at any time
             arrivals += talk_to(stage)
         fallbacks = [line for line in stage.log("ingest", since_ms=since_ms) if "the DynamoDB lane stands in" in line]
         if any("still connecting" in line for line in fallbacks):

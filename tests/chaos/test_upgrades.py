@@ -1,4 +1,4 @@
-"""Deployments over each other on the local stage: upgrade and roll-back under traffic, a part turned off, removal."""
+"""Upgrade and roll back a local stage under traffic, turn its responder off, and remove the stage."""
 
 import random
 import re
@@ -31,16 +31,16 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("stage"),
-    pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times: only `make nightly` runs it"),
+    pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times, so only `make nightly` runs it"),
 ]
 
-# Only settings that both versions know.
+# Both versions must know these settings.
 OVERRIDES: dict[str, Any] = {"rules": {"silenceMs": 1_000, "typingInferenceMs": 2_000, "maxWaitMs": 6_000}}
 CONVERSATIONS = 6
 TRAFFIC_SECONDS = 15.0
 # The emulator runs the watchdog once a minute, and a busy machine starts functions slowly.
 SETTLED_SECONDS = 240.0
-# A reply would come within this time.
+# If a reply is sent at all, it comes within this time.
 QUIET_SECONDS = 10.0
 THIS = Version(ROOT)
 
@@ -52,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(home: Path) -> Iterator[LocalStage]:
-    """Yield a stage of its own, with a responder."""
+    """Yield a stage that only this file uses, because its tests upgrade and remove it."""
     share_emulator(home)
     stage = Stage(home)
     try:
@@ -65,7 +65,7 @@ def running(home: Path) -> Iterator[LocalStage]:
 
 @contextmanager
 def traffic(talks: list[Talk]) -> Iterator[None]:
-    """Let each conversation write fragments inside, and repeat each message until it is accepted."""
+    """Let each conversation write fragments during the `with` block, and repeat each message until it is accepted."""
     over = threading.Event()
 
     def write(talk: Talk) -> None:
@@ -153,7 +153,7 @@ def _functions(stage: LocalStage) -> list[str]:
 
 
 def _answered(replies: Inbox, message_ids: set[str]) -> Counter[str]:
-    """Wait until each message is in a reply, which repeats its batch, and return how many replies have it."""
+    """Wait until each message is in a reply, and return how many replies have it. A reply repeats its batch's texts."""
 
     def count() -> Counter[str]:
         texts = (str(arrival.batch["text"]) for arrival in replies.arrivals)

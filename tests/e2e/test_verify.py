@@ -1,4 +1,4 @@
-"""`bufferctl verify` on the local stage: what it finds, and that it leaves nothing behind, however it ends."""
+"""`bufferctl verify` reports what works on the local stage, and removes all that it made, however it ends."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def run(stage: LocalStage, capsys: pytest.CaptureFixture[str], *words: str, code
 
 
 def remains(stage: LocalStage) -> list[str]:
-    """Return everything that trials have left in the stage, except what a forget leaves for a day, without words."""
+    """Return everything that trials have left in the stage, except keys that expire, which contain no text."""
     client = stage.outputs.client
     queues = client("sqs").list_queues(QueueNamePrefix=verify.PREFIX).get("QueueUrls", [])
     rules = client("events").list_rules(NamePrefix=verify.PREFIX, EventBusName=stage.outputs.EventBusName)["Rules"]
@@ -74,7 +74,7 @@ def test_a_stage_that_emits_nothing_fails_and_nothing_is_left(
 
 @contextmanager
 def verifying(stage: LocalStage) -> Iterator["subprocess.Popen[str]"]:
-    """Run `bufferctl verify` in a process, and yield when it listens."""
+    """Run `bufferctl verify` in another process, and yield that process in the middle of its trial."""
     command = [sys.executable, "-m", "bufferctl", "--outputs", str(stage.stage.outputs_file), "verify"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -82,7 +82,7 @@ def verifying(stage: LocalStage) -> Iterator["subprocess.Popen[str]"]:
         while not any(verify.PREFIX in each for each in remains(stage)):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        # It has sent something, and its rules are written.
+        # After this time, the process has written its rules and sent messages.
         time.sleep(3)
         yield process
     finally:

@@ -283,7 +283,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             "dynamodb_processor",
             {
                 *EMISSION,
-                # The conversation processor asks Valkey, which the DynamoDB processor cannot reach.
+                # The DynamoDB processor cannot reach Valkey, so it lets the conversation processor ask Valkey.
                 ("lambda:InvokeFunction", "<ConversationProcessor>"),
                 *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
@@ -293,7 +293,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
         ),
         (
             "watchdog",
-            # Beside polling: it hides a notice while a pause lasts.
+            # Lambda polls the notices with this role. The watchdog hides a notice while the pause after a death lasts.
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 ("sqs:ReceiveMessage", "<Notices>"),

@@ -209,7 +209,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
             responder_environment.read_responder({key: value for key, value in told.items() if key != name})
 
 
-def test_a_canary_reads_what_its_stage_tells_it(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
+def test_a_canary_reads_the_environment_of_its_stage(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
     told = environment(functions("responder")["canary"])
     assert canary_environment.read_canary(told).api_endpoint
     assert canary_environment.log_id_key(told)

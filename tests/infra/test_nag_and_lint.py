@@ -119,7 +119,7 @@ def test_the_app_itself_holds_its_stage_to_the_rules(
     assert held == [app]
 
 
-def test_a_stage_that_names_its_account_and_zones_asks_nobody_for_zones(composed: Callable[..., cdk.App]) -> None:
+def test_a_stage_that_names_its_account_and_zones_looks_up_no_zones(composed: Callable[..., cdk.App]) -> None:
     zones = ["us-east-1c", "us-east-1a"]
     app = composed("dev", account="111122223333", network={"availability_zones": zones})
     folder = Path(app.synth().directory)

@@ -84,7 +84,7 @@ def zones(*names: str) -> Answer:
 
 
 def network_in(*names: str) -> Answer:
-    """Return the answer about a network that stands in these zones, the one with the highest addresses first."""
+    """Return EC2's answer about the subnets of a network in these zones, the highest addresses first."""
     places = list(enumerate([*names, *names]))
     found = [{"AvailabilityZone": name, "CidrBlock": f"10.0.{place * 4}.0/22"} for place, name in reversed(places)]
     return ("ec2", "describe_subnets", {"Subnets": found})
@@ -99,7 +99,7 @@ def endpoints(**services: Sequence[str]) -> Answer:
 
 
 def stacks(**states: str) -> list[Answer]:
-    """Return CloudFormation's answers about each stack: its state, with a `+` if it is protected."""
+    """Return CloudFormation's answer about each stack. A `+` after a given state means that the stack is protected."""
     return [
         (
             "cloudformation",
@@ -135,7 +135,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy") -> list[str]:
-    """Return what is missing in an account that gives these answers, and in which nothing stands by default."""
+    """Return what is missing in an account that gives these answers. Without an answer about stacks, it has none."""
     asked = {operation for _, operation, _ in answers}
     nothing = [network_in(), *stacks()]
     answers = (*(answer for answer in nothing if answer[1] not in asked), *answers)
@@ -322,13 +322,13 @@ def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: S
     assert "Name two of us-east-1a, us-east-1c" in sentence
 
 
-def test_a_network_that_stands_cannot_move(prod: StageConfig) -> None:
+def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers, network_in(*ZONES))
     for elsewhere in (["us-east-1b", "us-east-1c"], ZONES[::-1]):
         (sentence,) = in_account(prod, *answers, network_in(*elsewhere))
         assert f"is in {' and '.join(elsewhere)}, and cannot be moved. Name these, in this order, as" in sentence
-    # A stage that names no zones keeps those that it has.
+    # If the settings name no zones, the stage keeps its present zones.
     anywhere = prod.model_copy(update={"account": None, "network": Network()})
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
 
@@ -353,7 +353,7 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
     (sentence,) = in_account(config, *asked, endpoints(**services | {"sqs": everywhere[1:]}))
     assert sentence.startswith("com.amazonaws.us-east-1.sqs has no interface endpoint in us-east-1a.")
     assert "Name two of us-east-1b, us-east-1c " in sentence
-    # The network stands, so its endpoints exist.
+    # If the network exists, preflight does not ask about zones, because its endpoints exist, too.
     assert not in_account(config, *ready, network_in(*ZONES))
 
 

@@ -1,4 +1,4 @@
-"""`make destroy` and `make prune`: what they say, what they delete, and what stops them."""
+"""`make destroy` and `make prune` print what they will do, delete the right stacks, and stop at a problem."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,19 +16,19 @@ from infra.settings_and_defaults import STACKS, load_stage
 
 REGION = "us-east-1"
 NAME = "MessageBuffer-dev"
-# The tests replace boto3.Session.
+# The tests replace boto3.Session, but moto's S3 needs the real one.
 REAL_SESSION = boto3.Session
 KEPT = "RetainExceptOnCreate"
 
 
 class CloudFormation:
-    """As much of CloudFormation as a removal calls. It deletes no bucket that contains objects, as AWS does."""
+    """Plays the operations of CloudFormation that a removal calls. Like AWS, it deletes no bucket that has objects."""
 
     def __init__(self) -> None:
         self.stacks: dict[str, dict[str, Any]] = {}
         self.deleted: list[str] = []
         self.reason: str | None = None
-        """If given, no stack is deleted for this reason."""
+        """The reason why CloudFormation deletes no stack. None means that it deletes them."""
 
     def deploy(self, word: str, *, state: str = "CREATE_COMPLETE", **resources: tuple[str, str, str]) -> None:
         """Create a stack with these resources: logical id -> kind, physical id, deletion policy."""
@@ -83,7 +83,7 @@ class CloudFormation:
 
 
 class Interfaces:
-    """The network interfaces that Lambda still has; each answer is a list of their states."""
+    """Plays EC2's list of Lambda's network interfaces. Each request returns the next answer, a list of their states."""
 
     def __init__(self, *answers: list[str]) -> None:
         self._answers = list(answers)
@@ -108,7 +108,7 @@ TABLE = ("AWS::DynamoDB::Table", "dev-rules", KEPT)
 
 @pytest.fixture(autouse=True)
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudFormation]:
-    """Yield an account with an S3 of moto's, to which every client leads."""
+    """Yield a fake CloudFormation. All clients of boto3 reach it, the fake EC2, or else moto."""
     monkeypatch.setattr(removal, "DELETION_POLL_SECONDS", 0)
     monkeypatch.setattr(removal, "identify", lambda *_: None)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -157,7 +157,7 @@ def test_all_stacks_of_the_stage_go_in_the_order_of_their_needs(
     assert names(found) == [f"{NAME}-{word}" for word in reversed(STACKS)]
     make().delete(found)
     assert account.deleted == [f"id of {NAME}-{word}" for word in reversed(STACKS)]
-    assert account.stacks.keys() == {f"{NAME}-2-Buffer"}, "that of the stage dev-2"
+    assert account.stacks.keys() == {f"{NAME}-2-Buffer"}, "the stack of the stage dev-2"
 
 
 def test_what_goes_what_stays_and_what_costs_is_said_before(
@@ -192,7 +192,7 @@ def test_a_retained_bucket_keeps_its_objects(make: Callable[..., Removal], accou
     account.deploy("Buffer", Oversize=(*BUCKET[:2], KEPT))
     aws("s3").create_bucket(Bucket="dev-oversize")
     aws("s3").put_object(Bucket="dev-oversize", Key="batches/1", Body=b"{}")
-    with pytest.raises(Stuck):  # This CloudFormation keeps nothing.
+    with pytest.raises(Stuck):  # The fake CloudFormation ignores the deletion policy, so the full bucket stops it.
         make().delete(make().standing())
     assert aws("s3").list_objects_v2(Bucket="dev-oversize")["KeyCount"] == 1
 
@@ -228,7 +228,7 @@ def test_lambda_leaves_the_network_before_it_is_deleted(
     monkeypatch.setattr(time, "sleep", slept.append)
     found = make(interfaces)
     found.delete(found.standing())
-    assert interfaces.deleted == ["eni-0"], "the functions' roles no longer allowed Lambda to delete it"
+    assert interfaces.deleted == ["eni-0"], "Lambda cannot delete it without the functions' roles"
     assert slept == [INTERFACE_POLL_SECONDS] * 2
     assert account.stacks == {}
 

@@ -390,7 +390,7 @@ def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[
 
 
 def test_no_role_in_the_network_is_deleted_before_the_last_function_there(synthesize: Callable[..., Stacks]) -> None:
-    """Lambda needs a role to delete the network interfaces that the functions share."""
+    """Without such a role, Lambda could not delete the network interfaces that the functions share."""
     functions = synthesize("prod")["Buffer"].find_resources("AWS::Lambda::Function").values()
     placed = [function for function in functions if "VpcConfig" in function["Properties"]]
     roles = {function["Properties"]["Role"]["Fn::GetAtt"][0] for function in placed}

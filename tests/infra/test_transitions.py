@@ -1,4 +1,4 @@
-"""Every change of a stage that docs/deploy.md describes: what CloudFormation would refuse, replace, delete or leave."""
+"""CloudFormation would accept every change of a stage that docs/deploy.md describes, and lose nothing unannounced."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from tests.infra.test_nag_and_lint import DOMAIN, VARIANTS
 from tests.support import transitions
 from tests.support.transitions import Stage, fed_by_weak_references, removed, weak_references
 
-# One process synthesizes for all tests of this file.
+# Run all tests of this file in one process, because they share synthesized templates.
 pytestmark = pytest.mark.xdist_group("synth")
 
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -33,7 +33,7 @@ RESPONDER = {"Batches", "Conversations", "ReplyDeadLetters", "ResponderLogs", "R
 
 @dataclass(frozen=True)
 class Change:
-    """A change of settings, and of which stateful resources it takes out of their stacks."""
+    """A change of settings, and the stateful resources that it removes from their stacks."""
 
     setting: str
     before: dict[str, Any]
@@ -106,7 +106,7 @@ def _words(names: list[str]) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("stage", "change"),
-    # Only what is removed depends on the stage.
+    # The stage only decides whether removed resources are kept, so other changes need one stage.
     [(stage, change) for change in CHANGES for stage in (IN_AWS if change.removes else ["dev"])],
     ids=str,
 )
@@ -129,13 +129,13 @@ def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, depl
     account.deploy(deployable(stage, responder={}))
     assert _words(list(account.stacks)) == STACKS
     names = [f"MessageBuffer-{stage}-{word}" for word in STACKS]
-    assert account.delete(names[0]), "the network is in use, or this test could not fail"
+    assert account.delete(names[0]), "the network cannot be deleted before the stacks that use it"
     account.deploy(deployable(stage, responder={}))
     assert [problem for name in reversed(names) for problem in account.delete(name)] == []
 
 
 def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployable) -> None:
-    """Follow docs/deploy.md: delete the retained cache by hand before the stage has a cache again."""
+    """Operators must delete a retained cache by hand before they deploy another, as docs/deploy.md says."""
     account = Stage()
     for overrides in ({}, {"lane": "dynamodb"}):
         account.deploy(deployable("prod", **overrides))
@@ -149,8 +149,8 @@ def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployab
 
 
 @pytest.mark.parametrize("zones", [transitions.ZONES[1:], transitions.ZONES[1::-1]], ids=["others", "other order"])
-def test_a_network_that_stands_cannot_move_to_another_zone(zones: tuple[str, ...], deployable: Deployable) -> None:
-    """Preflight refuses this change: test_preflight.py."""
+def test_an_existing_network_cannot_move_to_another_zone(zones: tuple[str, ...], deployable: Deployable) -> None:
+    """Preflight refuses this change, which test_preflight.py tests."""
     account = Stage()
     account.deploy(deployable("dev"))
     problems = account.deploy(deployable("dev", account=ACCOUNT, network={"availability_zones": list(zones)}))
@@ -288,7 +288,7 @@ def test_mistakes_between_stacks_are_found() -> None:
 
 
 def test_a_secret_is_never_written_again(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    """Change none of these values: CloudFormation would write them over the secrets that operators entered."""
+    """If you change one of these values, CloudFormation overwrites the secrets that operators have entered."""
     stacks = synthesize("prod", responder={}, log_ids="hashed")
     found = {
         logical_id: {

@@ -104,8 +104,8 @@ def test_a_processor_ahead_within_the_tolerated_skew_puts_no_living_batch_back(e
         assert isinstance(engine.store.renew_token("c", "t1"), Renewed)
 
 
-def test_a_run_whose_clock_lags_costs_the_batch_of_a_dead_run_a_look_and_no_claim(engine: Engine) -> None:
-    """Put the batch back at the token's end, which by the next run's clock is still ahead."""
+def test_a_run_whose_clock_lags_delays_the_batch_of_a_dead_run_by_one_look(engine: Engine) -> None:
+    """The dead run's token has ended, but not by the lagging clock of the next run."""
     engine.send("c", "m1", rules=Rules(priority="vip"))
     engine.claim()
     engine.store.take_batch("c", "dead")
@@ -122,7 +122,7 @@ def test_a_run_whose_clock_lags_costs_the_batch_of_a_dead_run_a_look_and_no_clai
 def test_a_start_as_slow_as_a_new_connection_leads_to_one_superfluous_start(
     engine: Engine, seconds: int, superfluous: int
 ) -> None:
-    """A start takes up to a second, and each new connection may take three."""
+    """A processor starts within 1 s, and connects once or twice, in up to 3 s each."""
     starts = []
     for n in range(seconds * 10):
         starts.append(engine.send("c", f"m{n}").start_id)

@@ -1,4 +1,4 @@
-"""A bad deployment, by a clock of its own: every start crashes for ten minutes, and Lambda tells of each crash."""
+"""A simulated bad deployment, in which every started run crashes for ten minutes, with and without notices."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -27,7 +27,7 @@ class _Step(NamedTuple):
 
 
 class World:
-    """People who write, functions that start and crash, notices, and the watchdog's passes. No step takes time."""
+    """Simulates people who write, functions that start and crash, notices, and the watchdog's passes."""
 
     def __init__(self, engine: Engine, *, crashing: set[str], with_notices: bool = True) -> None:
         self.engine, self.store, self.clock = engine, engine.store, engine.clock
@@ -130,7 +130,7 @@ def test_a_bad_deployment_starts_few_runs_and_loses_nothing(
         assert 10 < world.starts["processor"] <= BAD_MS // engine.store.settings.start_ms + 20
     elif with_notices:
         assert CONVERSATIONS * 5 < world.starts["conversation_processor"] <= CONVERSATIONS * 20
-    # None was taken, so none can become a dead letter.
+    # No run has taken a batch, so no batch can become a dead letter.
     assert ":taken:" not in "".join(engine.settle())
 
     world.crashing.clear()

@@ -1,4 +1,4 @@
-"""A conversation processor is reported dead: its conversation is due again, and other runs keep theirs."""
+"""If a conversation processor is reported dead, its conversation is due again. Other runs keep their batches."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_once_another_run_has_the_batch_the_one_that_lives_on_is_refused(engine:
 
 
 def test_if_one_copy_of_an_event_dies_the_batch_comes_again_under_its_id(engine: Engine, claimed: int) -> None:
-    """Report the second copy dead, which never had the batch: no one can tell the copies apart."""
+    """A notice does not say which copy died. Here the second copy died, and only the first had the batch."""
     first = take(engine, claimed, "first-copy")
     engine.store.end_claim("c", deadline_ms=claimed)
     engine.clock.advance(5)
@@ -167,6 +167,22 @@ def test_conversation_processors_that_die_together_are_one_death(engine: Engine)
     for name in names:
         engine.clock.advance(10)
         assert engine.store.end_claim(name, deadline_ms=deadline_ms).due_at_ms == engine.clock.now_ms
+
+
+def test_the_pause_grows_with_time_and_not_with_the_number_of_conversations(engine: Engine, claimed: int) -> None:
+    names = [f"c{n}" for n in range(20)]
+    for name in names:
+        engine.send(name, "m1", rules=NOW)
+    deadlines, due_at_ms, began_ms = {"c": claimed}, [], engine.clock.now_ms
+    while engine.clock.now_ms < began_ms + 10_000:
+        engine.clock.advance(500)
+        for name, deadline_ms in deadlines.items():
+            ended = engine.store.end_claim(name, deadline_ms=deadline_ms)
+            assert ended.due_at_ms is not None
+            due_at_ms.append(ended.due_at_ms)
+        deadlines = dict.fromkeys(engine.claim(), engine.clock.now_ms + SETTINGS.claim_ms)
+    # Pauses of 0, 1, 2 and 4 s fill these ten seconds, with half a second for each start.
+    assert max(due_at_ms) <= began_ms + 10_000 + 8_000
 
 
 def test_a_completed_batch_ends_the_row_of_deaths(engine: Engine, claimed: int) -> None:

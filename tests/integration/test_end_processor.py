@@ -1,4 +1,4 @@
-"""A processor is reported dead: what it had is free at once, and what other runs have stays theirs."""
+"""If a processor is reported dead, its lease or reservation ends at once. Other processors keep theirs."""
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_the_next_processor_knows_that_the_last_one_did_not_leave(engine: Engine
     assert isinstance(lagging.acquire_lease(0, "s2.run"), Acquired), "by its clock the lease has ended, too"
 
 
-def test_a_throttled_start_that_is_told_a_minute_late_starts_what_is_missing(engine: Engine) -> None:
+def test_a_late_notice_of_a_throttled_start_starts_the_missing_processor(engine: Engine) -> None:
     reserve(engine, "s1")
     engine.clock.advance(60_000)
     assert same(end(engine, "s1", start_id="s2"), ProcessorEnded(True, 0, "s2"))
@@ -100,14 +100,14 @@ def test_if_one_copy_of_an_event_dies_the_other_may_come_back_or_leave(engine: E
     reserve(engine, "s1")
     engine.store.acquire_lease(0, LEASE)
     assert isinstance(engine.store.acquire_lease(0, "s1.second-copy"), LeaseTaken)
-    assert end(engine, "s1", start_id="s2").start_id == "s2", "the second copy died; nobody can tell which"
+    assert end(engine, "s1", start_id="s2").start_id == "s2", "the second copy died, but the notice does not say which"
     assert same(engine.store.claim_due(0, LEASE), Lost())
     assert isinstance(engine.store.acquire_lease(0, LEASE), Acquired)
     assert isinstance(engine.store.acquire_lease(0, "s2.run"), LeaseTaken), "one processor acts on the shard"
 
 
 def dies_at_once(engine: Engine, nth: int) -> int:
-    """Let start `nth` be reserved, begin and die within a second. Return the wait for the next one."""
+    """Let start `nth` acquire the lease and die within a second. Return how many ms the next start must wait."""
     engine.store.acquire_lease(0, f"s{nth}.run")
     engine.clock.advance(700)
     ended = end(engine, f"s{nth}", start_id=f"s{nth + 1}")
@@ -126,7 +126,7 @@ def test_processors_that_die_at_once_are_followed_after_a_growing_pause(engine: 
     assert waits == [0, *(min(each, longest_ms) for each in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000))]
 
 
-def test_in_a_pause_nobody_starts_a_processor_and_after_it_the_notice_does(engine: Engine) -> None:
+def test_no_processor_is_started_in_a_pause_and_the_notice_starts_one_after_it(engine: Engine) -> None:
     reserve(engine, "s0")
     dies_at_once(engine, 0)
     wait_ms = dies_at_once(engine, 1)
@@ -151,4 +151,4 @@ def test_a_message_during_a_pause_comes_out_when_it_is_over(engine: Engine) -> N
     reserve(engine, "s0")
     dies_at_once(engine, 0)
     engine.clock.advance(dies_at_once(engine, 1))
-    assert engine.send("c", "m2", rules=NOW).start_id, "the pause is over for everybody"
+    assert engine.send("c", "m2", rules=NOW).start_id, "after the pause, a message starts a processor, too"

@@ -16,7 +16,7 @@ SLOW_VIP = Rules(priority="vip", vip_silence_ms=400)
 
 @pytest.fixture
 def few_slots(engine: Engine) -> Store:
-    """A store with two slots, whose processor is alive."""
+    """Return a store with two slots, on a shard with a living processor."""
     engine.work()
     return engine.another_store(SETTINGS._replace(slots=2))
 
@@ -27,7 +27,7 @@ def send(engine: Engine, *names: str, rules: Rules = NOW) -> None:
 
 
 def backlog(engine: Engine, count: int, rules: Rules = NOW) -> None:
-    """Let conversations fall due, and a millisecond pass, so that they are due before all that come later."""
+    """Make conversations due 1 ms before all that are sent later."""
     send(engine, *(f"{'vip' if rules.priority == 'vip' else 'c'}{number:03}" for number in range(count)), rules=rules)
     engine.clock.advance(1)
 
@@ -230,7 +230,7 @@ def test_a_vip_whose_messages_were_dropped_leaves_nothing_behind(engine: Engine,
 
 
 def test_a_claim_removes_what_older_code_left_behind(engine: Engine) -> None:
-    """Older code completes a VIP's batch without knowing of VIPs."""
+    """Older code completes a VIP's batch, but leaves the conversation in the set `vip`."""
     engine.admin.zadd("{b0}:vip", {"gone": engine.clock.now_ms})
     backlog(engine, 5)
     assert len(claim(engine, limit=1)) == 1

@@ -302,7 +302,7 @@ def test_the_sleep_forgets_a_refused_token_too(cache: Cache, line: Wake) -> None
     open_line(line)
     cache.issuer.withdraw_all()
     cache.proxy.drop_connections()
-    assert not line.wait(1), "it learns that its line is lost"
+    assert not line.wait(1), "this wait only finds out that the connection is lost"
     open_line(line)  # its token is refused, and replaced
     assert len(cache.issuer.signed) == 2
     cache.admin.lpush(wake_key(0), 1)

@@ -220,7 +220,7 @@ def look_before_journal() -> Any:
     deliver,
     past,
     is_due,
-    # The run dies before it drops its copies, which is a change that the window's processor sees.
+    # Kill the run before it drops its copies, because dropped copies alone would stop the DynamoDB processor's freeze.
     empty_windows_and(3, "before", [execute_and(9, "before", "kill")]),
     take_over,
 )

@@ -1,4 +1,4 @@
-"""The model test finds each of these bugs in the scripts that notices call."""
+"""The model test finds each of these bugs, planted in the scripts that the watchdog runs for a notice."""
 
 import shutil
 from pathlib import Path
@@ -56,7 +56,7 @@ BUGS = (
         (started, processor_dies("s")),
     ),
     Bug(
-        "the lease of the dead processor goes on",
+        "the lease of the dead processor stays alive",
         "end_processor",
         "redis.call('HSET', open_key, '', alive)",
         "",
@@ -70,7 +70,7 @@ BUGS = (
         (vip, processor_dies("s1")),
     ),
     Bug(
-        "the claims of a dead processor start no other",
+        "the claims of a dead processor start no successor",
         "end_processor",
         "due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)",
         "",
@@ -105,7 +105,7 @@ BUGS = (
         (vip, claimed, reported_dead),
     ),
     Bug(
-        "the token of the dead run goes on",
+        "the token of the dead run stays alive",
         "end_claim",
         "redis.call('HSET', taken_key, 'token_until', now_ms - 60000)",
         "",
@@ -119,7 +119,7 @@ BUGS = (
         (vip, claimed, reported_dead, a_moment, claimed, a_moment, reported_dead, all_are_due, claimed),
     ),
     Bug(
-        "nobody comes for what a dead run had",
+        "the sleeping processor is not woken for the conversation of a dead run",
         "end_claim",
         "if due_at - string.sub(alive, 14) < 0 then",
         "if false then",
@@ -143,7 +143,7 @@ def test_the_model_finds(bug: Bug, valkey: ValkeyServer, tmp_path: Path) -> None
     scripts = tmp_path / "lua"
     shutil.copytree(LUA_DIRECTORY, scripts)
     source = load_script(bug.script).source.decode()
-    assert source.count(bug.good) == 1, "the line this bug replaces has changed: plant it anew"
+    assert source.count(bug.good) == 1, "the script no longer has the line that this bug replaces"
     (scripts / f"{bug.script}.lua").write_text(source.replace(bug.good, bug.bad), "utf-8")
 
     replay(machine_on(valkey)(), bug.history)

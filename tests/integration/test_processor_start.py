@@ -43,7 +43,7 @@ def schedule_by_flush(engine: Engine) -> str | None:
 
 def schedule_by_resume(engine: Engine) -> str | None:
     engine.store.hold_buffer("d", hold_ms=3_600_000)
-    assert not engine.send("d", "m1").start_id, "held beyond the horizon"
+    assert not engine.send("d", "m1").start_id, "a conversation on hold needs no processor yet"
     resumed = engine.store.resume_buffer("d")
     assert isinstance(resumed, Resumed)
     return resumed.start_id
@@ -76,7 +76,7 @@ def test_fifty_callers_start_one_processor(engine: Engine) -> None:
         assert sum(pool.map(send, range(50))) == 1
 
 
-def test_the_caller_is_told_the_id_under_which_its_start_is_reserved(engine: Engine) -> None:
+def test_the_caller_gets_the_id_of_the_start_that_it_reserved(engine: Engine) -> None:
     start_id = engine.send("c", "m1").start_id
     assert start_id is not None
     assert engine.keys()["{b0}:processor"].pairs[b"starting_by"] == start_id.encode()
@@ -104,7 +104,7 @@ def test_a_processor_that_came_ends_the_reservation(engine: Engine) -> None:
     engine.work()
     assert not engine.send("c", "m2").start_id
     engine.clock.advance(SETTINGS.lease_ms)
-    assert engine.send("c", "m3").start_id, "it died: no reservation stands in the way"
+    assert engine.send("c", "m3").start_id, "the processor died, and no reservation prevents a start"
 
 
 @pytest.mark.parametrize(

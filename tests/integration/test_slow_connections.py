@@ -1,4 +1,4 @@
-"""A slow new connection is waited for, a silent old one is not, and a dial outlives a call that cannot wait for it."""
+"""Calls wait for a slow new connection, but not for a silent old one. A dial continues when its call has given up."""
 
 import ssl
 import time
@@ -25,7 +25,7 @@ from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, 
 ANSWER_MS = 200
 SLOW_SECONDS = 0.6
 CONNECT_MS = 5_000
-# A call that gives up in time takes much less than the dial may take.
+# A call that must give up early ends within this time, which is far less than a dial's limit, `CONNECT_MS`.
 MUCH_LESS_SECONDS = 3.0
 
 
@@ -117,7 +117,9 @@ def test_a_server_that_falls_silent_is_left_after_the_time_of_an_answer(
     connection.close()
 
 
-def test_a_dial_goes_on_when_its_webhook_cannot_wait(slow: Proxy, settings: Callable[..., ConnectionSettings]) -> None:
+def test_a_dial_continues_when_its_webhook_cannot_wait(
+    slow: Proxy, settings: Callable[..., ConnectionSettings]
+) -> None:
     at = settings(slow.port, scheme=slow.scheme)  # type: ignore[attr-defined]
     patience = WebhookPatience(connect_ms=CONNECT_MS, answer_ms=ANSWER_MS, webhook_ms=100)
     connection = Connection(lambda: connect(at), patience=patience, retry_within_ms=300)
@@ -191,7 +193,7 @@ def test_the_processors_sleep_does_not_wait_for_a_slow_dial(
 
 @pytest.fixture
 def another_node(valkey: ValkeyServer, unwatched: Engine) -> Iterator[ValkeyServer]:
-    """Yield a node of the strict server's cluster that has no slots."""
+    """Yield a node without hash slots in the strict server's cluster."""
     node = ValkeyServer().start()
     node_id = node.follow(valkey, key=wake_key(0))
     yield node
@@ -208,7 +210,7 @@ def test_a_node_that_names_another_owner_is_replaced_by_a_client_of_the_cluster(
 
 def test_the_processors_sleep_finds_the_owner_too(another_node: ValkeyServer, unwatched: Engine) -> None:
     wake = Wake(lambda: connect(ConnectionSettings(another_node.url)), 0)
-    assert not wake.wait(1), "it learns who the owner is"
+    assert not wake.wait(1), "this wait only finds out which node is the owner"
     open_line(wake)
     unwatched.admin.lpush(wake_key(0), 1)
     assert wake.wait(5)

@@ -73,7 +73,7 @@ def test_a_server_that_hangs_up_is_tried_as_often_as_said(attempts: int) -> None
 def test_a_server_that_never_answers_is_left_after_the_time_of_one_dial(attempts: int, cluster: str) -> None:
     with black_hole() as server:
         within(0.15 + 2, refused(store_at(server.port, attempts=attempts, cluster=cluster)))
-        assert 1 <= server.connections <= 2, "the last dial goes on, but the call has used up its patience"
+        assert 1 <= server.connections <= 2, "the call has no time left for another dial"
 
 
 def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_attempts(

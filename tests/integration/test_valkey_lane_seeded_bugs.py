@@ -68,7 +68,7 @@ def claims_one(machine: EngineMachine) -> None:
 
 
 def taken_and_out(machine: EngineMachine) -> None:
-    """Emit and complete what is claimed."""
+    """Take, emit and complete the batches of all claimed conversations."""
     while machine.invocations:
         machine.take(0, False, False, 0, False)
     while machine.runs:
@@ -138,13 +138,13 @@ def succeeds(machine: EngineMachine) -> None:
 
 
 def expired_token(machine: EngineMachine) -> None:
-    """Let the conversation processor's time run out, and put its batch back."""
+    """Let the conversation processor's token expire, and put its batch back."""
     machine.engine.clock.advance(SETTINGS.token_ms + 1)
     machine.watchdog(0, False)
 
 
 def retried_by_a_run_that_goes_on(machine: EngineMachine) -> None:
-    """Let a late renewal follow the retry, when the batch is claimed again."""
+    """Retry the batch and claim it again, but let the first run live, so that it may renew its token too late."""
     run = machine.runs[0]
     retried(machine)
     machine.engine.clock.advance(5_000)
@@ -203,7 +203,7 @@ BUGS = (
         ),
     ),
     Bug(
-        "a successor puts back what is taken",
+        "a successor puts back taken batches",
         "acquire_lease",
         "if inflight[i + 1] % 1 == 0 then",
         "if true then",
@@ -231,7 +231,7 @@ BUGS = (
         (vip, claimed, lambda m: m.leave("p1", True, 0, False), succeeds),
     ),
     Bug(
-        "a processor does not look after what has expired",
+        "a processor does not put back expired claims and tokens",
         "claim_due",
         "if next_deadline and next_deadline <= now_ms and",
         "if false and",
@@ -257,14 +257,14 @@ BUGS = (
         (vip, taken, claimed),
     ),
     Bug(
-        "a processor leaves what is in flight",
+        "a processor leaves although conversations are in flight",
         "release_lease",
         "if next_deadline then",
         "if false then",
         (vip, taken, lambda m: m.leave("p1", False, 0, False)),
     ),
     Bug(
-        "nobody comes for what is in flight",
+        "no processor is started for conversations in flight",
         "recover_expired",
         "due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)",
         "",
@@ -278,7 +278,7 @@ BUGS = (
         (vip, taken),
     ),
     Bug(
-        "anybody may renew a token",
+        "any run may renew a token",
         "renew_token",
         "if taken[1] ~= token or",
         "if",
@@ -299,7 +299,7 @@ BUGS = (
         (vip, taken, retried_by_a_run_that_goes_on, lambda m: m.renew_token(0, 0, False)),
     ),
     Bug(
-        "a renewed token ends when it would have ended",
+        "a renewed token keeps its old score",
         "renew_token",
         "redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms - 0.5, conversation)",
         "",
@@ -466,7 +466,7 @@ BUGS = (
         (vip, taken, failed, taken),
     ),
     Bug(
-        "a retry forgets no death",
+        "a retry keeps the time of the last death",
         "retry_batch",
         "redis.call('HDEL', taken_key, 'died_at')",
         "",
@@ -1012,7 +1012,7 @@ BUGS = (
         (vip, claimed, lambda m: m.invocation_fails(0, "p1", 0, "arrived", 0, False)),
     ),
     Bug(
-        "a VIP stands in line",
+        "a VIP is not claimed first",
         "claim_due",
         "if #vips > 0 then",
         "if false then",
@@ -1026,7 +1026,7 @@ BUGS = (
         (others_are_due, vip, claims_one, taken_and_out, vip, claims_one),
     ),
     Bug(
-        "what VIPs have taken from others is forgotten",
+        "the share that VIPs owe to others is not stored",
         "claim_due",
         "redis.call('HSET', processor_key, 'vip_debt', debt)",
         "",
@@ -1040,14 +1040,14 @@ BUGS = (
         (vip, claimed),
     ),
     Bug(
-        "a VIP's retry is an ordinary one",
+        "a VIP loses its priority when its batch fails",
         "retry_batch",
         "redis.call('ZADD', vip_key, 'XX', due_at, conversation)",
         "",
         (vip, taken, lambda m: m.emitting_fails(0, 0, 0, False)),
     ),
     Bug(
-        "a VIP whose conversation processor died is an ordinary one",
+        "a VIP loses its priority when its conversation processor dies",
         "recover_expired",
         "redis.call('ZADD', vip_key, 'XX', unpack(back))",
         "",
@@ -1059,28 +1059,28 @@ BUGS = (
         ),
     ),
     Bug(
-        "a conversation is a VIP's for ever",
+        "a completed batch leaves its conversation in the set of VIPs",
         "complete_batch",
         "redis.call('ZREM', vip_key, conversation)",
         "",
         (vip, goes_out),
     ),
     Bug(
-        "a cancel leaves the VIP",
+        "a cancel leaves the conversation in the set of VIPs",
         "cancel_buffer",
         "redis.call('ZREM', vip_key, conversation)",
         "",
         (vip, lambda m: m.cancel("ann", 0, False, True)),
     ),
     Bug(
-        "a forget leaves the VIP",
+        "a forget leaves the conversation in the set of VIPs",
         "forget_conversation",
         "redis.call('ZREM', vip_key, conversation)",
         "",
         (vip, forgotten),
     ),
     Bug(
-        "deleting the last message leaves the VIP",
+        "deleting the last message leaves the conversation in the set of VIPs",
         "delete_message",
         "redis.call('ZREM', vip_key, conversation)",
         "",
@@ -1115,21 +1115,21 @@ BUGS = (
         (vip, taken, claims_expire, claimed, lambda m: m.take(0, False, False, -5_000, False)),
     ),
     Bug(
-        "a processor whose slots are taken does not say so",
+        "a processor without a free slot does not record that it waits for one",
         "claim_due",
         "if is_full then",
         "if false then",
         (all_are_due, claimed),
     ),
     Bug(
-        "a completed batch frees its slot in silence",
+        "a completed batch does not wake the processor that waits for a slot",
         "complete_batch",
         "string.sub(alive, 14) == '0000000000001'",
         "false",
         (all_are_due, taken, emitted, lambda m: m.complete(0, 0, False)),
     ),
     Bug(
-        "a failed batch frees its slot in silence",
+        "a failed batch does not wake the processor that waits for a slot",
         "retry_batch",
         "string.sub(alive, 14) == '0000000000001'",
         "false",

@@ -111,7 +111,7 @@ def test_what_version_1_claimed_is_taken_by_todays_conversation_processor(shard:
 
 
 def test_a_batch_that_version_1_tried_often_begins_its_counts_anew(shard: Engine) -> None:
-    """Version 1 counted only takes, many of which may have been waits, so none counts as a failure."""
+    """Version 1 counted only takes. Many takes may have been waits, so this version counts none as a failure."""
     (key,) = (name for name in shard.keys() if name.endswith(f":taken:{RETRYING}"))  # noqa: SIM118 - the engine is no mapping
     shard.admin.hset(key, "attempt", 19)
     shard.clock.advance(MAX_RETRY_MS)

@@ -172,7 +172,9 @@ class AwsProxy:
             return sum(call.function == function for call in self.calls)
 
     def count_chain(self, function: str) -> None:
-        """Tell the emulator's loop guard how long the function's chain is, which only the SDK's calls would tell it."""
+        """Add a header to all later calls, from which the emulator's loop guard learns how often the function started
+        itself. The SDK would send this header, but the functions' own client does not.
+        """
         self._chained = function
 
     def _hold(self, traps: list[Trap], operation: str, *, function: str | None, then: Verdict) -> Hold:

@@ -1,4 +1,4 @@
-"""The files of an earlier commit, from which a test deploys an earlier version onto a running local stage."""
+"""Unpack an earlier commit, so that a test can deploy that version onto a running local stage."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any
 
 from local.stage import ROOT
 
-# On a busy machine the new functions may not answer in time. Nothing is wrong if the next deployment succeeds.
+# On a busy machine the new functions may not answer in time, so a failed deployment is tried again.
 MAX_DEPLOYMENTS = 3
 
 
@@ -20,7 +20,9 @@ class NoEarlierVersion(Exception):
 
 
 def earlier_commit() -> str:
-    """Return the latest release before this commit. Before the first, return where it left main, or its parent."""
+    """Return the latest release before this commit; without a release, the commit where its branch left main, or its
+    parent.
+    """
     here = _git("rev-parse", "HEAD")
     candidates = (
         ("describe", "--tags", "--abbrev=0", "HEAD^"),
@@ -31,7 +33,7 @@ def earlier_commit() -> str:
     found = (_git(*words) for words in candidates)
     earlier = next((_git("rev-parse", f"{each}^{{commit}}") for each in found if each and each != here), "")
     if not earlier:
-        raise NoEarlierVersion("this clone has no earlier commit: it is shallow, or no clone at all")
+        raise NoEarlierVersion("this folder has no earlier commit, because it is a shallow clone or no clone")
     return earlier
 
 
@@ -46,7 +48,7 @@ class Version:
         packed = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=BytesIO(packed)) as files:
             files.extractall(folder, filter="data")
-        # The versions share the caches, which name what they contain.
+        # The versions can share the build cache, because it names each entry by its content.
         (ROOT / ".build").mkdir(exist_ok=True)
         (folder / ".build").symlink_to(ROOT / ".build")
         return cls(folder)

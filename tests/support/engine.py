@@ -252,6 +252,6 @@ def monitored(admin: Any) -> Iterator[Watch]:
 
 
 def open_line(wake: Wake) -> None:
-    """Wait until the wake's connection is open, which takes place while it sleeps."""
+    """Sleep on `wake` until its connection is open, because only a sleep opens it."""
     while wake._pop is None:
         assert not wake.wait(0.001)

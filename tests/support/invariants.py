@@ -92,7 +92,7 @@ def _schedule_agrees(name: str, model: ConversationModel, keys: Keys, buffer: by
         moved_to = int(buffer[26:39]) if buffer and model.frozen is None else 0
         assert max(int(pending[member]), moved_to) == model.scheduled_at
     elif model.state == "INFLIGHT":
-        assert float(inflight[member]) == model.score  # I2 rests on this deadline
+        assert float(inflight[member]) == model.score  # invariant I2 is computed from this deadline
     vips = keys.get("{b0}:vip", _NOTHING).pairs
     assert (member in vips) == model.is_vip
     if model.is_vip and model.state == "PENDING" and not model.is_found_late:

@@ -218,7 +218,7 @@ class LocalStage:
 
     @contextmanager
     def without_notices(self) -> Iterator[None]:
-        """Let nobody read Lambda's notices of runs that failed; forget those that came meanwhile."""
+        """Stop the watchdog's reading of notices of failed runs. At the end, delete the notices that have come."""
         client, sqs = self.outputs.client("lambda"), self.outputs.client("sqs")
         found = client.list_event_source_mappings(FunctionName=self.outputs.Functions["watchdog"])[
             "EventSourceMappings"

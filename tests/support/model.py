@@ -73,7 +73,7 @@ class ConversationModel:
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
     held_until: int = 0
     is_vip: bool = False
-    is_found_late: bool = False  # a message by other rules has made a VIP due earlier: its entry does not follow
+    is_found_late: bool = False  # a message by other rules made a VIP due earlier, but not its entry in `vip`
     generation: int = 0
     gap_mean: float | None = None
     gap_dev: float = 0.0
@@ -166,7 +166,7 @@ class ConversationModel:
 
     @property
     def score(self) -> float:
-        """What `inflight` says: whoever looks at the whole shard sees by the fraction that the batch is taken."""
+        """Return the conversation's score in `inflight`. A fraction means that the batch is taken."""
         return self.scheduled_at - 0.5 if self.is_taken else self.scheduled_at
 
     def back_to_pending(self, at: int) -> None:
@@ -219,9 +219,9 @@ class ConversationModel:
         self.waiting, self.frozen, self.state, self.is_vip = [], None, "IDLE", False
 
     def forget(self, now: int) -> int:
-        """Erase everything but the ids. Return the time until which all that was erased arrived.
+        """Erase everything but the ids. Return the time by which all erased messages had arrived.
 
-        If the newest arrival is by a clock that is wrong, the one before it counts: its batch may have been emitted.
+        An arrival more than a minute ahead comes from a wrong clock, so an older arrival counts instead.
         """
         latest = (self.last_at, self.ended_at, self.frozen.last_at if self.frozen else None)
         at = max(now, *(each for each in latest if each is not None and each < now + 60_000), now)

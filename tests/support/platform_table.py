@@ -1,6 +1,6 @@
-"""Write the table of what each platform tells: `python -m tests.support.platform_table`.
+"""Write the table of what each platform sends into `docs/sending.md`: `python -m tests.support.platform_table`.
 
-A platform tells what one of its fixtures shows. The table is in `docs/sending.md`, between two comments.
+A platform has a "yes" in a row if one of its fixtures shows the row's feature.
 """
 
 import re
@@ -18,11 +18,11 @@ DOCUMENT = Path(__file__).parents[2] / "docs/sending.md"
 _PLACE = re.compile(r"(<!-- platforms: table -->\n).*?(<!-- end -->)", re.DOTALL)
 ORDER = ("generic", "whatsapp", "messenger", "instagram", "twilio", "telegram")
 Shows = Callable[[Update, Json], Any]
-"""Whether an update shows something; the second argument is its message, with the names of the event."""
+"""Returns a true value if an update has a feature. The second argument is its message, with the event's field names."""
 
 
 def _field(*names: str) -> Shows:
-    """Find a message with all of these fields, each inside the one before."""
+    """Return a function that finds a message with this field. Several names are a path of nested fields."""
 
     def shows(_update: Update, message: Json) -> Any:
         found: Any = message
@@ -38,7 +38,7 @@ def _file(name: str) -> Shows:
 
 
 def _typed(*types: str) -> Shows:
-    """Find a message or an attachment of one of these types."""
+    """Return a function that finds a message or an attachment of one of these types."""
     return lambda _update, message: not {
         message.get("type"), *(each["type"] for each in message.get("attachments", []))
     }.isdisjoint(types)  # fmt: skip

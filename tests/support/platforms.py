@@ -18,7 +18,7 @@ RECEIVED_AT_MS = 1_700_000_000_000
 Json = dict[str, Any]
 
 
-# The body of the response to a webhook of which nothing was buffered, changed or ignored.
+# The body of the response to a webhook that had no effect and of which nothing was ignored.
 NOTHING_DONE: Json = dict.fromkeys(
     ("accepted", "duplicates", "changed", "amended", "stopped", "flushed", "ignored"), 0
 ) | {"conversations": {}}

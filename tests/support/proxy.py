@@ -1,4 +1,4 @@
-"""A TCP proxy before a server. It can lose answers, delay new connections, and speak TLS for a server that cannot."""
+"""A TCP proxy that can lose answers, delay new connections, and speak TLS for a server that cannot."""
 
 import contextlib
 import socket
@@ -10,8 +10,8 @@ from typing import Any
 
 
 class Proxy:
-    """Forwards bytes, on each new connection after a delay. After `lose_answers(n)` the answers of the next n script
-    calls do not reach the client.
+    """Forwards bytes to a server. A new connection begins to do so after `delay_seconds`. After `lose_answers(n)`, the
+    answers of the next n script calls do not reach the client.
     """
 
     def __init__(self, server_port: int, tls: ssl.SSLContext | None = None, *, delay_seconds: float = 0.0) -> None:

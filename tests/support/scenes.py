@@ -223,7 +223,7 @@ def taken_by_the_dead(engine: Engine) -> None:
 def claimed_by_the_dead(engine: Engine) -> None:
     claimed(engine)
     engine.store.hand_over(0, engine.processor)
-    # The successor did not come.
+    # The reservation of the successor runs out, because the successor does not come.
     engine.clock.advance(SETTINGS.start_ms)
 
 
@@ -282,7 +282,7 @@ def end_claim(store: Store, engine: Engine) -> Answer:
 
 
 def deadline_of(engine: Engine) -> int:
-    """Return the deadline of the claim of c, or that of a claim of now."""
+    """Return the deadline of c's claim. Without one, return the deadline that a claim would have now."""
     if taken := engine.keys().get("{b0}:taken:c"):
         return int(taken.pairs[b"token"].partition(b".")[0])
     inflight = engine.keys().get("{b0}:inflight")

@@ -17,7 +17,7 @@ from moto.dynamodb.responses import DynamoHandler
 
 Call = Callable[[str, Mapping[str, Any]], Any]
 
-# In the place of `clients.OURS`: moto replaces the SDK's requests alone, so every client must be the SDK's.
+# Replaces `clients.OURS`, so that every client is the SDK's, because moto intercepts only the SDK's requests.
 OF_THE_SDK: frozenset[str] = frozenset()
 
 ON_ITEMS = {

@@ -1,7 +1,7 @@
-"""Deploys templates over each other as CloudFormation would, and says what it would refuse, replace, delete or leave.
+"""Simulates deployments over each other, and reports what CloudFormation would refuse, replace, delete or leave.
 
-Nothing is deployed: the rules below are those of CloudFormation's documentation. Which properties replace a resource is
-in the resource schemas of cfn-lint.
+The rules below are from CloudFormation's documentation. cfn-lint's resource schemas list the properties whose change
+replaces a resource.
 """
 
 import copy
@@ -31,7 +31,7 @@ STATEFUL = {
     "AWS::SNS::Topic",
     "AWS::SQS::Queue",
 }
-# The properties that set a resource's name. No two resources of a kind have the same name in an account and region.
+# The property of each kind that sets the name, which must be unique for the kind in an account and region.
 NAMES = {
     "AWS::ApiGatewayV2::DomainName": "DomainName",
     "AWS::CloudWatch::Alarm": "AlarmName",
@@ -54,7 +54,7 @@ NAMES = {
     "AWS::SecretsManager::Secret": "Name",
     "AWS::WAFv2::WebACL": "Name",
 }
-# A change of either makes CloudFormation write the secret's first value again, over the one that operators entered.
+# If either changes, CloudFormation writes the secret's first value again, and overwrites what operators entered.
 FIRST_VALUES = ("SecretString", "GenerateSecretString")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 PSEUDO = {
@@ -67,20 +67,20 @@ PSEUDO = {
 
 @dataclass
 class Stage:
-    """The stacks that stand in an account, and the names that removed but retained resources still have."""
+    """The stacks that exist in an account, and the names of retained resources, which cannot be used again."""
 
     stacks: dict[str, Template] = field(default_factory=dict)
     retained: set[tuple[str, str]] = field(default_factory=set)
 
     def deploy(self, app: Mapping[str, Template]) -> list[str]:
-        """Deploy the stacks of `app` in this order. Return what CloudFormation would refuse, or lose.
+        """Deploy the stacks of `app` in its order. Return what CloudFormation would refuse, and what would be lost.
 
-        CDK leaves every stack alone that the app does not have.
+        As with CDK, stacks that are not in `app` remain.
         """
         found = []
         for name, template in app.items():
             new, old = resolved(template), self.stacks.get(name, {})
-            # The stack as it is while CloudFormation has created the new resources and has not deleted the old ones.
+            # CloudFormation creates all new resources before it deletes old ones, so they must not collide.
             found += [f"{name}: {problem}" for problem in self._problems(name, old, new)]
             self._keep(old, new)
             self.stacks[name] = new
@@ -93,7 +93,7 @@ class Stage:
         return found
 
     def left_over(self, app: Mapping[str, Template]) -> list[str]:
-        """Return the stacks that stand and that `app` no longer has."""
+        """Return the stacks that exist although `app` no longer has them."""
         return [name for name in self.stacks if name not in app]
 
     def _problems(self, name: str, old: Template, new: Template) -> Iterator[str]:
@@ -113,7 +113,7 @@ class Stage:
         yield from self._stale_readers(name, old, new, replaced)
 
     def _exports(self, name: str, old: Template, new: Template) -> Iterator[str]:
-        """Yield the exports that change or vanish while another stack imports them."""
+        """Yield the exports that would change or vanish although another stack imports them."""
         before, after = exports(old), exports(new)
         gone = {export for export, value in before.items() if after.get(export) != value}
         for other, template in self.stacks.items():
@@ -121,7 +121,7 @@ class Stage:
                 yield from (f"export {export} is in use by {other}" for export in sorted(gone & imports(template)))
 
     def _outputs_read(self, name: str, new: Template) -> Iterator[str]:
-        """Yield the outputs of other stacks that this stack would read and that do not exist."""
+        """Yield the missing outputs of other stacks that this stack would read."""
         for stack, output in sorted(weak_references(new)):
             if stack != name and output not in self.stacks.get(stack, {}).get("Outputs", {}):
                 yield f"output {output} of {stack} does not exist"
@@ -143,7 +143,7 @@ class Stage:
                 yield f"{key[0]} {logical_id} has the name {key[1]} of a retained resource"
 
     def _stale_readers(self, name: str, old: Template, new: Template, replaced: set[str]) -> Iterator[str]:
-        """Yield the stacks that would keep the id of a replaced resource, since CDK skips an unchanged template."""
+        """Yield the stacks that would keep a replaced resource's old id, because CDK skips an unchanged template."""
         changed = {
             output
             for output, value in new.get("Outputs", {}).items()
@@ -155,7 +155,7 @@ class Stage:
                     yield f"{other} would not notice that output {output} has another value"
 
     def _keep(self, old: Template, new: Template) -> None:
-        """Record the names of resources that leave the template and are retained."""
+        """Record the names of the retained resources that the new template no longer has."""
         for logical_id, resource in resources(old).items():
             kept = str(resource.get("DeletionPolicy", "Delete")).startswith("Retain")
             name = _name(resource)
@@ -164,7 +164,7 @@ class Stage:
 
 
 def removed(old: Mapping[str, Template], new: Mapping[str, Template]) -> set[str]:
-    """Return the stateful resources that leave their stack, `kept` or `deleted`."""
+    """Return the stateful resources that their stacks no longer have, each with `kept` or `deleted`."""
     return {
         f"{logical_id} {'kept' if str(resource.get('DeletionPolicy', 'Delete')).startswith('Retain') else 'deleted'}"
         for name, template in old.items()
@@ -196,9 +196,9 @@ def weak_references(template: Template) -> set[tuple[str, str]]:
 
 
 def fed_by_weak_references(template: Template) -> Iterator[tuple[str, str]]:
-    """Yield kind and path of each replacing property that gets its value from a weak reference.
+    """Yield kind and path of each property that has a weak reference, and whose change replaces its resource.
 
-    CloudFormation learns the value only while it deploys, so it may plan to replace the resource in any deployment.
+    CloudFormation learns such a value only while it deploys, so any deployment may plan to replace the resource.
     """
     for resource in resources(template).values():
         for path in _replacing(resource["Type"]):
@@ -221,7 +221,7 @@ def references(value: Any) -> set[str]:
 
 
 def resolved(template: Template) -> Template:
-    """Return the template with the values that are the same in every stack of the stage."""
+    """Return the template, with account, region, zones and joined strings filled in."""
     found: Template = _resolve(copy.deepcopy(template))
     return found
 
@@ -265,7 +265,7 @@ def _name(resource: Resource) -> str | None:
 
 @functools.cache
 def _replacing(kind: str) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of the properties that cannot change without replacing the resource."""
+    """Return the paths of the properties whose change replaces the resource."""
     schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
     paths = [*schema.get("createOnlyProperties", []), *schema.get("conditionalCreateOnlyProperties", [])]
     return tuple(tuple(path.split("/")[2:]) for path in paths)
@@ -308,7 +308,7 @@ def _must_replace(old: Resource, new: Resource, replaced: set[str]) -> bool:
 
 
 def _overlapping_subnets(old: Template, new: Template, replaced: set[str]) -> Iterator[str]:
-    """Yield the new subnets whose addresses still belong to a subnet that CloudFormation deletes only afterwards."""
+    """Yield the new subnets that overlap with an old one, which CloudFormation deletes only afterwards."""
     before, after = (
         {
             logical_id: ipaddress.ip_network(resource["Properties"]["CidrBlock"])

@@ -285,17 +285,17 @@ class TwoLanes:
         self.scene.run()
 
     def settle(self) -> None:
-        """Run the conversation processors that the DynamoDB processor has started."""
+        """Run the conversation processors that the DynamoDB processor has started to settle disputes."""
         while self.asked:
             self.disputes.settle(self.asked.pop())
 
     def wipe(self) -> None:
-        """Let Valkey come back empty, which loses what nobody else has."""
+        """Empty Valkey, and record which messages this may lose or double."""
         self.wipes += 1
         self.perhaps_lost |= set(self.sent) - self.in_table
         self.perhaps_twice |= set(self.sent)
         self.accepted.clear()
-        # A batch id contains the time of the last arrival, which is never that of a message before the wipe.
+        # Batch ids contain the time of the last arrival. Wait, so that no later arrival has a time before the wipe.
         self.wait(2 * max(abs(self.skew_ms), 1_000))
         self.server.flushall()
         for path in LUA_DIRECTORY.glob("*.lua"):

@@ -108,8 +108,9 @@ class ValkeyServer:
         raise RuntimeError(f"valkey-server on port {self.port} did not {what} within 15 seconds")
 
     def follow(self, owner: "ValkeyServer", *, key: bytes) -> Any:
-        """Give all slots to another server's cluster, wait until this one names that owner of the key, and return this
-        node's id.
+        """Join the owner's cluster without hash slots, and wait until this node names the owner of the key.
+
+        Return this node's id.
         """
         admin = self.admin()
         admin.execute_command("CLUSTER", "FLUSHSLOTS")

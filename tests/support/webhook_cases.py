@@ -1,7 +1,7 @@
-"""Short webhooks, one a line in `fixtures/webhooks`: what a platform sends, and what its reader makes of it.
+"""Short webhooks, one a line in `fixtures/webhooks`, each with the updates that its platform's reader must return.
 
-A case names only what it is about. The rest of the body is filled in here, and the expected updates leave out what was
-filled in. A value of null removes a field that would be filled in.
+A case contains only the fields that it tests. This module fills in the rest of the body, and removes the usual values
+from the updates before they are compared. A null in a case removes a field that would be filled in.
 """
 
 import json
@@ -71,7 +71,7 @@ def cases() -> Iterator[Case]:
 
 
 def all_cases() -> list[Case]:
-    """Return the short webhooks, and the long ones of `fixtures/platforms`, whose expected updates are in files."""
+    """Return the short webhooks and those of `fixtures/platforms`, whose expected updates are in files of their own."""
     long = (
         Case("long", path.stem, path.parent.name, {"body": json.loads(path.read_text("utf-8"))}, {})
         for path in fixtures()
@@ -86,7 +86,7 @@ def read(platform: str, body: Any) -> Intake:
 
 
 def told(platform: str, intake: Intake) -> Json:
-    """Return what was read, without what is the same in most cases."""
+    """Return the updates and ignored items that were read, without the fields that have their usual values."""
     all_of_it = described(intake)
     return {
         "updates": [_shortened(platform, update) for update in all_of_it["updates"]],

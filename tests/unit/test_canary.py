@@ -1,4 +1,4 @@
-"""The burst that the canary and `bufferctl verify` share, what it takes for right, and what the canary reports."""
+"""The canary judges its burst of messages as `bufferctl verify` does, and counts failures and lateness."""
 
 import json
 from collections import Counter
@@ -24,7 +24,7 @@ CONVERSATION = f"{TRIAL_TENANT}/generic/canary/7"
 
 
 class FakeWebhook(GenericWebhook):
-    """Answers as ingest does; `counts` are the numbers of waiting messages that it answers, one after the other."""
+    """Answers as ingest does. `counts` are the numbers of waiting messages in its answers, one for each post."""
 
     def __init__(self, counts: Sequence[int] = (1, 2, 3), status: int = 200) -> None:
         super().__init__("https://nobody.example", "secret")

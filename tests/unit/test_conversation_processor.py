@@ -87,7 +87,7 @@ class Scene:
         claimed_before_ms: int = 0,
         time: TimeLeft = AMPLE,
     ) -> None:
-        """Claim, and run a conversation processor whose call of this script fails."""
+        """Claim the conversation, and run a conversation processor in which this call of the store fails."""
         self.engine.claim()
         deadline_ms = self.engine.clock.now_ms + self.engine.store.settings.claim_ms - claimed_before_ms
         self.engine.clock.advance(5)
@@ -139,7 +139,7 @@ def test_a_warm_up_opens_what_a_batch_needs_and_changes_nothing(scene: Scene) ->
     loaded = scene.scripts()
     scene.run()
     assert scene.ids() == [["m1"]]
-    assert scene.scripts() - loaded <= {"acquire_lease", "claim_due"}, "those of the processor"
+    assert scene.scripts() - loaded <= {"acquire_lease", "claim_due"}, "only the processor's scripts"
 
 
 def test_the_batch_of_a_trial_is_emitted_and_not_counted(scene: Scene) -> None:
@@ -182,7 +182,7 @@ def test_of_two_runs_of_one_claim_only_one_has_the_batch(scene: Scene, deadline_
     assert scene.ids() == [["m1"]]
     assert scene.telemetry.said("nothing to take") == [{"conversation": CONVERSATION, "outcome": "Busy"}]
     assert owners[0].startswith(b"" if deadline_ms is None else b"1700000030000.")
-    assert len(owners[0]) > len(b"1700000030000."), "it has a part of this run"
+    assert len(owners[0]) > len(b"1700000030000."), "the token also contains a part of this run"
 
 
 def test_a_run_that_was_paused_until_its_token_had_ended_does_not_emit(
@@ -208,7 +208,7 @@ def test_a_run_that_was_paused_until_its_token_had_ended_does_not_emit(
     assert scene.is_idle()
 
 
-def test_a_run_whose_token_ended_puts_the_batch_back_at_once_if_nobody_came(
+def test_a_run_whose_token_ended_puts_the_batch_back_at_once_if_no_other_run_came(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = scene.engine.store.take_batch
@@ -260,7 +260,7 @@ def test_a_renewal_that_fails_is_tried_again(scene: Scene, monkeypatch: pytest.M
     scene.send("m1")
     scene.run()
     assert scene.telemetry.counts["StoreFailures"] == 1
-    assert scene.is_idle(), "nobody else has taken the batch"
+    assert scene.is_idle(), "no other run has taken the batch"
 
 
 def assert_set(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""A message that both lanes have, and that Valkey may have lost: the lane that still has it emits it."""
+"""If both lanes have a message and Valkey may have lost its copy, a lane that still has the message emits it."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def in_window(lanes: TwoLanes, *message_ids: str) -> None:
 
 
 def out(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
-    """Return the batches as a consumer sees them that knows a batch by its id."""
+    """Return lane and message ids of each batch. As for a consumer, events with the same batch id are one batch."""
     seen = {each["batchId"]: (each["lane"], [m["id"] for m in each["messages"]]) for each in lanes.scene.events()}
     return list(seen.values())
 
@@ -264,7 +264,7 @@ def test_a_settlement_that_is_late_does_not_make_a_frozen_batch_look_emitted(lan
         assert window.frozen
         assert window.frozen.names == ("m1", "m2")
 
-    # Valkey takes long to answer, so meanwhile the DynamoDB processor gives the dispute up.
+    # While Valkey is slow to answer, the DynamoDB processor gives the dispute up and freezes a batch.
     with lanes.scene.wire.at("valkey", freeze_and_fail):
         lanes.settle()
     lanes.wait(MAX_RETRY_MS)

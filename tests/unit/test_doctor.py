@@ -1,4 +1,4 @@
-"""`bufferctl doctor` on answers of AWS that the emulator cannot give, by their documented shapes."""
+"""`bufferctl doctor` diagnoses answers that AWS documents and that the emulator cannot give."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class Aws:
-    """Clients whose responses a test has prepared; an unexpected call fails."""
+    """Makes clients that return the responses that a test has prepared. An unexpected call fails."""
 
     def __init__(self) -> None:
         self._stubbers: dict[str, Stubber] = {}
@@ -107,7 +107,7 @@ def whats(diagnosis: Diagnosis, given: Facts) -> list[tuple[Severity, str]]:
         ("UPDATE_ROLLBACK_IN_PROGRESS", ADVICE, "is being changed"),
     ],
 )
-def test_the_state_of_a_stack_is_told_with_its_reason(aws: Aws, state: str, severity: Severity, says: str) -> None:
+def test_the_state_of_a_stack_is_reported_with_its_reason(aws: Aws, state: str, severity: Severity, says: str) -> None:
     cache = stack("Cache", state, StackStatusReason="no zone")
     ((found, what),) = whats(diagnoses.stacks, facts(aws, Cache=cache, Operability=stack("Operability")))
     assert found is severity
@@ -115,18 +115,18 @@ def test_the_state_of_a_stack_is_told_with_its_reason(aws: Aws, state: str, seve
     assert says in what
 
 
-def test_a_stage_without_its_stack_or_without_alarms_is_told(aws: Aws) -> None:
+def test_a_stage_without_its_stack_or_without_alarms_is_reported(aws: Aws) -> None:
     ((severity, what),) = whats(diagnoses.stacks, facts(aws))
     assert (severity, "no alarms" in what) == (FAILING, True)
 
 
-def test_throttles_are_told_by_function(aws: Aws) -> None:
+def test_throttles_are_reported_by_function(aws: Aws) -> None:
     given = facts(aws)
     sums(aws, 7, 0)
     assert whats(diagnoses.throttles, given) == [(FAILING, "Lambda throttled the ingest 7 times within the hour.")]
 
 
-def test_sign_in_failures_of_the_cache_are_told(aws: Aws) -> None:
+def test_sign_in_failures_of_the_cache_are_reported(aws: Aws) -> None:
     given = facts(aws, Cache=stack("Cache"))
     sums(aws, 3, 0, 0, 2, 0, 0)
     assert [what for _, what in whats(diagnoses.cache, given)] == [
@@ -135,7 +135,7 @@ def test_sign_in_failures_of_the_cache_are_told(aws: Aws) -> None:
     ]
 
 
-def test_an_address_that_never_confirmed_is_told(aws: Aws) -> None:
+def test_an_address_that_never_confirmed_is_reported(aws: Aws) -> None:
     subscriptions = [
         {"Endpoint": "a@example.org", "SubscriptionArn": "PendingConfirmation", "Protocol": "email"},
         {"Endpoint": "b@example.org", "SubscriptionArn": "arn:aws:sns:…:1", "Protocol": "email"},
@@ -147,7 +147,7 @@ def test_an_address_that_never_confirmed_is_told(aws: Aws) -> None:
     ]
 
 
-def test_a_topic_without_subscribers_is_told(aws: Aws) -> None:
+def test_a_topic_without_subscribers_is_reported(aws: Aws) -> None:
     given = facts(aws)
     aws.answers("sns", "list_subscriptions_by_topic", {"Subscriptions": []})
     assert whats(diagnoses.subscribers, given) == [(FAILING, "Nobody receives the alarms.")]
@@ -161,7 +161,7 @@ def test_a_topic_without_subscribers_is_told(aws: Aws) -> None:
         ("OK", True, []),
     ],
 )  # fmt: skip
-def test_alarms_that_fire_or_notify_nobody_are_told(aws: Aws, state: str, actions: bool, told: Any) -> None:
+def test_alarms_that_fire_or_notify_nobody_are_reported(aws: Aws, state: str, actions: bool, told: Any) -> None:
     alarm = {
         "AlarmName": ALARM, "StateValue": state, "ActionsEnabled": actions,
         "AlarmDescription": "[page] Some batches wait. Runbook: docs/runbook.md#dead-letters",
@@ -196,7 +196,7 @@ def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILA
         ),
     ],
 )  # fmt: skip
-def test_a_certificate_that_ends_or_is_not_valid_is_told(
+def test_a_certificate_that_ends_or_is_not_valid_is_reported(
     aws: Aws, monkeypatch: pytest.MonkeyPatch, certificate: Json, told: Any
 ) -> None:
     given = a_domain(aws, monkeypatch)
@@ -204,7 +204,7 @@ def test_a_certificate_that_ends_or_is_not_valid_is_told(
     assert whats(diagnoses.domain, given) == told
 
 
-def test_a_domain_without_an_address_is_told(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_domain_without_an_address_is_reported(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
     given = a_domain(aws, monkeypatch, status="UPDATING")
     aws.answers("acm", "describe_certificate", {"Certificate": {"Status": "ISSUED"}})
 
@@ -261,13 +261,13 @@ def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, c
         ({"total": 1_000, "free": 100, "functions": 8, "used": 1, "code": 90}, ["code storage is used to 90%"]),
     ],
 )
-def test_quotas_that_are_near_are_told(aws: Aws, account: Any, told: list[str]) -> None:
+def test_quotas_that_are_nearly_reached_are_reported(aws: Aws, account: Any, told: list[str]) -> None:
     found = [what for _, what in whats(diagnoses.quotas, of_lambda(aws, **account))]
     assert len(found) == len(told)
     assert all(words in what for words, what in zip(told, found, strict=True))
 
 
-def test_events_that_the_bus_cannot_deliver_are_told(aws: Aws) -> None:
+def test_events_that_the_bus_cannot_deliver_are_reported(aws: Aws) -> None:
     given = facts(aws)
     rules = [{"Name": "agent", "State": "ENABLED"}, {"Name": "bufferctl-tail-1", "State": "ENABLED"}]
     aws.answers("events", "list_rules", {"Rules": rules}, {"EventBusName": "message-buffer-prod"})
@@ -277,7 +277,7 @@ def test_events_that_the_bus_cannot_deliver_are_told(aws: Aws) -> None:
     assert "could not deliver 12 events of the rule agent" in what
 
 
-def test_a_platform_that_has_sent_nothing_for_days_is_told(aws: Aws) -> None:
+def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None:
     given = facts(aws)
     aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
     aws.answers("logs", "filter_log_events", {"events": []})

@@ -144,7 +144,7 @@ def last_arrivals(window: WindowScene) -> list[int]:
 
 
 def send_ahead(window: WindowScene, message_id: str, *, ahead_ms: int) -> None:
-    """Send by a host whose clock is ahead."""
+    """Buffer a message through a host whose clock is ahead by `ahead_ms`."""
     window.clock.advance(ahead_ms)
     window.new_lane().buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
     window.clock.advance(-ahead_ms)
@@ -162,7 +162,7 @@ def test_an_emitted_batch_of_a_host_whose_clock_is_ahead_is_older_than_the_forge
 
 
 def test_a_second_forget_does_not_go_back_in_time(window: WindowScene) -> None:
-    """Consumers that have dropped batches up to the first forget would drop newer ones, too."""
+    """Each batch must be newer than the forget before it, because consumers drop batches up to a forget's time."""
     window.send("m1")
     send_ahead(window, "m2", ahead_ms=50_000)
     first = forget(window)

@@ -237,7 +237,7 @@ def test_a_change_to_what_the_valkey_lane_has_taken_is_published_and_made_in_the
     send(lanes, "m1")
     lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
     assert change(lanes) == o.Absent(known=True, batch_id=None)
-    assert held(lanes) == copies  # or the old text would come out if Valkey lost the batch
+    assert held(lanes) == copies  # the copy is emitted if Valkey loses the batch
 
 
 @pytest.mark.parametrize("change", [edit, delete, find])

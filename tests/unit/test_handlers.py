@@ -63,7 +63,7 @@ def test_a_warm_up_takes_no_batch_and_never_fails(
         conversation_processor_with(monkeypatch, telemetry, warm_up=raising(error))
         assert conversation_processor.handler({"warm": True}, CONTEXT) is None
     assert len(telemetry.said("not warmed up")) == 2
-    assert telemetry.counts == {}, "an outage is counted by those whom it harms"
+    assert telemetry.counts == {}, "a failed warm-up harms no batch, so it is not counted"
 
 
 def test_a_redrive_answers_the_batch_id_or_fails(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
@@ -119,7 +119,7 @@ def test_a_warm_up_that_is_refused_harms_nothing(
     assert run(lambda *_: Exit.IDLE) == {"reason": "idle"}
     processor._warm_up_conversation_processor().join()
     assert functions.started == []
-    assert telemetry.counts == {"ProcessorExits idle": 1}, "it is no failed start"
+    assert telemetry.counts == {"ProcessorExits idle": 1}, "a refused warm-up is not counted as a failed start"
 
 
 def test_a_processor_says_why_it_left(run: Any, telemetry: RecordedTelemetry) -> None:

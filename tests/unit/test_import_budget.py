@@ -1,8 +1,8 @@
-"""A cold start is a feature: the allowed cost of importing a handler and its AWS clients, in units of `import boto3`.
+"""The CPU time to import a handler and its AWS clients stays within a budget, in units of `import boto3`.
 
-Half of a handler's cost is redis, which imports its asyncio half with itself; Powertools is a tenth, without its
-Tracer. Ingest, admin and gate add pydantic for rules, messages and requests; the others read messages with json alone.
-The clients take 0.15. No handler imports the SDK: the first client of S3 or Bedrock does.
+redis is half of a handler's cost, because it also imports its asyncio half. Powertools without its Tracer is a tenth.
+Ingest, admin and gate add pydantic for rules, messages and requests; the others read messages with json alone. The
+clients cost 0.15. No handler imports the SDK; the first client of S3 or Bedrock imports it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The generic platform: deletions and reactions, fields that it does not have, and what its answer counts."""
+"""The generic platform reads deletions and reactions, refuses unknown fields, and counts in its answer what it did."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Our own client of AWS's JSON services: the SDK judges its requests and signatures, a server answers them."""
+"""Our client of AWS's JSON services writes and signs requests as the SDK does. A local server answers them."""
 
 import json
 import ssl
@@ -29,7 +29,7 @@ from tests.support.web_server import RESET, SLOW, Request, WebServer, web_server
 NOW_MS = 1_700_000_000_000
 KEYS = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "sec/ret+", "AWS_SESSION_TOKEN": "to/ken=="}
 KEY = {"id": {"S": "ü"}, "bytes": {"B": b"\x00\xff"}}
-# Every operation that the functions call, with the arguments that could be written in another way than the SDK does.
+# Every operation that the functions call, with arguments that our client could encode otherwise than the SDK.
 CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ("dynamodb", "get_item", {"TableName": "t", "Key": KEY, "ConsistentRead": True}),
     ("dynamodb", "put_item", {"TableName": "t", "Item": {**KEY, "l": {"L": [{"N": "1"}, {"M": {"B": {"S": "x"}}}]}}}),
@@ -95,7 +95,7 @@ def test_a_request_is_the_sdks(server: WebServer, service: str, operation: str, 
         body.pop("ClientRequestToken", None)
     assert sent == wanted
     for name in ("x-amz-target", "content-type", "x-amz-invocation-type", "x-amz-security-token"):
-        # The SDK sends an invocation without a content type, and names the default type of invocation nowhere.
+        # Compare only headers that the SDK sends. To Lambda it sends no content type and no default invocation type.
         if name in headers_of(theirs):
             assert headers_of(ours)[name] == headers_of(theirs)[name]
 
@@ -236,7 +236,7 @@ def test_a_connection_is_used_again_and_a_closed_one_is_not(server: WebServer) -
         client.put_events(Entries=[])
     first, second = server.requests
     assert first.port == second.port
-    # The service closes an idle connection; no try is lost on it.
+    # If the service has closed an idle connection, the client notices it before it sends, and loses no try.
     client._idle[0].sock.shutdown(2)
     aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
     aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
@@ -265,10 +265,10 @@ def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
         line = client._idle[0].sock
         opened = line.getsockname()[1]
         assert line.version() == "TLSv1.3"
-        # TLS 1.3 sends the tickets of the session after the handshake.
+        # With TLS 1.3 the server sends session tickets after the handshake, so the idle connection has unread bytes.
         assert select([line], [], [], 30)[0]
         client.put_events(Entries=[])
-        # A connection that the service closes meanwhile is not used.
+        # The client does not use an idle connection that the service has closed.
         client._idle[0].sock.shutdown(2)
         aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
         aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
@@ -293,7 +293,7 @@ def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -
         thread.join()
     old = {request.port for request in server.requests}
     assert len(old) == len(client._idle) == 2
-    # While the instance was suspended, both connections were lost without a word.
+    # The service dropped both connections while the instance was suspended, and the client does not know it yet.
     server.answer = lambda request: RESET if request.port in old else (200, {})
     client.put_events(Entries=[])
     assert server.requests[-1].port not in old
@@ -323,7 +323,7 @@ def test_lambda_can_count_loops_by_the_trace(server: WebServer, monkeypatch: pyt
     assert headers_of(server.requests[0])["x-amzn-trace-id"] == "Root=1-5759e988;Lineage=a:1"
 
 
-# A region of each of AWS's partitions.
+# One region of each partition of AWS.
 @pytest.mark.parametrize(
     "region",
     ["eu-west-1", "us-gov-west-1", "cn-north-1", "eusc-de-east-1", "us-iso-east-1", "us-isob-east-1", "us-isof-east-1",

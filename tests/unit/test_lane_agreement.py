@@ -266,7 +266,7 @@ def test_waits_for_a_silent_table_do_not_lengthen_the_pause_after_a_failed_publi
 
 @pytest.mark.case(30)
 def test_outages_of_other_parts_dead_letter_no_batch(lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage dead-letters a batch after one failure of the bus, and the table fails more often than that."""
+    """Here one failure of the bus would dead-letter the batch. More failures of the table do not."""
     in_main(lanes, "m1")
     lanes.conversation_processor._emission._limits = Limits(262_144, max_attempts=1)
     with monkeypatch.context() as patched:

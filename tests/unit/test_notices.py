@@ -1,4 +1,4 @@
-"""Notices: the watchdog ends what they report, whatever they say, and leaves to a person what it cannot read."""
+"""The watchdog ends the runs that notices report, and leaves unreadable notices to a person."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class Scene:
         )
 
     def tell(self, *payloads: Any, left: Callable[[], int] = lambda: 25_000) -> list[str]:
-        """Deliver a notice for each payload, and return those that stay in the queue."""
+        """Deliver a notice for each payload, and return the ids of those that stay in the queue."""
         bodies = [payload if isinstance(payload, str) else record(payload) for payload in payloads]
         records = [
             {"messageId": f"n{nth}", "receiptHandle": f"r{nth}", "body": body} for nth, body in enumerate(bodies)
@@ -52,7 +52,7 @@ class Scene:
         return self.notices.handle(records, left)
 
     def start(self, start_id: str) -> None:
-        """Let a processor with this start id get the lease, while there is work."""
+        """Buffer a message, and let a processor with this start id acquire the lease."""
         self.engine.send("c", f"m {start_id}", rules=NOW)
         self.store.acquire_lease(0, f"{start_id}.run")
 
@@ -155,7 +155,7 @@ UNREADABLE = [
 def test_a_notice_that_cannot_be_read_goes_to_a_person_and_holds_up_no_other(scene: Scene, body: str) -> None:
     scene.start("s1")
     assert scene.tell(body, {"shard": 0, "start": "s1"}) == ["n0"]
-    assert scene.queue.hidden == [("r0", 0)], "the queue moves it away after a few deliveries"
+    assert scene.queue.hidden == [("r0", 0)], "after a few deliveries SQS moves it to another queue"
     assert scene.functions.processors() == [0]
     assert len(scene.telemetry.said("notice unreadable")) == 1
 

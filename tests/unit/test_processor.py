@@ -192,7 +192,7 @@ def test_while_all_slots_are_taken_it_sleeps_until_one_is_freed(scene: Scene) ->
     scene.once(complete)
     began_ms = scene.engine.clock.now_ms
     scene.run(life_ms=32_000)
-    assert scene.wake.waits[0] == 0.5, "it does not look all the time"
+    assert scene.wake.waits[0] == 0.5, "it sleeps between two claims"
     assert scene.functions.conversations() == ["c0", "c1", "c2"]
     assert claimed_at[:3] == [began_ms, began_ms, began_ms + 200]
 
@@ -254,7 +254,7 @@ def test_the_name_of_a_lease_begins_with_the_start_id(scene: Scene) -> None:
         scene.run()
     first, second = sorted(set(owners), key=owners.index)
     assert first.startswith(b"1a2b.")
-    assert len(first) > len(b"1a2b."), "and with a part of this run"
+    assert len(first) > len(b"1a2b."), "the name also contains a part of this run"
     assert b"." not in second, "the event of older code has no start id"
 
 
@@ -323,7 +323,7 @@ def test_its_lease_never_runs_out_while_it_works(scene: Scene) -> None:
 
 @pytest.mark.parametrize("call", ["acquire_lease", "renew_lease"])
 def test_a_slow_call_for_the_lease_does_not_cost_it(scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    # The lease begins with the call, which may have to open a connection first.
+    # The lease counts from the beginning of the call, and a call that must connect first takes seconds.
     at_once = getattr(scene.engine.store, call)
 
     def slowly(shard: int, lease_id: str) -> object:
@@ -359,7 +359,7 @@ def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
 
 
 def test_it_does_not_flap_when_another_came_while_it_stood_still(scene: Scene) -> None:
-    """Pause each of two processors in turn: whoever finds the lease taken leaves, and does not come back."""
+    """Pause a processor until another one has the lease. The paused one then leaves, and the other one works on."""
     another = scene.make()
 
     def stands_still_while_another_comes() -> None:
@@ -479,7 +479,7 @@ def test_a_bug_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch)
 
 
 def failing_run(scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str | None, *, life_ms: int = LIFE_MS) -> None:
-    """Run a processor of this start whose first claim fails because of a bug."""
+    """Run a processor with this start id, whose first claim fails because of a bug."""
     scene.engine.send("c", f"m {scene.engine.clock.now_ms}", rules=NOW)
     scene.processor = scene.make(start_id=start_id)
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""A dial that its caller has left: a later call uses it, or gives it up if it is overdue."""
+"""If a call stops waiting for its dial, a later call uses that dial, or abandons it if it is overdue."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -70,7 +70,7 @@ def test_a_later_call_joins_the_dial_that_is_in_progress(scene: Scene) -> None:
     assert len(scene.dialled) == 1
 
 
-def test_a_prepared_dial_goes_on_before_the_first_call(scene: Scene) -> None:
+def test_a_prepared_dial_continues_before_the_first_call(scene: Scene) -> None:
     scene.connection.prepare()
     scene.clients[0].may_open.set()
     dial = scene.connection._dial
@@ -102,7 +102,7 @@ def test_an_overdue_dial_is_abandoned_and_closed_once_it_ends(scene: Scene) -> N
 
 
 class _AtTheLastMoment(Future[Client]):
-    """Gives its result just after its waiter has stopped waiting."""
+    """Completes just after its waiter has timed out."""
 
     def result(self, timeout: float | None = None) -> Client:
         if not self.done():
@@ -117,7 +117,7 @@ def test_a_dial_that_ends_just_when_its_waiter_leaves_is_open() -> None:
     assert isinstance(dial.wait(0), Client)
 
 
-def test_a_call_that_dialled_twice_tells_how_long_it_waited() -> None:
+def test_a_call_that_dialled_twice_reports_how_long_it_waited() -> None:
     clock, dials, may_end = ManualClock(), [0], Event()
 
     def open_it() -> Client:

@@ -116,7 +116,7 @@ def test_a_passing_state_of_the_server_is_no_reason_to_connect_again() -> None:
 
 
 class SlowClient(Client):
-    """Takes its time for each failure."""
+    """Advances the clock by `took_ms` in each command."""
 
     def __init__(self, *does: Any, clock: ManualClock, took_ms: int) -> None:
         super().__init__(*does)

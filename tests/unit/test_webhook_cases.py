@@ -1,4 +1,4 @@
-"""Short webhooks of every kind: each is read as expected, and no odd value in one of them breaks the reader."""
+"""Each short webhook is read as expected, and no odd value in a webhook breaks its platform's reader."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 META = {"whatsapp", "messenger", "instagram"}
 NEIGHBOUR = "the neighbour"
-# One in this many odd bodies is also sent through all of ingest, which takes far longer than the reader.
+# Only one in this many odd bodies is also sent through all of ingest, which is far slower than the reader.
 SENT_EVERY = 700
 
 
@@ -57,7 +57,7 @@ def test_every_field_of_every_webhook_is_in_the_schema_of_the_event() -> None:
 
 
 def test_every_optional_field_of_a_message_is_in_a_webhook() -> None:
-    """So a field whose reader is lost fails here, and a field that no platform fills leaves the schema."""
+    """This fails if a reader no longer fills a field, or if the schema has a field that no platform fills."""
     found = {
         field
         for case in all_cases()
@@ -68,8 +68,8 @@ def test_every_optional_field_of_a_message_is_in_a_webhook() -> None:
     assert set(EVENT["definitions"]["message"]["properties"]) - found <= {"editedAt"}
 
 
-def test_the_table_of_what_each_platform_tells_is_current() -> None:
-    """To write it: python -m tests.support.platform_table."""
+def test_the_table_of_what_each_platform_sends_is_current() -> None:
+    """If this fails, run `python -m tests.support.platform_table`, which writes the table."""
     text = DOCUMENT.read_text("utf-8")
     assert filled(text) == text
     assert set(ORDER) == PLATFORMS.keys()
@@ -80,7 +80,7 @@ def test_the_table_of_what_each_platform_tells_is_current() -> None:
 
 
 def places(value: Any) -> Iterator[list[Any]]:
-    """Yield the way to each value inside this one."""
+    """Yield the path to each value inside this one, as a list of keys."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else []
     for key, item in items:
         yield [key]
@@ -88,7 +88,7 @@ def places(value: Any) -> Iterator[list[Any]]:
 
 
 def with_odd_values(body: Any) -> Iterator[tuple[list[Any], Any]]:
-    """Yield the body once for each value and each odd value. It is the same object, changed in turn."""
+    """Replace each value in turn by each odd value. Yield its path and the body, which is always the same object."""
     for place in list(places(body)):
         parent = body
         for key in place[:-1]:
@@ -101,7 +101,7 @@ def with_odd_values(body: Any) -> Iterator[tuple[list[Any], Any]]:
 
 
 def with_neighbour(case: Case) -> Any:
-    """Return the body with another, good message behind its own, if the platform sends several in a body."""
+    """Return a copy of the body. For Meta's platforms, append a good message to it, since their bodies have several."""
     body = copy.deepcopy(case.body)
     if case.platform in META:
         body["entry"] += one_message(case.platform, ACCOUNTS[case.platform], NEIGHBOUR)["entry"]
@@ -113,7 +113,7 @@ def _is_in_the_neighbour(place: list[Any], body: Any) -> bool:
 
 
 def _form(fields: Json) -> Json:
-    """Return what a form can contain, which is text."""
+    """Return the fields as text, because a form contains only text."""
     return {name: str(value).encode("utf-8", "replace").decode() for name, value in fields.items()}
 
 

@@ -31,7 +31,7 @@ class Courses(Processors, Watchdog, Operators):
 
     @rule(processor=processors, limit=st.sampled_from((1, 100)), invoked=st.booleans(), skew=skews)
     def processor_dies_with_its_claims(self, processor: str, limit: int, invoked: bool, skew: int) -> None:
-        """Kill a processor between its claim and the take; then its successor comes. `invoked` runs come late."""
+        """Kill a processor after its claim, and let the other succeed it. If `invoked`, its invocations come late."""
         self.works(processor, limit, 0, 0, False, crash=not invoked)
         self.engine.clock.advance(SETTINGS.lease_ms)
         self.works(next(each for each in PROCESSORS if each != processor), 100, 0, skew, False, False)

@@ -1,8 +1,8 @@
 """Random interleavings of all actors of the engine, judged after every step against a model.
 
-Actors: authors, two processors, conversation processors (invoked at least once, some twice, some never), a watchdog,
-notices of deaths, operators. Any of them may stop between two steps for good, be slow for minutes, have a clock a
-minute off, or make a call twice because an answer was lost.
+Actors: authors, two processors, conversation processors (each is invoked once, twice or never), a watchdog, notices of
+deaths, operators. Any actor may stop for good between two steps, be slow for minutes, have a clock that is a minute
+off, or repeat a call because its answer was lost.
 """
 
 from collections import defaultdict

@@ -1,6 +1,7 @@
-"""Notices that runs died: true and false ones, late, twice, out of order and forged.
+"""Deliver notices of dead runs: true and false ones, late, twice, out of order and forged.
 
-Claims are named by their deadlines here, tokens begin with them, and some leases begin with a start id.
+A notice names a claim by its deadline. So each token here begins with its claim's deadline, and some leases begin with
+a start id.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ from message_buffer.limits import MAX_PAUSE_AFTER_DEATH_MS
 from tests.support.machine.base import CONVERSATIONS, SETTINGS, pick, seldom, skews
 from tests.support.machine.courses import Courses
 
-# Two copies of one event, and a run of another start.
+# The first two are runs of the same start, whose event was delivered twice.
 STARTED = ("s1.a", "s1.b", "s2.a")
 
 
@@ -30,7 +31,7 @@ class Notices(Courses):
         return answer
 
     def _take(self, name: str, token: str, now: int, skew: int, twice: bool, *, crash: bool) -> None:
-        """Take under a token that begins with the deadline of the latest claim, or sometimes of the one before."""
+        """Take with a token that begins with the deadline of the latest claim, or sometimes of the claim before it."""
         deadlines = [deadline for claimed, deadline in self.claims if claimed == name]
         at = min(1 + (self.tokens % 4 == 0), len(deadlines))
         super()._take(name, f"{deadlines[-at]}.{token}" if deadlines else token, now, skew, twice, crash=crash)
@@ -41,7 +42,7 @@ class Notices(Courses):
 
     @rule(dead_id=st.sampled_from(("s1", "s2", "s", "p1", "", "reserved")), skew=skews, twice=seldom)
     def processor_reported_dead(self, dead_id: str, skew: int, twice: bool) -> None:
-        """Report any run, dead or alive. Forged ids end nothing; `reserved` is the start that is reserved now."""
+        """Report any run, dead or alive. Forged ids end nothing. `reserved` is replaced by the reserved start's id."""
         now, before = self.now(skew), self._reservation()
         if dead_id == "reserved":
             dead_id = before[0]
@@ -54,9 +55,9 @@ class Notices(Courses):
             assert self.lease is not None
             self.lease = (self.lease[0], now - 60_000)
         if not (had_lease or had_start):
-            assert self._reservation() == before or outcome.start_id, "a reservation of another run is gone"
+            assert self._reservation() == before or outcome.start_id, "the notice removed another run's reservation"
         assert 0 <= outcome.wait_ms <= 1.5 * SETTINGS.start_ms
-        # A living processor looks often. It is not woken if a take by another clock has brought an end forward.
+        # A living processor checks claims often, so it need not be woken for a claim that a take has made end earlier.
         alive = self.lease is not None and self.lease[1] > now
         watched = ("PENDING",) if alive else ("PENDING", "INFLIGHT")
         times = [model.scheduled_at for model in self.model.values() if model.state in watched]
@@ -76,7 +77,7 @@ class Notices(Courses):
     def conversation_processor_reported_dead(
         self, which: int, another: str | None, off_ms: int, is_true: bool, skew: int, twice: bool
     ) -> None:
-        """Report the run of any claim, of the latest most often. If the report is false, that run goes on."""
+        """Report the run of one of the last three claims. Unless `is_true`, that run continues."""
         name, deadline = self.claims[-1 - which % min(len(self.claims), 3)]
         self._end_claim(another or name, deadline + off_ms, is_true, skew, twice)
 
@@ -91,7 +92,7 @@ class Notices(Courses):
         if is_true:
             self.runs = [run for run in self.runs if not (run.conversation == name and is_ours and has_token)]
         if not in_flight or not (is_ours if has_token else model.scheduled_at == deadline):
-            assert outcome == ClaimEnded(None), "what another run has was taken away"
+            assert outcome == ClaimEnded(None), "the notice ended the claim of another run"
             return
         assert outcome.due_at_ms is not None
         assert now <= outcome.due_at_ms <= now + MAX_PAUSE_AFTER_DEATH_MS

@@ -33,7 +33,7 @@ class Processors(ConversationProcessors):
         if another and self.lease[1] > now:  # type: ignore[index]
             assert outcome == LeaseTaken(self.lease[1])  # type: ignore[index]
             return
-        # The other one did not leave, so it died: what it had claimed and nobody has taken is put back.
+        # The other processor died, because it did not leave. The script puts back its claims that are not taken.
         untaken = [m for m in self.model.values() if another and m.state == "INFLIGHT" and not m.is_taken]
         assert outcome == Acquired(now + SETTINGS.lease_ms, len(untaken))
         for model in untaken:
@@ -68,7 +68,7 @@ class Processors(ConversationProcessors):
         key = self.engine.keys().get("{b0}:processor")
         slots = 1 if key and int(key.pairs.get(b"untaken_deaths", b"0")) > 1 else SETTINGS.slots
         early = {n for n, m in self.model.items() if m.state == "PENDING" and self._score(n) <= now < m.scheduled_at}
-        twice = twice and not early  # a claim that only moves early scores is no claim: its repeat may find more
+        twice = twice and not early  # a call that only corrects early scores is not remembered, so its repeat may claim
         outcome = self.call(skew, twice, "claim_due", 0, processor, limit=limit)
         if not self._owns(processor, now):
             assert outcome == Lost()
@@ -106,8 +106,8 @@ class Processors(ConversationProcessors):
         vips = {name for name in due if self.model[name].is_vip}
         share = max((room - self.vip_debt + 4) // 5, room - len(due - vips), 0)
         first = claimed[: min(len(vips), share)]
-        assert set(first) <= vips, "another was claimed before a VIP"
-        assert not vips.intersection(claimed[len(first) :]), "VIPs have more than a fifth"
+        assert set(first) <= vips, "a conversation that is no VIP was claimed before a VIP"
+        assert not vips.intersection(claimed[len(first) :]), "VIPs got more than a fifth of the claim"
 
     def _count_debt(self, claimed: list[str]) -> None:
         for name in claimed:

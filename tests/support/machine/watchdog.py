@@ -20,6 +20,6 @@ class Watchdog(Base):
         assert outcome.pending == len(pending)
         assert outcome.inflight == sum(m.state == "INFLIGHT" for m in self.model.values())
         assert outcome.oldest_due_at_ms == (min(pending) if pending else None)
-        # Somebody must look after what is in flight, too.
+        # A processor must check the conversations in flight, too.
         if scheduled := [m.scheduled_at for m in self.model.values() if m.state != "IDLE"]:
             self.must_be_picked_up(min(scheduled), now)
