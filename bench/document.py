@@ -191,12 +191,29 @@ def systems() -> str:
     for name, found in live["correctness"].items():
         idle, recovery = live["idle"][name], live["recovery"].get(name)
         back = f"{recovery['resumed_after_s']:g} s / {recovery['latest_s']:g} s" if recovery else "–"
+        if name == "ours":
+            back = "see below"
         rows.append([
             NAMES[name], *(f"{found[each]:,}" for each in ("messages", "lost", "sent_twice", "merged", "split")),
             f"{idle['waiting_per_second']:g}", back,
         ])  # fmt: skip
     heads = ["", "messages", "lost", "twice", "merged", "split", "idle commands/s", "after kill -9"]
     return _table(heads, rows)
+
+
+def crashes() -> str:
+    found = results("crashes")["rounds"]
+
+    def cell(mode: str, name: str, column: str) -> str:
+        seconds = [each[column] for each in found[mode][name]]
+        return f"{median(seconds):.1f} / {max(seconds):.1f}"
+
+    rows = [
+        [name, *(cell(mode, name, column) for mode in ("on", "off") for column in ("next_s", "last_s"))]
+        for name in found["on"]
+    ]
+    columns = [f"{column}, {mode} notices" for mode in ("with", "without") for column in ("next", "last")]
+    return _table(["killed", *columns], rows)
 
 
 def handler() -> str:
@@ -385,7 +402,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "conditions": conditions,
     "shares": shares,
     "cold": cold,
-    "targets": lambda: targets("live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane"),
+    "targets": lambda: targets(
+        "live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane", "crashes"
+    ),
     "engine": engine,
     "growth": growth,
     "editors": editors,
@@ -397,6 +416,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "handler": handler,
     "stage": stage,
     "outage": outage,
+    "crashes": crashes,
     "model": model,
 }
 
