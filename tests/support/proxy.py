@@ -38,7 +38,7 @@ class Proxy:
 
     def drop_connections(self) -> None:
         for sock in list(self._open):
-            _close(sock)
+            _hang_up(sock)
 
     def close(self) -> None:
         # Only a shutdown wakes the thread that waits in accept.
@@ -75,10 +75,11 @@ class Proxy:
                     losing.set()
                 if not self._silent.is_set():
                     server.sendall(data)
-        _close(server)
+        _hang_up(server)
         back.join()
-        _close(client)
         self._open -= {client, server}
+        client.close()
+        server.close()
 
     def _shall_lose(self) -> bool:
         with self._lock:
@@ -94,13 +95,17 @@ class Proxy:
                     self.lost += 1
                     break
                 client.sendall(data)
-        _close(client)
+        _hang_up(client)
 
 
-def _close(sock: socket.socket) -> None:
+def _hang_up(sock: socket.socket) -> None:
+    """End a connection, and wake the thread that reads from it. Only that thread closes the socket.
+
+    If another thread closed it, the system could give its number to a new connection, from which the reader would then
+    steal the first bytes.
+    """
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
 
 
 @contextlib.contextmanager
