@@ -387,3 +387,19 @@ class TwoLanes:
         for earlier, later in combinations(taken, 2):
             turned = later.ingester == earlier.ingester and later.answered < earlier.asked
             assert not turned, f"out of order in the {lane} lane: {out}"
+
+
+def in_main(lanes: TwoLanes, *message_ids: str) -> None:
+    for message_id in message_ids:
+        lanes.engine.send(CONVERSATION, message_id, rules=RULES)
+
+
+def in_window(lanes: TwoLanes, *message_ids: str) -> None:
+    for message_id in message_ids:
+        lanes.scene.send(message_id, rules=RULES)
+
+
+def out_by_lane(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
+    """Return lane and message ids of each batch. As for a consumer, events with the same batch id are one batch."""
+    seen = {each["batchId"]: (each["lane"], [m["id"] for m in each["messages"]]) for each in lanes.scene.events()}
+    return list(seen.values())

@@ -7,7 +7,8 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes.outcomes import Absent
 from message_buffer.limits import MAX_RETRY_MS
 from tests.support.engine import payload
-from tests.support.two_lanes import RULES, Step, TwoLanes
+from tests.support.two_lanes import RULES, Step, TwoLanes, in_main, in_window
+from tests.support.two_lanes import out_by_lane as out
 from tests.support.window import CONVERSATION, failing, killed, make_message_table
 
 
@@ -15,22 +16,6 @@ from tests.support.window import CONVERSATION, failing, killed, make_message_tab
 def lanes(database: object) -> TwoLanes:
     make_message_table(database)
     return TwoLanes()
-
-
-def in_main(lanes: TwoLanes, *message_ids: str) -> None:
-    for message_id in message_ids:
-        lanes.engine.send(CONVERSATION, message_id, rules=RULES)
-
-
-def in_window(lanes: TwoLanes, *message_ids: str) -> None:
-    for message_id in message_ids:
-        lanes.scene.send(message_id, rules=RULES)
-
-
-def out(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
-    """Return lane and message ids of each batch. As for a consumer, events with the same batch id are one batch."""
-    seen = {each["batchId"]: (each["lane"], [m["id"] for m in each["messages"]]) for each in lanes.scene.events()}
-    return list(seen.values())
 
 
 def journaled_and_not_emitted(lanes: TwoLanes, *message_ids: str) -> None:

@@ -12,7 +12,7 @@ from message_buffer.events.emission import Limits, TimeLeft
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MAX_RETRY_MS, MIN_RETRY_MS
 from tests.support.engine import payload
-from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes
+from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes, in_main, in_window, out_by_lane
 from tests.support.window import CONVERSATION, Killed, failing, killed, make_message_table
 
 
@@ -22,24 +22,10 @@ def lanes(database: object) -> TwoLanes:
     return TwoLanes()
 
 
-def in_main(lanes: TwoLanes, *message_ids: str) -> None:
-    for message_id in message_ids:
-        lanes.engine.send(CONVERSATION, message_id, rules=RULES)
-
-
-def in_window(lanes: TwoLanes, *message_ids: str) -> None:
-    for message_id in message_ids:
-        lanes.scene.send(message_id, rules=RULES)
-
-
 def batches(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
     """Return the batches as a consumer sees them that knows a batch by its id."""
     lanes.scene.batches()
-    seen = {
-        event["batchId"]: (event["lane"], [message["id"] for message in event["messages"]])
-        for event in lanes.scene.events()
-    }
-    return list(seen.values())
+    return out_by_lane(lanes)
 
 
 def out(lanes: TwoLanes) -> list[str]:
