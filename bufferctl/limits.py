@@ -46,7 +46,7 @@ MAX_LOG_PAGES = 20
 LOOK_BACK_MINUTES = 60
 # The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
 MAX_SILENCE_MINUTES = 11
-# The alarm has the same limit: only a conversation that a pass could not repair is overdue for so long.
+# This is the limit of the alarm, too. The watchdog repairs most conversations before they are overdue for a minute.
 MAX_OVERDUE_MS = 60_000
 # Every public address receives some forgeries. Report more than the first number of them, or, if the platform has no
 # accepted webhook, the second number.
