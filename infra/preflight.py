@@ -235,7 +235,7 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
 
     The zones of a deployed network cannot change, so check everything before the first deployment.
     """
-    if not config.has_valkey_lane:
+    if not config.has_network:
         return
     ec2 = account.client("ec2")
     named = list(config.network.availability_zones)

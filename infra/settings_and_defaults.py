@@ -45,7 +45,7 @@ OVERRIDES = "platformOverrides"
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
-STACKS = ("Network", "Cache", "Buffer", "Responder", "Operability")
+STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -252,10 +252,12 @@ class Timings(Settings):
 
 
 class Network(Settings):
-    """`network`: how the functions of the Valkey lane reach AWS from their private subnets."""
+    """`network`: how the functions of the Valkey lane reach the cache and AWS."""
 
-    egress: Literal["nat", "endpoints"] = "nat"
-    """`nat`: through NAT gateways. `endpoints`: through interface endpoints, with no route to the internet."""
+    egress: Literal["nat", "endpoints", "none"] = "nat"
+    """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface endpoints,
+    with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits only IAM
+    users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network)."""
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
     """With one gateway, the loss of its availability zone stops both zones."""
     availability_zones: tuple[str, ...] = ()
@@ -408,6 +410,16 @@ class StageConfig(Settings):
         return self.fallback or not self.has_valkey_lane
 
     @property
+    def has_cache(self) -> bool:
+        """Return whether the stage has an ElastiCache cache. The local stage has a Valkey of its own."""
+        return self.has_valkey_lane and not self.is_local
+
+    @property
+    def has_network(self) -> bool:
+        """Return whether the cache, and the functions that call it, are in a network."""
+        return self.has_cache and self.network.egress != "none"
+
+    @property
     def slots_of_a_shard(self) -> int:
         """Return how many conversations of a shard may be in flight at once."""
         return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
@@ -415,8 +427,11 @@ class StageConfig(Settings):
     @property
     def stacks(self) -> tuple[str, ...]:
         """Return the last words of the names of this stage's stacks, in the order of deployment."""
-        has_network = self.has_valkey_lane and not self.is_local
-        left_out = (set() if has_network else {"Network", "Cache"}) | ({"Operability"} if self.is_local else set())
+        left_out = {"Operability"} if self.is_local else set()
+        if not self.has_network:
+            left_out |= {"Network", "Cache"}
+        if self.has_network or not self.has_cache:
+            left_out |= {"PublicCache"}
         return tuple(stack for stack in STACKS if stack not in left_out)
 
     @property
@@ -469,8 +484,7 @@ class StageConfig(Settings):
                 f"timings.conversation_processor_timeout_ms must be at least {needed_ms} with this connect_ms and"
                 " answer_ms: after the slowest take a conversation processor needs time for a slow AWS call"
             )
-        has_network = self.has_valkey_lane and not self.is_local
-        if self.account and has_network and len(self.network.availability_zones) != ZONES:
+        if self.account and self.has_network and len(self.network.availability_zones) != ZONES:
             raise ValueError(f"a stage with an account must name {ZONES} network.availability_zones")
         return self
 
