@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -115,6 +116,7 @@ class Function(lambda_.Function):
             environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
+            **_leave_out_successful_runs(config),
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
             reserved_concurrent_executions=getattr(config.concurrency, role, None),
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
@@ -188,6 +190,21 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
             "Lambda requires these permissions on all resources, because the network interfaces do not exist yet.",
         )
     return role
+
+
+def _leave_out_successful_runs(config: StageConfig) -> dict[str, Any]:
+    """Return the options by which Lambda logs only runs that fail, if the stage does not log every conversation.
+
+    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are.
+    """
+    if config.log_share >= 1:
+        return {}
+    level = lambda_.ApplicationLogLevel[{"WARNING": "WARN"}.get(config.log_level, config.log_level)]
+    return {
+        "logging_format": lambda_.LoggingFormat.JSON,
+        "system_log_level_v2": lambda_.SystemLogLevel.WARN,
+        "application_log_level_v2": level,
+    }
 
 
 def _uses_snap_start(warmth: Warmth | None) -> bool:

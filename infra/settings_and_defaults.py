@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from infra.limits import (
     DEFAULT_SLOTS,
+    MAX_FOLLOWED,
     MAX_STAGE_NAME_LENGTH,
     MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS,
     MIN_LEASE_MS,
@@ -255,9 +256,9 @@ class Network(Settings):
     """`network`: how the functions of the Valkey lane reach the cache and AWS."""
 
     egress: Literal["nat", "endpoints", "none"] = "nat"
-    """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface endpoints,
-    with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits only IAM
-    users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network)."""
+    """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface
+    endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
+    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network)."""
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
     """With one gateway, the loss of its availability zone stops both zones."""
     availability_zones: tuple[str, ...] = ()
@@ -363,6 +364,13 @@ class StageConfig(Settings):
     log_ids: Literal["plain", "hashed"] = "plain"
     """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
     hashes under a secret of the stage. `bufferctl logged` computes the hash of an id."""
+    log_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of the conversations whose messages and batches have log lines, such as 0.01 for one of a hundred. A
+    conversation has all of these lines, in all functions, or none. Warnings, errors and lines about runs of processors
+    are always logged. Below 1, Lambda's own lines about successful runs are left out as well, and some metrics are
+    written up to ten seconds later (docs/observability.md#a-share-of-the-conversations)."""
+    log_followed: Annotated[tuple[str, ...], Field(max_length=MAX_FOLLOWED)] = ()
+    """The ids of conversations that are always logged, whatever `log_share` is."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()
@@ -471,6 +479,8 @@ class StageConfig(Settings):
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
+        if self.is_local and self.log_share < 1:
+            raise ValueError("the local stage logs every conversation: leave log_share out")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if not self.is_local and self.timings.conversation_processor_timeout_ms < MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS:

@@ -123,7 +123,7 @@ class DynamoDbProcessor:
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
         now_ms = self._clock()
         if not window.is_open:
-            self._telemetry.info("nothing waits", conversation=trigger.conversation)
+            self._telemetry.sampled("nothing waits", conversation=trigger.conversation)
             return True
         rest_ms = window.due_at_ms - now_ms
         if window.held_until_ms > max(window.due_at_ms, now_ms):
@@ -132,7 +132,7 @@ class DynamoDbProcessor:
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
             rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
-        self._telemetry.info("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
+        self._telemetry.sampled("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
         self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
         return False
 
@@ -189,7 +189,7 @@ class DynamoDbProcessor:
             if not stored and disputed:
                 return self._dispute(locked, contents.window, disputed)
             if not stored:
-                self._telemetry.info("nothing stored", conversation=locked.conversation)
+                self._telemetry.sampled("nothing stored", conversation=locked.conversation)
                 self._close(locked, generation=contents.window.generation, left=False)
                 return None
             fit = _fitting(stored)

@@ -31,7 +31,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _telemetry() -> Telemetry:
-    return Telemetry(config.log_id_key())
+    return Telemetry(config.read_log_settings())
 
 
 @cache
@@ -86,7 +86,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
         response = refuse(500, "Something went wrong here; send it again.")
-    telemetry.flush()
+    telemetry.flush_soon()
     return _to_gateway(response)
 
 
