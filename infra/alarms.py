@@ -425,11 +425,20 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
+    """Return the share of the webhooks that are answered 5xx, by the API and by the former one if there is any."""
+    apis = {"": metrics.api, "former_": metrics.former_api}
+    found = {name: api for name, api in apis.items() if api}
+    # An API without requests has no data, which would otherwise leave the sum without a value.
+    errors, requests = (
+        " + ".join(f"FILL({name}{what}, 0)" for name in found) if len(found) > 1 else what
+        for what in ("errors", "requests")
+    )
     return cloudwatch.MathExpression(
-        expression=f"IF(errors >= {MIN_REFUSED_WEBHOOKS}, 100 * errors / requests, 0)",
+        expression=f"IF({errors} >= {MIN_REFUSED_WEBHOOKS}, 100 * ({errors}) / ({requests}), 0)",
         using_metrics={
-            "errors": metrics.api.metric_server_error(period=FIVE_MINUTES, statistic="Sum"),
-            "requests": metrics.api.metric_count(period=FIVE_MINUTES, statistic="Sum"),
+            f"{name}{what}": metric(period=FIVE_MINUTES, statistic="Sum")
+            for name, api in found.items()
+            for what, metric in (("errors", api.metric_server_error), ("requests", api.metric_count))
         },
         label="5xx, % of the webhooks",
         period=FIVE_MINUTES,

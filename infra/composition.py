@@ -88,7 +88,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         metrics = Metrics(
             config=config,
             functions=buffer.functions | ({"responder": responder.function} if responder else {}),
-            api=buffer.api,
+            api=buffer.webhooks.api,
+            former_api=buffer.former_webhooks.api if buffer.former_webhooks else None,
             cache_name=cache.name if cache else None,
             dead_letters=buffer.dead_letters,
             notices=buffer.valkey_lane.notices if buffer.valkey_lane else None,

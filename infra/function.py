@@ -81,8 +81,11 @@ class Function(lambda_.Function):
         in_a_loop: bool = False,
         notices: sqs.IQueue | None = None,
         warmth: Warmth | None = None,
+        has_url: bool = False,
     ) -> None:
         """Create the function.
+
+        Pass `has_url` if the function gets an address of its own.
 
         Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
         detection. The queue `notices` receives Lambda's records of asynchronous invocations that failed or were given
@@ -130,8 +133,8 @@ class Function(lambda_.Function):
         )
         self.calls_valkey = runtime.valkey is not None
         self.is_in_network = placement is not None
-        self.entrance = _entrance(self, warmth)
-        """The API invokes this: the alias of the version with SnapStart or provisioned instances, or the function."""
+        self.entrance = _entrance(self, warmth, has_url=has_url)
+        """The API invokes this: the alias of a published version, or the function."""
         self._suppress_findings(traced=config.tracing)
         if _uses_snap_start(warmth):
             cdk.Annotations.of(self).acknowledge_warning(
@@ -211,16 +214,21 @@ def _uses_snap_start(warmth: Warmth | None) -> bool:
     return warmth is not None and warmth.ingest == "snap_start"
 
 
-def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFunction:
-    """Return what the API invokes: the function, or an alias if the warmth needs a published version."""
-    if warmth is None or warmth.ingest == "none":
+def _entrance(function: lambda_.Function, warmth: Warmth | None, *, has_url: bool) -> lambda_.IFunction:
+    """Return what the API invokes: the function, or an alias if the warmth needs a published version.
+
+    An address of the function belongs to the alias in any case. Otherwise another warmth would change the address.
+    """
+    if not has_url and (warmth is None or warmth.ingest == "none"):
         return function
     return lambda_.Alias(
         function,
         "Live",
         alias_name="live",
         version=function.current_version,
-        provisioned_concurrent_executions=warmth.provisioned_instances if warmth.ingest == "provisioned" else None,
+        provisioned_concurrent_executions=(
+            warmth.provisioned_instances if warmth and warmth.ingest == "provisioned" else None
+        ),
     )
 
 

@@ -65,6 +65,7 @@ LOG_RETENTION_DAYS: dict[LogRetention, int] = {
 }
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
+ApiKind = Literal["http", "rest", "url"]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Milliseconds = Annotated[int, Field(ge=1)]
 Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
@@ -149,8 +150,14 @@ class Domain(Settings):
 class Api(Settings):
     """`api`: the API that receives the webhooks."""
 
-    kind: Literal["http", "rest"] = "http"
-    """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it."""
+    kind: ApiKind = "http"
+    """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
+    address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
+    no effect, and only `concurrency.ingest` limits strangers (docs/deploy.md#an-address-without-api-gateway)."""
+    former_kind: ApiKind | None = None
+    """The kind that the stage had before. It keeps its address beside the new one until you remove this setting."""
+    access_logs: bool = True
+    """Log each request to API Gateway. An API of the kind `url` has no such log."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
     """The API answers 429 above this rate."""
     burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
@@ -159,7 +166,26 @@ class Api(Settings):
     """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
     webhook could be sent again at any later time."""
     domain: Domain | None = None
-    """Without a domain, the API has the address that API Gateway gives it."""
+    """Without a domain, the API has the address that AWS gives it."""
+
+    @property
+    def kinds(self) -> tuple[ApiKind, ...]:
+        """Return the kinds of the stage's APIs: the present one, and the former one if the stage still has it."""
+        return (self.kind, self.former_kind) if self.former_kind else (self.kind,)
+
+    @property
+    def has_gateway(self) -> bool:
+        return self.kinds != ("url",)
+
+    @model_validator(mode="after")
+    def _kinds_fit(self) -> Api:
+        if self.former_kind == self.kind:
+            raise ValueError("former_kind must differ from kind")
+        if self.domain and not self.has_gateway:
+            raise ValueError("an API of the kind `url` cannot have a domain")
+        if self.domain and self.former_kind and "url" not in self.kinds:
+            raise ValueError("leave former_kind out: with a domain the address stays the same")
+        return self
 
 
 class Bus(Settings):
@@ -534,6 +560,10 @@ class StageConfig(Settings):
             raise ValueError(
                 f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
                 " processor"
+            )
+        if "url" in self.api.kinds and self.concurrency.ingest is None and not self.is_local:
+            raise ValueError(
+                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions strangers can start"
             )
         provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
         if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:

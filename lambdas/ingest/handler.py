@@ -1,12 +1,14 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
 
-Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API.
+Events have payload format 2.0 behind an HTTP API and at the function's own address, where nothing has checked the path,
+and format 1.0 (proxy integration) behind a REST API.
 """
 
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from lambdas import environment as config
@@ -90,6 +92,10 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     return _to_gateway(response)
 
 
+# The paths of ingest's routes. A platform's name that does not match has no platform.
+_PATH = re.compile(r"/(webhook|typing)/([a-z0-9_-]{1,32})")
+
+
 class _Undecodable(InvalidInput):
     """The gateway marked the body as base64, but it is not."""
 
@@ -97,10 +103,10 @@ class _Undecodable(InvalidInput):
 def _request(event: dict[str, Any]) -> Request:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
-    route = event.get("routeKey") or event.get("resource") or ""
+    route, platform = _route(event)
     return Request(
-        platform=_platform(event),
-        route="typing" if "/typing/" in route else "webhook",
+        platform=platform,
+        route=route,
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],
             url=_public_url(event, headers),
@@ -111,8 +117,18 @@ def _request(event: dict[str, Any]) -> Request:
     )
 
 
-def _platform(event: Mapping[str, Any]) -> str:
-    return str((event.get("pathParameters") or {}).get("platform", ""))
+def _route(event: Mapping[str, Any]) -> tuple[Literal["webhook", "typing"], str]:
+    """Return the route and the platform's name in the path. The name is empty if the path is none of ours.
+
+    An API Gateway names both. At the function's own address only the path tells them.
+    """
+    parameters = event.get("pathParameters")
+    if parameters is None:
+        found = _PATH.fullmatch(str(event.get("rawPath") or ""))
+        route, platform = found.groups() if found else ("", "")
+    else:
+        route, platform = event.get("routeKey") or event.get("resource") or "", str(parameters.get("platform", ""))
+    return ("typing" if "typing" in route else "webhook"), platform
 
 
 def _body(event: Mapping[str, Any]) -> bytes:

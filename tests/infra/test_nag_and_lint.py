@@ -30,6 +30,7 @@ VARIANTS = {
     "dev": Variant("dev", {}),
     "prod": Variant("prod", {}),
     "without NAT": Variant("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
+    "without a network": Variant("prod", {"network": {"egress": "none"}, "log_share": 0.01}),
     "without a fallback": Variant("prod", {"fallback": False}),
     "DynamoDB lane": Variant("dev", {"lane": "dynamodb"}),
     "DynamoDB lane that keeps": Variant("prod", {"lane": "dynamodb", "tracing": True}),
@@ -47,7 +48,7 @@ VARIANTS = {
     ),
 }
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]
-STACKS = ["Network", "Cache", "Buffer", "Responder", "Operability"]
+STACKS = ["Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability"]
 
 
 @pytest.fixture(scope="session")
