@@ -25,6 +25,8 @@ MAX_OVERDUE_MS = 60_000
 MAX_WINDOW_OVERDUE_MS = 120_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
+# ElastiCache's limit for the connections of a serverless cache.
+MAX_CACHE_CONNECTIONS = 65_000
 # How often these may happen in five minutes.
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
@@ -353,6 +355,20 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
             says="The cache is full and evicts keys: it may take redelivered messages for new ones.",
             metric=metrics.cache("Evictions", statistic="Sum", period=FIVE_MINUTES),
         ),
+        *(_causes_in_public_cache(metrics) if not metrics.config.has_network else []),
+    ]
+
+
+def _causes_in_public_cache(metrics: Metrics) -> Iterable[Watch]:
+    return [
+        Watch(
+            heading="Cache connections",
+            says=f"The public cache has {MAX_CACHE_SHARE:.0%} of the connections that it accepts, perhaps a flood.",
+            metric=metrics.cache("CurrConnections", statistic="Maximum"),
+            above=MAX_CACHE_SHARE * MAX_CACHE_CONNECTIONS,
+            periods=3,
+            out_of=5,
+        )
     ]
 
 

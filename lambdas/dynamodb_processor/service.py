@@ -115,8 +115,10 @@ class DynamoDbProcessor:
             self._triggers.send(conversation, delay_ms=0)
             self._telemetry.warn("trigger sent again", conversation=conversation)
         self._telemetry.count("Sweeps")
-        self._telemetry.count("TriggersResent", len(overdue))
-        self._telemetry.count("OpenWindows", len(windows))
+        # AWS bills a metric for each hour in which it has a value, and only the alarms' metrics need a value of zero.
+        if windows:
+            self._telemetry.count("TriggersResent", len(overdue))
+            self._telemetry.count("OpenWindows", len(windows))
         self._telemetry.measure_ms("OldestWindowOverdueMs", max((now_ms - due for _, due in windows), default=0))
         self._telemetry.info("swept", open=len(windows), resent=len(overdue))
 

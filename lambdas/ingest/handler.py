@@ -82,7 +82,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
-        report_refusal(telemetry, _platform(event), status=400, problem=str(error))
+        report_refusal(telemetry, _route(event)[1], status=400, problem=str(error))
         response = refuse(400, str(error))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")

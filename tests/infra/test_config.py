@@ -131,6 +131,24 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"alarms": {"emails": ["on call"]}}, "alarms.emails: "),
         ({"account": "123456789012"}, "a stage with an account must name 2 network.availability_zones"),
+        ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits how many"),
+        ({"api": {"former_kind": "http"}}, "api: former_kind must differ from kind"),
+        (
+            {"api": {"kind": "url", "domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:c/c"}}},
+            "api: an API of the kind `url` cannot have a domain",
+        ),
+        (
+            {
+                "api": {
+                    "kind": "rest",
+                    "former_kind": "http",
+                    "domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:c/c"},
+                }
+            },
+            "api: leave former_kind out: with a domain the address stays the same",
+        ),
+        ({"log_share": 1.5}, "log_share: "),
+        ({"log_followed": ["c"] * 11}, "log_followed: "),
         ({"lane": "both"}, "lane: should be 'valkey' or 'dynamodb'"),
         ({"valkey_url": "valkey://x:1"}, "only the local stage takes valkeyUrl"),
     ],

@@ -46,6 +46,10 @@ class Change:
         return f"{self.setting} from {self.before} to {self.after}"
 
 
+# Only a stage that limits ingest may have an address of ingest.
+TO_URL: dict[str, Any] = {"concurrency": {"ingest": 20}}
+
+
 def _changes() -> list[Change]:
     zones = {"account": ACCOUNT, "network": {"availability_zones": list(transitions.ZONES[:2])}}
     there = [
@@ -54,6 +58,21 @@ def _changes() -> list[Change]:
         Change("responder", {"responder": {}}, {}, frozenset(RESPONDER)),
         Change("api.kind", {}, {"api": {"kind": "rest"}}),
         Change("api.kind", {"api": {"domain": DOMAIN}}, {"api": {"kind": "rest", "domain": DOMAIN}}),
+        Change("api.kind", TO_URL, TO_URL | {"api": {"kind": "url"}}, frozenset({"ApiAccess"})),
+        Change(
+            "api.kind",
+            TO_URL | {"warmth": {"ingest": "snap_start"}},
+            TO_URL | {"api": {"kind": "url"}},
+            frozenset({"ApiAccess"}),
+        ),
+        Change("api.former_kind", TO_URL, TO_URL | {"api": {"kind": "url", "former_kind": "http"}}),
+        Change(
+            "api.former_kind",
+            TO_URL | {"api": {"kind": "url", "former_kind": "http"}},
+            TO_URL | {"api": {"kind": "url"}},
+            frozenset({"ApiAccess"}),
+        ),
+        Change("api.access_logs", {}, {"api": {"access_logs": False}}, frozenset({"ApiAccess"})),
         Change("api.domain", {}, {"api": {"domain": DOMAIN}}),
         Change("network.egress", {"network": {"egress": "nat"}}, {"network": {"egress": "endpoints"}}),
         Change("network.egress", {}, {"network": {"egress": "none"}}, leaves=("Network", "Cache")),
@@ -224,7 +243,12 @@ def test_a_stack_is_deployed_after_those_whose_outputs_it_reads(
 def test_the_settings_name_the_stacks_of_the_app(
     stage_config: Callable[..., StageConfig], stacks_of: Callable[..., list[cdk.Stack]]
 ) -> None:
-    stages = [("local", {}), ("dev", {}), ("prod", {"responder": {}}), ("dev", {"lane": "dynamodb"})]
+    stages: list[tuple[str, dict[str, Any]]] = [
+        ("local", {}),
+        ("dev", {}),
+        ("prod", {"responder": {}}),
+        ("dev", {"lane": "dynamodb"}),
+    ]
     for stage, overrides in [*stages, ("dev", {"network": {"egress": "none"}})]:
         found = _words([stack.stack_name for stack in stacks_of(stage, **overrides)])
         assert stage_config(stage, **overrides).stacks == found
