@@ -255,10 +255,14 @@ STAGE = st.builds(
     fallback=st.booleans(),
     shards=st.integers(1, 256),
     tracing=st.booleans(),
-    api=st.fixed_dictionaries({"kind": st.sampled_from(["http", "rest"])}),
+    api=st.fixed_dictionaries({"kind": st.sampled_from(["http", "rest", "url"]), "access_logs": st.booleans()}),
+    concurrency=st.just({"ingest": 100}),
+    log_share=st.sampled_from([0, 0.01, 0.5, 1]),
     warmth=st.fixed_dictionaries({"ingest": st.sampled_from(["none", "snap_start", "provisioned"])}),
     bus=st.fixed_dictionaries({"archive_days": st.integers(0, 90)}),
-    network=st.fixed_dictionaries({"egress": st.sampled_from(["nat", "endpoints"]), "flow_logs": st.booleans()}),
+    network=st.fixed_dictionaries(
+        {"egress": st.sampled_from(["nat", "endpoints", "none"]), "flow_logs": st.booleans()}
+    ),
     cache=st.fixed_dictionaries({"snapshot_days": st.integers(0, 35)}),
 )
 
@@ -294,7 +298,9 @@ def test_every_price_is_used_in_some_bill() -> None:
             api={"kind": kind}, warmth={"ingest": warmth}, network={"egress": egress, "flow_logs": True},
             tracing=True, bus={"archive_days": 30}, cache={"snapshot_days": 7},
         )
-        for kind, warmth, egress in [("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints")]
+        for kind, warmth, egress in [
+            ("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints"), ("http", "none", "none"),
+        ]
     ]  # fmt: skip
     paid = {line.price for config in configs for line in bill(config, crowd)}
     # Not ours: the document compares with it.
