@@ -372,7 +372,7 @@ def test_a_stage_with_the_dynamodb_lane_has_one_floor(capsys: pytest.CaptureFixt
 def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--stage", "prod", "--messages-per-day", "250000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"stage", "region", "pricesOf", "traffic", "lines", "total", "floor", "floors"}
+    assert set(found) == {"stage", "region", "pricesOf", "traffic", "lines", "total", "floor", "floors", "kinds"}
     assert set(found["lines"][0]) == {
         "component", "part", "quantity", "price", "unit", "unitPrice", "monthly", "formula",
     }  # fmt: skip
