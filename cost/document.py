@@ -73,7 +73,6 @@ def text(stages: Stages) -> str:
         volumes=_volumes(config),
         steps=_steps(config),
         bill=_bill(config, traffic),
-        floors=_floors(stages),
         parts_at_rest=_parts_at_rest(config),
         levers=_levers(stages, traffic),
         lanes=_lanes(config),
@@ -100,7 +99,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
     price = {name: found.price for name, found in prices().items()}
     gateway, minimum = price["nat_hour"] * HOURS, price["valkey_storage"] * HOURS
     endpoint = price["endpoint_hour"] * HOURS
-    run = processors(traffic, shards=1, timings=config.timings)
     nobody = Traffic(messages_per_day=0)
     floor = total(bill(config, nobody))
     at_scale = Traffic(messages_per_day=VOLUMES[-1])
@@ -113,8 +111,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "floor": _money(floor),
         "fragments": f"{traffic.fragments_per_batch:g}",
         "network_floor": _money(_part(bill(config, nobody), "network")),
-        "nat_gateway": _money(gateway),
-        "nat_address": _money(price["public_address"] * HOURS),
         "nat_whole": _money(gateway + price["public_address"] * HOURS),
         "endpoint": _money(endpoint),
         "endpoints_count": number(used("endpoint_services")),
@@ -125,8 +121,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "cache_minimum": _money(minimum),
         "redis_floor": _money(price["redis_storage"] * HOURS),
         "polling_lambda": _money(_lambda(polling(config)) / config.shards),
-        "polling_questions": _money(_part(polling(config), "cache")),
-        "awake": f"{run.seconds / 3_600 / (HOURS / 24):.1f}",
         "metrics_max": _money(
             price["metric"] * (used("metrics_always") + used("metrics_of_sweep") + used("metrics_with_traffic"))
         ),
@@ -185,15 +179,6 @@ def _steps(config: StageConfig) -> str:
     return _table(heads, body, right=set(range(1, len(heads))))
 
 
-def _floors(stages: Stages) -> str:
-    body = []
-    for stage in sorted(name for name in stages if name != "local"):
-        config = load_stage(stages, stage=stage)
-        whole = total(bill(config, Traffic(messages_per_day=0)))
-        body.append([stage, _money(whole), *map(_money, floors(config).values())])
-    return _table(["stage", "as in cdk.json", *EGRESSES], body, right={1, 2, 3, 4, 5})
-
-
 def _parts_at_rest(config: StageConfig) -> str:
     lines = bill(config, Traffic(messages_per_day=0))
     parts = sorted({line.part for line in lines}, key=lambda part: -_part(lines, part))
@@ -220,17 +205,15 @@ def _lanes(config: StageConfig) -> str:
         dynamodb = total(line for line in lane if line.price.startswith("dynamodb"))
         fallback = total(ours) - total(bill(_without_fallback(config), traffic))
         body.append([
-            f"{volume:,}", _money(total(ours)), _money(_part(ours, "network")), _money(_part(ours, "cache")),
-            _money(fallback), _money(total(lane)), _money(dynamodb),
+            f"{volume:,}", _money(_part(ours, "network")), _money(_part(ours, "cache")), _money(fallback),
+            _money(dynamodb),
         ])  # fmt: skip
     heads = [
         "messages a day",
-        "Valkey lane",
-        "its network",
+        "Valkey lane: network",
         "its cache",
         "its fallback",
-        "DynamoDB lane",
-        "its DynamoDB",
+        "DynamoDB lane: DynamoDB",
     ]
     return _table(heads, body, right=set(range(len(heads))))
 
