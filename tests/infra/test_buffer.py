@@ -76,7 +76,7 @@ def test_an_address_of_ingest_admits_everybody_as_lambda_demands_and_needs_no_ga
     ((alias_id, alias),) = template.find_resources("AWS::Lambda::Alias").items()
     url = only(template, "AWS::Lambda::Url")
     assert url["AuthType"] == "NONE"
-    assert url["TargetFunctionArn"] == alias["Properties"]["FunctionName"]
+    assert url["TargetFunctionArn"] == {"Fn::GetAtt": [alias["Properties"]["FunctionName"]["Ref"], "Arn"]}
     assert url["Qualifier"] == alias["Properties"]["Name"] == "live"
     assert "Cors" not in url
     public = {each["Action"]: each for each in all_of(template, "AWS::Lambda::Permission") if each["Principal"] == "*"}
