@@ -64,13 +64,13 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
 def show_conversation(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
     text = _conversation(result)
-    if "window" in result:
-        text += f"\n\nDynamoDB lane\n\n{_conversation(result['window'])}"
+    if "dynamodb" in result:
+        text += f"\n\nDynamoDB lane\n\n{_conversation(result['dynamodb'])}"
     _print(given, result, text)
 
 
 def _conversation(seen: Json) -> str:
-    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "window")}
+    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
     batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
     text = pairs(fields)

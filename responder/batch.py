@@ -11,7 +11,8 @@ from responder.limits import MAX_BATCH_BYTES
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
 EVENT_VERSION = 1
-LANES = ("debounce", "window")
+# The lanes by the names that batches give them; those of version 1 of the event came first.
+LANES = {"debounce": "valkey", "window": "dynamodb", "valkey": "valkey", "dynamodb": "dynamodb"}
 # The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"
 
@@ -57,7 +58,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
             conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
             generation=_require_type(int, detail["generation"]),
             # Archived events may be from a version without lanes, and then have no field `lane`.
-            lane=_require_lane(detail.get("lane", "debounce")),
+            lane=_require_lane(detail.get("lane", "valkey")),
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
@@ -104,9 +105,9 @@ def _fetch_messages(reference: Any, objects: Objects) -> Any:
 
 
 def _require_lane(value: Any) -> str:
-    if value not in LANES:
+    if not isinstance(value, str) or value not in LANES:
         raise MalformedEvent("there is no such lane")
-    return str(value)
+    return LANES[value]
 
 
 def _require_type(kind: type, value: Any) -> Any:

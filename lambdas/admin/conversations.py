@@ -79,12 +79,12 @@ class Conversations(Gate):
     def show(self, request: ShowConversation) -> Json:
         """Return the state of a conversation in the stage's lane.
 
-        If the fallback has messages of the conversation too, the field `window` has its state in that lane.
+        If the fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
         """
         name = _name(request)
         first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
-        return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
+        return {"conversation": name, **first, **({"dynamodb": waiting[0]} if waiting else {})}
 
     def _seen(self, lane: ValkeyLane | DynamoDbLane, name: str, request: ShowConversation) -> Json:
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN if request.messages else 0)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidInput, MalformedMessage
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import Taken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
@@ -168,7 +168,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
             # Dead letters from versions with only one lane do not name the lane.
-            lane=letter.get("lane", "debounce"),
+            lane=lane_of(letter.get("lane", "valkey")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("this is not the body of a dead letter") from error

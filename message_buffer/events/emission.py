@@ -21,7 +21,7 @@ from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
 
 # The function that emits the batches of each lane.
-RUNS = {"debounce": "conversation processor", "window": "DynamoDB processor"}
+RUNS = {"valkey": "conversation processor", "dynamodb": "DynamoDB processor"}
 
 
 class Limits(NamedTuple):

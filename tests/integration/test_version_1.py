@@ -31,6 +31,7 @@ from message_buffer.limits import MAX_RETRY_MS
 from message_buffer.messages.message import decode, encode
 from message_buffer.messages.wire_form import decode_fields
 from message_buffer.rules.layers import Rules
+from responder.batch import read_batch
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
@@ -165,8 +166,21 @@ def test_what_this_version_does_not_know_of_a_message_survives(shard: Engine) ->
 
 
 @pytest.mark.parametrize("name", ["event.json", "event_by_reference.json"])
-def test_an_event_of_version_1_is_valid_by_todays_schema(name: str) -> None:
-    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(read(name))
+def test_an_event_of_version_1_is_still_answered_by_the_responder(name: str) -> None:
+    old, objects = read(name), StoredBatches()
+    found = read_batch(json.dumps({"detail-type": "messages.batch.ready", "detail": old}), objects)
+    assert (found.batch_id, found.generation, found.lane) == (old["batchId"], old["generation"], "valkey")
+    assert found.text == "Hey\nGrüße 👋"
+
+
+class StoredBatches:
+    """The bucket, with the content of event.json as the object of a batch that was too large for an event."""
+
+    bucket = "the-bucket"
+
+    def get(self, key: str) -> bytes:
+        assert key.startswith("batches/")
+        return json.dumps({name: read("event.json")[name] for name in ("messages", "text")}).encode()
 
 
 def taken_of(event: Any) -> Taken:
@@ -189,8 +203,8 @@ def grown_from(old: Any, new: Any) -> bool:
     return bool(old == new)
 
 
-def test_todays_event_has_all_that_a_consumer_of_version_1_reads() -> None:
-    old = read("event.json")
+def test_todays_event_has_all_that_a_consumer_of_version_1_reads_but_what_version_2_changed() -> None:
+    old = read("event.json") | {"lane": "valkey"}
     taken = taken_of(old)
     content = batch.content_of(taken.payloads)
     assert grown_from(old, batch.event_of(old["conversationId"], taken, content))

@@ -69,7 +69,7 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
     window.send("m2")
     told = alone.conversations.cancel(OfConversation(**of()))
     assert (told["dropped"], told["frozen"]) == (1, 0)
-    assert json.loads(alone.bus.published[0][1])["lane"] == "window"
+    assert json.loads(alone.bus.published[0][1])["lane"] == "dynamodb"
     assert alone.functions.started == []
 
 
@@ -138,10 +138,10 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
 
 def test_behind_the_valkey_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:
     fake.store.buffer_message(CONVERSATION, "m1", payload=payload("m1"), timing=RULES.timing)
-    assert "window" not in behind.conversations.show(ShowConversation(**of()))
+    assert "dynamodb" not in behind.conversations.show(ShowConversation(**of()))
     window.send("m2")
     seen = behind.conversations.show(ShowConversation(**of()))
-    assert (seen["count"], seen["window"]["count"]) == (1, 1)
+    assert (seen["count"], seen["dynamodb"]["count"]) == (1, 1)
     assert behind.conversations.flush(OfConversation(**of()))["count"] == 2
     window.run()
     assert window.batches() == [["m2"]]
@@ -173,6 +173,6 @@ def test_the_gate_asks_the_lane_that_the_batch_came_from(window: WindowScene, fa
 
     assert newer(2)
     assert not newer(3)
-    assert not newer(1, lane="window")
+    assert not newer(1, lane="dynamodb")
     window.send("m10")
-    assert newer(1, lane="window")
+    assert newer(1, lane="dynamodb")

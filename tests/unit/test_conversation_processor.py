@@ -160,7 +160,7 @@ def test_a_batch_becomes_one_event(scene: Scene) -> None:
     assert event["text"] == "Hey\nI have a question"
     assert event["messageCount"] == len(event["messages"]) == 2
     assert event["generation"] == peeked.generation
-    assert (event["tenant"], event["attempt"], event["lane"]) == ("default", 1, "debounce")
+    assert (event["tenant"], event["attempt"], event["lane"]) == ("default", 1, "valkey")
     assert event["metadata"]["lastMessageAt"] - event["metadata"]["firstMessageAt"] == 10
     assert scene.is_idle()
     assert scene.telemetry.counts["Batches"] == 1

@@ -34,7 +34,7 @@ from tests.support.responder import (
     tables,
 )
 
-BATCH = read_batch(event("b-1", 2, "Hey", lane="window"), FakeObjects())
+BATCH = read_batch(event("b-1", 2, "Hey", lane="dynamodb"), FakeObjects())
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
 
 
@@ -161,7 +161,12 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
 def test_an_event_of_a_version_before_lanes_is_of_the_valkey_lane() -> None:
     body = json.loads(event("b-1", 1, "Hey"))
     del body["detail"]["lane"]
-    assert read_batch(json.dumps(body), FakeObjects()).lane == "debounce"
+    assert read_batch(json.dumps(body), FakeObjects()).lane == "valkey"
+
+
+@pytest.mark.parametrize(("old", "lane"), [("debounce", "valkey"), ("window", "dynamodb")])
+def test_a_batch_with_a_lanes_old_name_is_of_that_lane(old: str, lane: str) -> None:
+    assert read_batch(event("b-1", 1, "Hey", lane=old), FakeObjects()).lane == lane
 
 
 def test_a_batch_too_large_for_any_assistant_is_refused_before_it_is_fetched() -> None:
@@ -321,7 +326,7 @@ class FakeGate:
 def test_the_gate_is_asked_of_its_function() -> None:
     gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True}})
     assert BufferClient(gate, "gate", by="responder").newest_generation(BATCH) == 3
-    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "dynamodb"}
     assert gate.asked == [("gate", asked)]
 
 
