@@ -19,6 +19,8 @@ from lambdas.admin.requests import (
     read_request,
 )
 from message_buffer.errors import InvalidInput
+from message_buffer.limits import DAY_MS
+from message_buffer.messages.message import Message, encode
 from responder.batch import read_batch
 from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
@@ -149,6 +151,21 @@ def test_behind_the_valkey_lane_it_is_led_along(window: WindowScene, fake: Engin
     assert behind.conversations.cancel(OfConversation(**of()))["dropped"] == 2
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m2"]]
+
+
+def test_the_reply_window_of_a_window_begins_with_its_last_message_even_after_its_batch(
+    window: WindowScene, alone: Desk
+) -> None:
+    name = "default/whatsapp/555/491"
+    message = Message(id="m1", platform="whatsapp", received_at=window.clock())
+    window.lane.buffer_message(name, "m1", payload=encode(message), timing=RULES.timing)
+    for _ in range(2):
+        shown = alone.conversations.show(ShowConversation(by="operator", conversation=name))
+        assert shown["replyUntil"] == message.received_at + DAY_MS
+        window.pass_time(WINDOW_MS)
+    assert shown["state"] == "idle"
+    held = alone.conversations.hold(HoldConversation(by="operator", conversation=name, holdMs=DAY_MS))
+    assert (held["replyUntil"], "warning" in held) == (message.received_at + DAY_MS, True)
 
 
 def test_a_hold_holds_both_lanes(window: WindowScene, fake: Engine, behind: Desk) -> None:

@@ -20,7 +20,7 @@ from responder.errors import Busy, MalformedEvent
 from responder.gate_client import BufferClient
 from responder.history import Turn, alternate, fit_into_budget, shorten, trim
 from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
-from responder.operator_commands import OperatorCommands
+from responder.operator_commands import OUTLASTS_REPLY_WINDOW, OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
@@ -190,7 +190,8 @@ def test_a_body_that_is_no_event_is_malformed(body: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
+    [{"version": 3}, {"replyUntil": "1"},
+     {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
      {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
      {"lane": "third"}, {"lane": []}],
 )  # fmt: skip
@@ -277,6 +278,22 @@ def test_a_hand_off_holds_the_buffer_until_it_is_handed_back(world: World, ask: 
     world.emit("b-2", 2)
     world.run()
     assert world.sender.sent == PARTS
+
+
+def test_a_hand_off_that_outlasts_the_reply_window_warns(world: World, ask: Answer) -> None:
+    reply_until_ms = world.now_ms + 600_000
+    world.emit("b-2", 2, reply_until_ms=reply_until_ms)
+    world.run()
+    world.emit("b-1", 1, reply_until_ms=reply_until_ms - 60_000)
+    world.run()
+    left_ms = reply_until_ms - world.now_ms
+    in_time = ask("handoff", forMs=left_ms)["result"]
+    assert in_time == {"handedOffUntil": reply_until_ms, "replyUntil": reply_until_ms}, "the later batch is older"
+    too_long = ask("handoff", forMs=left_ms + 1)["result"]
+    assert (too_long["replyUntil"], too_long["warning"]) == (reply_until_ms, OUTLASTS_REPLY_WINDOW)
+    world.emit("b-3", 3)
+    world.run()
+    assert ask("handoff", forMs=left_ms + 1)["result"]["replyUntil"] == reply_until_ms
 
 
 def test_a_command_is_told_with_the_request_by_which_its_caller_is_found(world: World, ask: Answer) -> None:

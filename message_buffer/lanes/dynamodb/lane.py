@@ -352,7 +352,7 @@ class DynamoDbLane:
             flush_reason=window.reason or None,
             count=len(waiting),
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
-            last_at_ms=waiting[-1].arrived_at_ms if waiting else None,
+            last_at_ms=waiting[-1].arrived_at_ms if waiting else window.last_at_ms or None,
             generation=window.generation,
             held_until_ms=window.held_until_ms or None,
             batch_id=frozen.batch_id if frozen else None,
