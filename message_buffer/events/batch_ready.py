@@ -30,7 +30,7 @@ _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}[-/](\d+)-")
 
 
 class Content(NamedTuple):
-    """What an event says of a batch's messages. It is the same in every attempt."""
+    """The part of an event that depends on the messages. It is the same in every attempt."""
 
     messages: list[Json]
     text: str
