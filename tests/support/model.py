@@ -1,8 +1,8 @@
 """A small model of one conversation, written independently of the scripts: they must lead to the same state.
 
 Only the due time is not its own: it is the formula of `message_buffer.rules.due_time`. The caller gives all times. The
-model knows nothing of keys or control words. It says which messages wait, which are frozen, when the conversation is due
-and who may act on it.
+model knows nothing of keys or control words. It says which messages wait, which are frozen, when the conversation is
+due and who may act on it.
 """
 
 import math
