@@ -1,4 +1,4 @@
-"""What a function logs: whether ids are hashed, and whose messages and batches have log lines."""
+"""Reads how a function logs: whether ids are hashed, and which conversations have lines for messages and batches."""
 
 from typing import NamedTuple
 

@@ -120,7 +120,7 @@ def _request(event: dict[str, Any]) -> Request:
 def _route(event: Mapping[str, Any]) -> tuple[Literal["webhook", "typing"], str]:
     """Return the route and the platform's name in the path. The name is empty if the path is none of ours.
 
-    An API Gateway names both. At the function's own address only the path tells them.
+    An API Gateway names both. At the function's own address they are only in the path.
     """
     parameters = event.get("pathParameters")
     if parameters is None:
