@@ -423,8 +423,9 @@ def test_the_sleep_counts_a_sign_in_that_a_public_endpoint_cannot_check(public: 
 
 
 def test_a_public_endpoint_closes_a_connection_that_does_not_begin_with_a_sign_in(public: Cache) -> None:
-    unchecked = {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
-    stranger = Redis(port=public.proxy.port, ssl=True, protocol=2, driver_info=None, **unchecked)
+    stranger = Redis(
+        port=public.proxy.port, ssl=True, ssl_cert_reqs="none", ssl_check_hostname=False, protocol=2, driver_info=None
+    )
     with stranger, pytest.raises(RedisError, match="Authentication required"):
         stranger.ping()
-    assert endpoint_of(public).first_commands == [b"PING"]
+    assert set(endpoint_of(public).first_commands) == {b"PING"}

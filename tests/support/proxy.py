@@ -154,7 +154,7 @@ def behind_proxy(
 ) -> Iterator[Proxy]:
     """Yield a proxy before a cluster node, which announces the proxy's port to its clients."""
     assert tls or kind is Proxy, "a public endpoint speaks TLS only"
-    proxy = kind(server_port, tls)  # type: ignore[arg-type]  # the assertion above
+    proxy = kind(server_port, tls)
     admin.config_set("cluster-announce-port", proxy.port)
     try:
         yield proxy
