@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import blake2s
-from random import random
+from os import urandom
 
 from aws_lambda_powertools.logging import Logger
 from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
@@ -42,6 +42,11 @@ MAY_WAIT = {
 }  # fmt: skip
 
 
+def _part_of_one(hashed: bytes) -> float:
+    """Return a number from 0 to 1 for `HASH_BYTES` bytes. The module `random` would make a cold start longer."""
+    return int.from_bytes(hashed, "big") / MAX_HASH
+
+
 class Telemetry:
     """Writes logs and metrics with Powertools.
 
@@ -55,7 +60,7 @@ class Telemetry:
         settings: LogSettings = LogSettings(),  # noqa: B008 - it cannot change
         *,
         clock: Clock = system_clock,
-        chance: Callable[[], float] = random,
+        chance: Callable[[], float] = lambda: _part_of_one(urandom(HASH_BYTES)),
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -110,7 +115,7 @@ class Telemetry:
         if conversation in self._settings.followed:
             return True
         digest = blake2s(conversation.encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
-        return int.from_bytes(digest, "big") / MAX_HASH < self._settings.share
+        return _part_of_one(digest) < self._settings.share
 
     def debug(self, decision: str, **fields: Value) -> None:
         self._logger.debug(decision, extra=self._logged(fields))
