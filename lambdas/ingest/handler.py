@@ -10,9 +10,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from lambdas import environment as config
+from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.report import report_refusal
-from lambdas.ingest.responses import Request, Response, refuse
+from lambdas.ingest.responses import Request, Response, in_form_of, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aws import clients as aws
@@ -81,7 +82,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
         report_refusal(telemetry, _platform(event), status=400, problem=str(error))
-        response = refuse(400, str(error))
+        response = in_form_of(PLATFORMS.get(_platform(event)), refuse(400, str(error)))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)

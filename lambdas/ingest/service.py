@@ -19,6 +19,7 @@ from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
     Response,
+    in_form_of,
     refuse,
     refuse_challenge,
     refuse_for_now,
@@ -68,7 +69,10 @@ class Ingest:
             self._patience.begin()
         platform = self._platforms.get(request.platform)
         if platform is None or (request.route == "typing" and not platform.tells_typing):
-            return refuse_platform()
+            return in_form_of(platform, refuse_platform())
+        return in_form_of(platform, self._answer_or_refuse(platform, request))
+
+    def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
         try:
             return self._answer(platform, request)
         except Unauthentic as error:

@@ -196,6 +196,8 @@ class Platform(Protocol):
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
+    empty_refusal: tuple[str, str] | None = None
+    """The body and the content type of every response with a status from 400 to 499, if the platform reads the body."""
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
