@@ -9,12 +9,14 @@ from responder.batch import Objects
 from responder.channels.base import Channel
 from responder.events import Bus
 from responder.gate_client import Buffer
+from responder.part_sender import SentMessages
 
 
 class Collaborators(NamedTuple):
     bus: Bus
     objects: Objects
     buffer: Buffer
+    sent_messages: SentMessages
     dead_letter: Callable[[str, str], None]
     """Puts a delivery's body into the dead-letter queue, with the reason."""
     assistant: Callable[[], Assistant]

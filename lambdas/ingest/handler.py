@@ -27,6 +27,7 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
@@ -45,6 +46,7 @@ def _ingest() -> Ingest:
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
+        takeovers=TakeoversTable(settings.takeovers_table),
         time_is_required=settings.time_is_required,
         patience=patience,
     )

@@ -39,6 +39,7 @@ from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
 from tests.support.ingest_scene import ACCOUNT_QUOTA
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -105,6 +106,7 @@ class Scene:
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
+            takeovers=FakeTakeovers(),
             clock=engine.clock,
         )
 

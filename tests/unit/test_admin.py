@@ -36,6 +36,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.takeovers import FakeTakeovers
 
 ME = "arn:aws:iam::111122223333:user/ada"
 REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
@@ -123,13 +124,14 @@ class Desk:
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.undelivered, self.objects = FakeLetters(), FakeObjects()
+        self.takeovers = FakeTakeovers()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
         operations = operations_of(
-            Conversations(lane, self.bus, clock=self.engine.clock),
+            Conversations(lane, self.bus, self.takeovers, clock=self.engine.clock),
             RulesAdmin(
                 table=self.table,
                 stage_rules={"silenceMs": 2_000},
@@ -141,7 +143,7 @@ class Desk:
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
+                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT),
                 bus=self.bus,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
