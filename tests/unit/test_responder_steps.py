@@ -17,7 +17,8 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "mark", "send", "mark", "finish",
+    "newest_generation", "begin_sending", "mark", "send", "end_sending", "mark",
+    "begin_sending", "mark", "send", "end_sending", "mark", "finish",
 ]  # fmt: skip
 
 

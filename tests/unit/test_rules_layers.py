@@ -64,6 +64,9 @@ def test_defaults_are_the_documented_ones() -> None:
         "stopWords": (),
         "flushWords": (),
         "controlLanguages": (),
+        "onHumanReply": None,
+        "inboxApps": (),
+        "botApps": (),
     }
 
 
