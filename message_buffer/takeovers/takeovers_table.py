@@ -58,10 +58,17 @@ class TakeoversTable(Table):
     # -- messages of our responder -----------------------------------------------------------------
 
     def begin_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None:
-        """Record that the responder is sending a message. It must end the send by `until_ms`."""
+        """Record that the responder is sending a message. It must end the send by `until_ms`.
+
+        If the end of the previous send was not recorded, that message may have been accepted.
+        """
+        key = _key(conversation, STATE)
         values: Values = {"from": now_ms, "until": until_ms, "expires": _expires_at(now_ms)}
         do = "SET #sending_from = :from, #sending_until = :until, #expires_at = :expires"
-        self._update("begin sending", _key(conversation, STATE), do, values)
+        ended = "attribute_not_exists(#sending_from)"
+        if not self._update("begin sending", key, do, values, only_if=ended).done:
+            doubt = ", #unsure_from = #sending_from, #unsure_until = #sending_until"
+            self._update("begin sending", key, do + doubt, values)
 
     def end_sending(self, conversation: str, message_id: str | None, *, now_ms: int) -> None:
         """Record the id of the message, or None if the platform certainly did not accept it."""

@@ -41,7 +41,8 @@ class FakeTakeovers:
     def begin_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None:
         self._called("begin_sending")
         found = self.states.get(conversation, Takeover())
-        self.states[conversation] = found._replace(sending=Interval(now_ms, until_ms))
+        unsure = found.sending if found.sending.from_ms else found.unsure
+        self.states[conversation] = found._replace(sending=Interval(now_ms, until_ms), unsure=unsure)
 
     def end_sending(self, conversation: str, message_id: str | None, *, now_ms: int) -> None:
         self._called("end_sending")

@@ -27,6 +27,7 @@ from message_buffer.limits import MAX_MESSAGE_BYTES
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
+from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -484,6 +485,27 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
     assert desk.engine.claim() == [NAME]
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+
+
+def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
+    desk.takeovers.save(NAME, taken, now_ms=now_ms)
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] == now_ms - 5
+    desk.result("conversation.resume", conversation=NAME)
+    assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
+    desk.result("conversation.hold", conversation=NAME, holdMs=1_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None, "this hold is an operator's"
+
+
+def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    desk.takeovers.failures = ["resume"]
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "unavailable"
+    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] is not None
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
 
 
 def test_a_hold_that_is_over_is_not_shown(desk: Desk) -> None:

@@ -106,6 +106,15 @@ def test_a_doubtful_send_is_remembered_from_its_beginning(table: Table) -> None:
     assert table.read(OTHER).unsure == Interval(NOW + 5, NOW + 6)
 
 
+def test_a_send_whose_end_was_not_recorded_is_doubted_by_the_next_one(table: Table) -> None:
+    table.begin_sending(CHAT, now_ms=NOW, until_ms=NOW + 9)
+    table.begin_sending(CHAT, now_ms=NOW + 20, until_ms=NOW + 29)
+    found = table.read(CHAT)
+    assert (found.sending, found.unsure) == (Interval(NOW + 20, NOW + 29), Interval(NOW, NOW + 9))
+    table.end_sending(CHAT, "m", now_ms=NOW + 21)
+    assert table.read(CHAT).unsure == Interval(NOW, NOW + 9)
+
+
 def test_a_reply_that_is_saved_during_a_send_leaves_the_send_alone(table: Table) -> None:
     before = table.read(CHAT)
     table.begin_sending(CHAT, now_ms=NOW, until_ms=NOW + 9)
