@@ -1,7 +1,7 @@
 """Everything outside the responder that it calls, apart from its own table."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from message_buffer.messages.conversation_id import ConversationId
 from responder.assistants.base import Assistant
@@ -9,7 +9,14 @@ from responder.batch import Objects
 from responder.channels.base import Channel
 from responder.events import Bus
 from responder.gate_client import Buffer
-from responder.part_sender import SentMessages
+
+
+class SentMessages(Protocol):
+    def begin_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None: ...
+
+    def end_sending(self, conversation: str, message_id: str | None, *, now_ms: int) -> None: ...
+
+    def doubt_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None: ...
 
 
 class Collaborators(NamedTuple):

@@ -4,24 +4,15 @@ If the platform may report the part to the buffer as a message of the business, 
 the buffer's table of takeovers. Otherwise the buffer would believe that a person has answered.
 """
 
-from typing import Protocol
-
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 from responder.channels.base import Channel
+from responder.collaborators import SentMessages
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.limits import MIN_TIME_TO_SEND_MS
 from responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
 from responder.owned_batch import OwnedBatch
-
-
-class SentMessages(Protocol):
-    def begin_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None: ...
-
-    def end_sending(self, conversation: str, message_id: str | None, *, now_ms: int) -> None: ...
-
-    def doubt_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None: ...
 
 
 class PartSender:

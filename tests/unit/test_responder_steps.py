@@ -119,7 +119,7 @@ def test_an_unconfirmed_send_is_doubted(world: Callable[..., World]) -> None:
 def test_a_channel_whose_platform_reports_nothing_records_nothing(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.sender.is_echoed = False
-    at_work.sender.send = lambda _to, text: at_work.sender.sent.append(text)  # type: ignore[method-assign, assignment]
+    at_work.sender.send = lambda _to, text: at_work.sender.sent.append(text)  # type: ignore[method-assign, assignment, return-value]
     at_work.emit("b-1", 1)
     at_work.run()
     assert (at_work.sender.sent, at_work.takeovers.calls) == (PARTS, [])
