@@ -74,7 +74,7 @@ CANARY = {
 }
 # Edits, deletions, reactions, typing and control words: these metrics exist only if a stage's platforms or rules use
 # them.
-WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed", "ErasedMessages"}
+WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed", "TakenOver", "ErasedMessages"}
 # Metrics of the optional responder, whose AI costs more than all of this.
 OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",

@@ -346,7 +346,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
     retained = {
         "Network": {"FlowLogs"},
         "Cache": {"Cache", "User", "Users", "Key"},
-        "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "Holding", "WebhookSecrets", *queues, *logs},
+        "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "Takeovers", "Holding", "WebhookSecrets", *queues, *logs},
     }
     # Others depend on these: platforms on the API's address, stacks on what they import.
     known = {"Network": {"Vpc", "FunctionsSecurityGroup", "CacheSecurityGroup"}, "Cache": set(), "Buffer": {"Api"}}
