@@ -401,5 +401,17 @@ def test_while_valkey_is_down_the_other_lane_holds_and_the_platform_comes_again(
     assert len(scene.taken_over()) == 1
 
 
+def test_a_stage_with_the_dynamodb_lane_alone_holds_too(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch, window: WindowScene
+) -> None:
+    scene = Scene(fake, monkeypatch, lane=window.lane)
+    scene.rules.write("stage", RULES)
+    window.clock.now_ms = fake.clock.now_ms
+    for _ in range(2):
+        assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert window.lane.peek_conversation(CHAT).held_until_ms == fake.clock.now_ms + HOLD_MS
+    assert len(scene.taken_over()) == 1
+
+
 def _unreachable(*_: object, **__: object) -> None:
     raise StoreUnavailable("hold: TimeoutError")
