@@ -17,6 +17,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     """Grant ingest, admin and gate access to secrets, rules, bus, dead letters and the lanes."""
     stack.webhook_secrets.grant_get_value(stack.ingest)
     stack.rules_table.grant_read_rules(stack.ingest)
+    stack.aliases_table.grant_learn(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
 
     stack.emitter.grant_invoke_function(stack.admin)
@@ -27,6 +28,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     if stack.undelivered:
         stack.undelivered.grant_look_through(stack.admin)
     stack.rules_table.grant_change_rules(stack.admin)
+    stack.aliases_table.grant_forget(stack.admin)
 
     if valkey := stack.valkey_lane:
         valkey.grant_start_processor(stack.ingest)

@@ -38,6 +38,9 @@ MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
 # Changes are edits, deletions and reactions.
 MAX_CHANGES_IN_A_WEBHOOK = 1_000
+# Each reported change of an author's number takes some ten calls to DynamoDB. The changes beyond these are ignored, and
+# their authors begin new conversations.
+MAX_IDENTITY_CHANGES_IN_A_WEBHOOK = 50
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts at most this many files in one message.

@@ -12,6 +12,7 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
@@ -70,6 +71,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
                 dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
                 undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
                 ages_out=settings.ages_out,
+                aliases=AliasesTable(settings.alias_table),
             ),
             bus=EventBus(settings.event_bus),
             telemetry=telemetry,

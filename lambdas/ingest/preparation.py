@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from lambdas.ingest.ownership import update_belongs
 from lambdas.ingest.platforms.base import Incoming, Intake, Update
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.messages.changes import Change, Edited
@@ -55,7 +56,7 @@ class Prepared(NamedTuple):
     changes: list[PreparedChange]
 
 
-def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
@@ -64,7 +65,7 @@ def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     prepared = Prepared([], [])
     for update in intake.updates:
         try:
-            _prepare_one(update, book, prepared)
+            _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
             if not leave_out:
                 raise
@@ -81,9 +82,9 @@ def _require_few(prepared: Prepared) -> None:
         raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
-def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
+def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
-    conversation, agent = update_belongs(update, owner)
+    conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
     match update:
         case Incoming(_, message):
