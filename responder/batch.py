@@ -39,6 +39,16 @@ class Batch(NamedTuple):
     """The question for the assistant: the text of each message, or the type of a message without text."""
     last_message_id: str
     last_message_at_ms: int
+    address: str | None = None
+    """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
+
+    @property
+    def recipient(self) -> ConversationId:
+        """Return where to send the reply.
+
+        The conversation keeps the author's first name. That may be a number which another person has by now.
+        """
+        return self.conversation._replace(user=self.address) if self.address else self.conversation
 
 
 def read_batch(body: str, objects: Objects) -> Batch:
@@ -52,21 +62,31 @@ def read_batch(body: str, objects: Objects) -> Batch:
         if event["detail-type"] != DETAIL_TYPE or detail["version"] != EVENT_VERSION:
             raise MalformedEvent("the event has another type or version")
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
+        conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
         return Batch(
             batch_id=_require_type(str, detail["batchId"]),
-            conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
+            conversation=conversation,
             generation=_require_type(int, detail["generation"]),
             # Archived events may be from a version without lanes, and then have no field `lane`.
             lane=_require_lane(detail.get("lane", "debounce")),
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
+            address=_whatsapp_address(conversation, messages[-1]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
             raise
         # The error's text may quote a customer, so the reason contains only its type.
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
+
+
+def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
+    author, chat = message.get("author"), message.get("chat")
+    is_whatsapp = conversation.platform == "whatsapp" or conversation.account.startswith("whatsapp:")
+    if not is_whatsapp or not isinstance(author, str) or (isinstance(chat, dict) and chat.get("type") == "group"):
+        return None
+    return author.removeprefix("whatsapp:").removeprefix("+") or None
 
 
 def read_forgotten(body: str) -> Forgotten | None:

@@ -17,7 +17,7 @@ class PartSender:
         owned.require_time(MIN_TIME_TO_SEND_MS)
         owned.mark(number, before=PLANNED, after=SENDING)
         try:
-            channel.send(owned.batch.conversation, text)
+            channel.send(owned.batch.recipient, text)
         except (Busy, Refused):
             owned.mark(number, before=SENDING, after=PLANNED)
             raise

@@ -37,7 +37,7 @@ class AliasLearner:
             return existing.leads_to
         if new.leads_to != by_id.user:
             conversation = str(by_id._replace(user=new.leads_to))
-            self._telemetry.info("alias learned", conversation=conversation, conversations=[str(by_id)])
+            self._telemetry.info("alias", outcome="learned", conversation=conversation, conversations=[str(by_id)])
         return new.leads_to
 
     def move(self, account: ConversationId, change: IdentityChange) -> str | None:
@@ -71,9 +71,8 @@ class AliasLearner:
             moving |= self._family(root._replace(user=present.leads_to))
         expires_at_ms = None if life_ms is None else now_ms + life_ms
         done = self._table.lead(root, moving, now_ms=now_ms, expires_at_ms=expires_at_ms)
-        self._telemetry.info(
-            "alias moved", conversation=str(root), conversations=[str(root._replace(user=moved))], moved=done
-        )
+        outcome, moved_id = "moved" if done else "not moved", str(root._replace(user=moved))
+        self._telemetry.info("alias", outcome=outcome, conversation=str(root), conversations=[moved_id])
         return root.user if done else None
 
     def _family(self, root: ConversationId) -> dict[str, str]:
@@ -118,7 +117,7 @@ class AliasLearner:
             if self._table.lead(root, {user_id: None}, now_ms=now_ms):
                 return found
         self._table.mark_reassigned(by_number)
-        self._telemetry.info("number reassigned", conversation=str(by_number))
+        self._telemetry.info("alias", outcome="reassigned", conversation=str(by_number))
         return None
 
     def _renew(self, by_id: ConversationId, known: Alias) -> None:

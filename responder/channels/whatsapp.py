@@ -1,5 +1,6 @@
 """Sends by the WhatsApp Cloud API. The credential is `accessToken`; the account is the phone number id."""
 
+import re
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
@@ -9,6 +10,8 @@ from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"
+# The beginning of the ids with which WhatsApp replaces hidden numbers.
+USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
 class WhatsApp:
@@ -20,7 +23,9 @@ class WhatsApp:
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> None:
-        self._post(to, {"recipient_type": "individual", "to": to.user, "type": "text", "text": {"body": text}})
+        # WhatsApp's own id of a person who hides the number has a field of its own, and must be sent unchanged.
+        name = "recipient" if USER_ID.match(to.user) else "to"
+        self._post(to, {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}})
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self._post(to, {"status": "read", "message_id": message_id, "typing_indicator": {"type": "text"}})
