@@ -128,7 +128,9 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
 
 
 def _erased(result: Json) -> str:
-    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}"
+    other = result.get("aliasOf")
+    hint = f"\n\nThis is an alias. The author's messages are in {other}: forget that, too." if other else ""
+    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}{hint}"
 
 
 def hold(stage: Stage, given: Namespace) -> None:

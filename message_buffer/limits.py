@@ -99,6 +99,8 @@ MAX_ALIASES_KEPT = 4_096
 MAX_IDS_OF_AN_AUTHOR = 20
 # WhatsApp's ids have at most 135 characters. A longer id is not looked up.
 MAX_USER_ID_CHARACTERS = 256
+# A report of a changed number is tried this often if other instances learn about the same author at the same time.
+MAX_MOVES_TRIED = 3
 # All look-ups for one webhook may take this long. The other authors then keep the id that came.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
 

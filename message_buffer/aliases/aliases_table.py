@@ -12,7 +12,7 @@ An item expires a year after its last use. A reader must not rely on DynamoDB's 
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, text, texts
@@ -20,6 +20,11 @@ from message_buffer.limits import ALIAS_LIFE_MS, MAX_IDS_OF_AN_AUTHOR, REMEMBERE
 from message_buffer.messages.conversation_id import ConversationId
 
 _FREE = "attribute_not_exists(#conversation) OR #expiresAt <= :now"
+
+
+# What came of a write that lets names lead to a conversation: it was made; too many names lead there already; another
+# request has changed one of the items.
+Led = Literal["done", "full", "changed"]
 
 
 class Alias(NamedTuple):
@@ -94,21 +99,20 @@ class AliasesTable(Table):
         *,
         now_ms: int,
         expires_at_ms: int | None = None,
-    ) -> bool:
-        """Let ids lead to the conversation `root`, all of them or none. Each has its present target, or None.
-
-        Return False if another request has changed one of them, or if too many ids would lead to the conversation.
-        """
+    ) -> Led:
+        """Let names lead to the conversation `root`, all of them or none. Each has its present target, or None."""
         found = self.get(root, now_ms=now_ms)
         present = found or Alias(root.user, expires_at_ms=now_ms + ALIAS_LIFE_MS)
         ids = list(dict.fromkeys([*present.ids, *moving]))
-        if present.leads_to != root.user or len(ids) > MAX_IDS_OF_AN_AUTHOR:
-            return False
+        if present.leads_to != root.user:
+            return "changed"
+        if len(ids) > MAX_IDS_OF_AN_AUTHOR:
+            return "full"
         expires_at_ms = min(present.expires_at_ms, expires_at_ms or present.expires_at_ms)
         new = Alias(root.user, (), expires_at_ms, present.is_forgotten)
         writes = [self._list_ids(root, found, present._replace(ids=tuple(ids)), now_ms=now_ms)]
         writes += [self._redirect(_of(root, each), new, target, now_ms) for each, target in moving.items()]
-        return self._transact("move alias", writes)
+        return "done" if self._transact("move alias", writes) else "changed"
 
     def _list_ids(self, root: ConversationId, found: Alias | None, new: Alias, *, now_ms: int) -> dict[str, Any]:
         """Return the write that lists the ids in the conversation's item, if nobody has changed the item."""

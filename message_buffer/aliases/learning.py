@@ -4,9 +4,15 @@ Each step is one conditional write, so instances that learn at the same time agr
 a state from which the next message continues.
 """
 
-from message_buffer.aliases.aliases_table import Alias, AliasesTable
+from message_buffer.aliases.aliases_table import Alias, AliasesTable, Led
 from message_buffer.clock import Clock
-from message_buffer.limits import ALIAS_LIFE_MS, CHANGED_NUMBER_LIFE_MS, MIN_ALIAS_LIFE_LEFT_MS
+from message_buffer.errors import SendFailed
+from message_buffer.limits import (
+    ALIAS_LIFE_MS,
+    CHANGED_NUMBER_LIFE_MS,
+    MAX_MOVES_TRIED,
+    MIN_ALIAS_LIFE_LEFT_MS,
+)
 from message_buffer.messages.author_ids import AuthorIds, IdentityChange
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
@@ -45,37 +51,40 @@ class AliasLearner:
 
         Return the conversation's user part, or None if it is not known. Raises SendFailed.
         """
-        moved = change.current.user_id or change.current.number
-        if not moved:
+        if not any(change.current):
             return None
-        by_new = account._replace(user=moved)
-        present = self._table.get(by_new, now_ms=self._clock())
+        for _ in range(MAX_MOVES_TRIED):
+            led, root = self._try_to_move(account, change)
+            if led != "changed":
+                break
+        else:
+            raise SendFailed("move alias: other requests are changing it")
+        self._telemetry.info("alias", outcome=f"move {led}", conversation=str(account._replace(user=root or "-")))
+        return root if led == "done" else None
+
+    def _try_to_move(self, account: ConversationId, change: IdentityChange) -> tuple[Led, str | None]:
+        moved = change.current.user_id or str(change.current.number)
+        present = self._table.get(account._replace(user=moved), now_ms=self._clock())
         if present is not None and self._is_first_seen(account, change.previous):
-            return self._lead(account._replace(user=present.leads_to), str(change.previous.user_id), None)
+            moving: dict[str, str | None] = {str(change.previous.user_id): None}
+            return self._table.lead(
+                account._replace(user=present.leads_to), moving, now_ms=self._clock()
+            ), present.leads_to
         root = self._root_of(account, change.previous)
         if root is None or moved == root or (present is not None and present.leads_to == root):
-            return root
-        if change.current.user_id:
-            return self._lead(account._replace(user=root), moved, present)
-        # A number that is known already may be another person's.
-        by_root = account._replace(user=root)
-        return None if present else self._lead(by_root, moved, None, life_ms=CHANGED_NUMBER_LIFE_MS)
-
-    def _lead(
-        self, root: ConversationId, moved: str, present: Alias | None, *, life_ms: int | None = None
-    ) -> str | None:
-        """Let a name lead to the conversation `root`, and return the root's user part, or None if it cannot be done."""
-        now_ms = self._clock()
-        moving = {moved: present.leads_to if present else None}
+            return "done", root
+        by_root, now_ms, expires_at_ms = account._replace(user=root), self._clock(), None
+        if change.current.user_id is None:
+            if present is not None:
+                # The number may be another person's.
+                return "done", None
+            expires_at_ms = now_ms + CHANGED_NUMBER_LIFE_MS
+        moving = {moved: None} if present is None else {moved: present.leads_to}
         if present is not None:
-            moving |= self._family(root._replace(user=present.leads_to))
-        expires_at_ms = None if life_ms is None else now_ms + life_ms
-        done = self._table.lead(root, moving, now_ms=now_ms, expires_at_ms=expires_at_ms)
-        outcome, moved_id = "moved" if done else "not moved", str(root._replace(user=moved))
-        self._telemetry.info("alias", outcome=outcome, conversation=str(root), conversations=[moved_id])
-        return root.user if done else None
+            moving |= self._family(account._replace(user=present.leads_to))
+        return self._table.lead(by_root, moving, now_ms=now_ms, expires_at_ms=expires_at_ms), root
 
-    def _family(self, root: ConversationId) -> dict[str, str]:
+    def _family(self, root: ConversationId) -> dict[str, str | None]:
         """Return the names that lead to the conversation `root`, its own among them, each with that target.
 
         If messages came before the report, they began a conversation, to which other names may lead by now.
@@ -114,7 +123,7 @@ class AliasLearner:
         is_changed_number = found.leads_to != by_number.user
         if is_changed_number and self._table.take_number(by_number, user_id):
             root = by_number._replace(user=found.leads_to)
-            if self._table.lead(root, {user_id: None}, now_ms=now_ms):
+            if self._table.lead(root, {user_id: None}, now_ms=now_ms) == "done":
                 return found
         self._table.mark_reassigned(by_number)
         self._telemetry.info("alias", outcome="reassigned", conversation=str(by_number))

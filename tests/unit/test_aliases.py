@@ -236,6 +236,15 @@ def test_opposite_changes_at_the_same_time_make_no_circle(scene: AliasScene, ste
     assert (scene.user(None, ADA), scene.user(None, BO)) in ((ADA, ADA), (BO, BO))
 
 
+@pytest.mark.parametrize("step", range(1, 7))
+def test_a_message_of_the_new_id_at_the_same_time_as_the_report_loses_no_report(scene: AliasScene, step: int) -> None:
+    scene.user("491", ADA)
+    before_request(scene, step, lambda: scene.user("492", "US.ada2"))
+    scene.moved((None, ADA), ("492", "US.ada2"))
+    scene.wire.before = lambda _: None
+    assert {scene.user("492", "US.ada2"), scene.user(None, "US.ada2"), scene.user(None, ADA)} == {"491"}
+
+
 @pytest.mark.parametrize("step", range(1, 4))
 def test_after_a_crash_between_any_two_steps_the_next_message_continues(scene: AliasScene, step: int) -> None:
     def crash() -> None:
