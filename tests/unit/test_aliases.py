@@ -430,12 +430,23 @@ def test_a_forget_erases_changed_numbers_too(scene: AliasScene) -> None:
     assert forget(scene, "491") == 2
 
 
+@pytest.mark.parametrize("step", range(1, 8))
+def test_a_forget_finds_the_ids_of_two_reports_at_the_same_time(scene: AliasScene, step: int) -> None:
+    scene.user("491", ADA)
+    before_request(scene, step, lambda: scene.moved((None, ADA), (None, "US.one")))
+    scene.moved((None, ADA), (None, "US.two"))
+    scene.wire.before = lambda _: None
+    scene.moved((None, ADA), (None, "US.one"))
+    assert forget(scene, "491") == 4
+
+
 def test_for_a_day_a_redelivered_message_leads_to_the_forgotten_conversation(scene: AliasScene) -> None:
     """The conversation remembers hashes of its message ids for a day, so that a redelivery restores nothing."""
     scene.user("491", ADA)
     forget(scene, "491")
     scene.clock.advance(REMEMBERED_MS - MINUTE_MS)
     assert [scene.user(None, ADA), scene.user("491", ADA)] == ["491"] * 2
+    assert scene.wire.made[-2:] == ["get_item"] * 2
     scene.clock.advance(MINUTE_MS)
     assert scene.alias(ADA) is None, "a redelivery does not renew it"
 
