@@ -22,8 +22,8 @@ from message_buffer.messages.conversation_id import ConversationId
 _FREE = "attribute_not_exists(#conversation) OR #expiresAt <= :now"
 
 
-# What came of a write that lets names lead to a conversation: it was made; too many names lead there already; another
-# request has changed one of the items.
+# The outcomes of a write that lets names lead to a conversation. It was made, or too many names lead there already, or
+# another request has changed one of the items.
 Led = Literal["done", "full", "changed"]
 
 
@@ -115,7 +115,7 @@ class AliasesTable(Table):
         return "done" if self._transact("move alias", writes) else "changed"
 
     def _list_ids(self, root: ConversationId, found: Alias | None, new: Alias, *, now_ms: int) -> dict[str, Any]:
-        """Return the write that lists the ids in the conversation's item, if nobody has changed the item."""
+        """Return the write that lists the ids in the conversation's item, if no other request has changed it."""
         if found is None:
             return self._create(root, new, now_ms)
         values: Values = {

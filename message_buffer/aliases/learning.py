@@ -55,34 +55,41 @@ class AliasLearner:
             return None
         for _ in range(MAX_MOVES_TRIED):
             led, root = self._try_to_move(account, change)
-            if led != "changed":
-                break
-        else:
-            raise SendFailed("move alias: other requests are changing it")
-        self._telemetry.info("alias", outcome=f"move {led}", conversation=str(account._replace(user=root or "-")))
-        return root if led == "done" else None
+            if led == "changed":
+                continue
+            if root is not None:
+                conversation = str(account._replace(user=root))
+                self._telemetry.info("alias", outcome=f"move: {led}", conversation=conversation)
+            return root if led == "done" else None
+        raise SendFailed("move alias: other requests are changing it")
 
     def _try_to_move(self, account: ConversationId, change: IdentityChange) -> tuple[Led, str | None]:
+        """Return the outcome, and the user part of the author's conversation, or None if it is not known."""
         moved = change.current.user_id or str(change.current.number)
         present = self._table.get(account._replace(user=moved), now_ms=self._clock())
+        moving: dict[str, str | None] = {moved: None}
+        expires_at_ms = None
         if present is not None and self._is_first_seen(account, change.previous):
-            moving: dict[str, str | None] = {str(change.previous.user_id): None}
-            return self._table.lead(
-                account._replace(user=present.leads_to), moving, now_ms=self._clock()
-            ), present.leads_to
+            # Keep the conversation that exists, and let the id that never came lead to it.
+            moving = {str(change.previous.user_id): None}
+            return self._lead(account, present.leads_to, moving), present.leads_to
         root = self._root_of(account, change.previous)
         if root is None or moved == root or (present is not None and present.leads_to == root):
             return "done", root
-        by_root, now_ms, expires_at_ms = account._replace(user=root), self._clock(), None
         if change.current.user_id is None:
             if present is not None:
                 # The number may be another person's.
                 return "done", None
-            expires_at_ms = now_ms + CHANGED_NUMBER_LIFE_MS
-        moving = {moved: None} if present is None else {moved: present.leads_to}
+            expires_at_ms = self._clock() + CHANGED_NUMBER_LIFE_MS
         if present is not None:
-            moving |= self._family(account._replace(user=present.leads_to))
-        return self._table.lead(by_root, moving, now_ms=now_ms, expires_at_ms=expires_at_ms), root
+            moving = {moved: present.leads_to} | self._family(account._replace(user=present.leads_to))
+        return self._lead(account, root, moving, expires_at_ms=expires_at_ms), root
+
+    def _lead(
+        self, account: ConversationId, root: str, moving: dict[str, str | None], *, expires_at_ms: int | None = None
+    ) -> Led:
+        conversation = account._replace(user=root)
+        return self._table.lead(conversation, moving, now_ms=self._clock(), expires_at_ms=expires_at_ms)
 
     def _family(self, root: ConversationId) -> dict[str, str | None]:
         """Return the names that lead to the conversation `root`, its own among them, each with that target.
