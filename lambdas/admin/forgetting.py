@@ -46,6 +46,8 @@ class RulesOfScopes(Protocol):
 class Aliases(Protocol):
     def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None: ...
 
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]: ...
+
     def count(self, conversation: ConversationId, *, now_ms: int) -> int: ...
 
     def forget(self, conversation: ConversationId, *, now_ms: int) -> int: ...
@@ -138,9 +140,14 @@ class Forgetting:
         return self._answer(name, counts | _counts(letters, starts, self._keys(name, until_ms=None)))
 
     def _answer(self, name: str, counts: Json) -> Json:
-        other = self._places.aliases.leads_elsewhere(parse_conversation_id(name), now_ms=self._clock())
-        alias = {} if other is None else {"aliasOf": str(other)}
-        return {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out), **alias}
+        conversation, now_ms, aliases = parse_conversation_id(name), self._clock(), self._places.aliases
+        root, others = aliases.leads_elsewhere(conversation, now_ms=now_ms), []
+        if root is None:
+            others = [str(each) for each in aliases.other_names(conversation, now_ms=now_ms)]
+        names = {"aliasOf": root and str(root), "otherNames": others}
+        return {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)} | {
+            field: value for field, value in names.items() if value
+        }
 
     def _drop_rules(self, name: str, by: str) -> int:
         scope, at_ms = conversation_scope(name), self._clock()

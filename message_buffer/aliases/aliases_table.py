@@ -149,6 +149,10 @@ class AliasesTable(Table):
         alias = self.get(conversation, now_ms=now_ms)
         return None if alias is None or alias.leads_to == conversation.user else _of(conversation, alias.leads_to)
 
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
+        """Return the conversations under the author's other names, which may have messages of an outage."""
+        return [each for each, _ in self._items_of(conversation, now_ms) if each != conversation]
+
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
         """Return how many items a forget would erase."""
         return sum(not alias.is_forgotten for _, alias in self._items_of(conversation, now_ms))

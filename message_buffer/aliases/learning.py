@@ -82,7 +82,7 @@ class AliasLearner:
                 return "done", None
             expires_at_ms = self._clock() + CHANGED_NUMBER_LIFE_MS
         if present is not None:
-            moving = {moved: present.leads_to} | self._family(account._replace(user=present.leads_to))
+            moving = {moved: present.leads_to, **self._family(account._replace(user=present.leads_to))}
         return self._lead(account, root, moving, expires_at_ms=expires_at_ms), root
 
     def _lead(

@@ -126,6 +126,10 @@ class FakeAliases:
         target = self.targets.get(str(conversation))
         return parse_conversation_id(target) if target else None
 
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
+        del now_ms
+        return [parse_conversation_id(name) for name, target in self.targets.items() if target == str(conversation)]
+
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
         return list(self.targets.values()).count(str(conversation))
 

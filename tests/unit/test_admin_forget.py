@@ -80,7 +80,8 @@ def test_a_dry_run_counts_and_changes_nothing(desk: Desk) -> None:
     fill(desk)
     before = everything(desk)
     answer = desk.result("conversation.forget", conversation=NAME, dryRun=True)
-    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT}
+    names = [f"{NAME}-alias"]
+    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT, "otherNames": names}
     assert everything(desk) == before
     assert desk.bus.published == []
     assert desk.queue.hidden == desk.undelivered.hidden == set()

@@ -419,6 +419,8 @@ def test_a_forget_erases_all_names_of_the_author_and_no_other(scene: AliasScene)
     scene.user("491", ADA)
     scene.moved((None, ADA), ("492", "US.ada2"))
     scene.user("493", BO)
+    others = scene.table.other_names(ACCOUNT._replace(user="491"), now_ms=scene.clock())
+    assert sorted(each.user for each in others) == [ADA, "US.ada2"]
     assert forget(scene, "491") == 3
     scene.clock.advance(REMEMBERED_MS)
     assert [scene.alias(each) for each in ("491", ADA, "US.ada2")] == [None] * 3
