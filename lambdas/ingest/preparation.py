@@ -38,6 +38,7 @@ class PreparedMessage(NamedTuple):
     timing: Timing
     control_word: Literal["stop", "flush"] | None
     charge: Charge | None = None
+    agent: str | None = None
 
 
 class PreparedChange(NamedTuple):
@@ -49,6 +50,7 @@ class PreparedChange(NamedTuple):
     timing: Timing | None = None
     """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
     transcript. Otherwise None."""
+    agent: str | None = None
 
 
 class Prepared(NamedTuple):
@@ -94,19 +96,26 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
                 PreparedMessage(
                     conversation,
                     message.id,
-                    encode(message),
+                    encode(_with_agent(message, agent)),
                     timing_of(message, rules),
                     word,
                     book.charge_for(conversation),
+                    agent,
                 )
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), encode(message), timing))
+            change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
+            prepared.changes.append(PreparedChange(change, payload, timing, agent))
         case _:
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation)))
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), agent=agent))
+
+
+def _with_agent(message: Message, agent: str | None) -> Message:
+    """Return the message with its agent, which the batch's event names, so that rules of the bus can route by it."""
+    return message if agent is None else message.model_copy(update={"agent": agent})
 
 
 def _is_typed(message: Message) -> bool:
