@@ -75,6 +75,9 @@ class Result:
 def verify(stage: Stage, given: Namespace) -> None:
     """Print the results of all checks. Raise Failed if one failed."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
+    print(
+        "Trying the stage. This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True
+    )
     with endings_interrupt():
         remove_leftovers(stage)
         with _trial(stage, seconds=seconds) as trial:

@@ -192,9 +192,9 @@ def test_a_template_over_a_limit_is_found(limit: str) -> None:
     names = [f"A{number}" for number in range(LIMITS[limit] // 1_000 + 501)]
     long = "x" * (LIMITS[limit] + 1)
     function = {"Type": "AWS::Lambda::Function", "Properties": {"Environment": {"Variables": {"A": long}}}}
-    over = {
+    over: dict[str, dict[str, Any]] = {
         "bytes of a template": {"Description": long},
-        "resources of a stack": {"Resources": {name: QUEUE for name in names}},
+        "resources of a stack": {"Resources": dict.fromkeys(names, QUEUE)},
         "outputs of a stack": {"Outputs": {name: {} for name in names}},
         "parameters of a stack": {"Parameters": {name: {} for name in names}},
         "bytes of a function's variables": {"Resources": {"F": function}},

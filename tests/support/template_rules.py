@@ -20,8 +20,8 @@ ACCEPTED = {
     "I1022": "CDK joins strings with Fn::Join; Fn::Sub would mean the same.",
     "I4010": "It wants a description of the architecture in each template; docs/design.md describes ours.",
 }
-# From the pages "CloudFormation quotas", "Lambda quotas" and "IAM and AWS STS quotas". CDK uploads the templates, so the
-# limit of 51,200 bytes for a template inside the request does not apply.
+# From the pages "CloudFormation quotas", "Lambda quotas" and "IAM and AWS STS quotas". CDK uploads the templates, so
+# that the limit of 51,200 bytes for a template inside a request does not apply.
 LIMITS = {
     "bytes of a template": 1_000_000,
     "resources of a stack": 500,
@@ -76,7 +76,7 @@ def _environments(template: Template) -> Iterator[int]:
 
 
 def _policies(template: Template) -> Counter[str]:
-    """Return the characters of each role's policies. An intrinsic function counts with its own length, as an ARN would."""
+    """Return the characters of each role's policies. An intrinsic function counts with its own length."""
     sizes: Counter[str] = Counter()
     for name, role in _of_kind(template, "AWS::IAM::Role").items():
         sizes[name] += sum(_length(policy["PolicyDocument"]) for policy in role.get("Policies", []))
