@@ -281,7 +281,7 @@ def refusals(facts: Facts) -> Iterator[Finding]:
     for reason, count in later.most_common():
         yield Finding(
             BROKEN,
-            f"{count} webhooks were answered 503 within the hour: {reason}.",
+            f"{count} {'webhook was' if count == 1 else 'webhooks were'} answered 503 within the hour: {reason}.",
             f"See {RUNBOOK}#webhooks-fail.",
         )
 
