@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from tests.conftest import PROFILE
 from tests.infra.conftest import ROOT
 from tests.infra.test_nag_and_lint import VARIANTS, violations
 from tests.infra.test_transitions import CHANGES
-from tests.support.combinations import Row, every_pair
+from tests.support.combinations import Row, every_pair, pairs_of
 from tests.support.template_rules import REGIONS, exceeded, findings_of_lint, unaccepted
 
 pytestmark = [pytest.mark.xdist_group("synth"), pytest.mark.timeout(300)]
@@ -99,6 +100,29 @@ def _template(app: cdk.App, stack: cdk.Stack) -> dict[str, Any]:
 
 def test_no_two_documented_values_exclude_each_other() -> None:
     assert CHOSEN.impossible == []
+
+
+def test_every_two_values_are_in_a_combination() -> None:
+    chosen = {pair for row in CHOSEN.rows for pair in pairs_of(row)}
+    for one, other in combinations(SETTINGS, 2):
+        for first in range(len(SETTINGS[one])):
+            for second in range(len(SETTINGS[other])):
+                assert frozenset({(one, first), (other, second)}) in chosen
+
+
+def test_values_that_exclude_each_other_are_named_and_in_no_combination() -> None:
+    chosen = every_pair({"a": 2, "b": 2, "c": 3}, lambda row: (row.get("a"), row.get("b")) != (1, 1))
+    assert chosen.impossible == [frozenset({("a", 1), ("b", 1)})]
+    assert {(row["a"], row["b"]) for row in chosen.rows} == {(0, 0), (0, 1), (1, 0)}
+    assert {(row["a"], row["c"]) for row in chosen.rows} == {(a, c) for a in range(2) for c in range(3)}
+
+
+def test_a_combination_names_zones_and_certificates_of_its_region() -> None:
+    regions = {combination.overrides["region"] for combination in COMBINATIONS}
+    assert regions == set(REGIONS)
+    for combination in COMBINATIONS:
+        others = regions - {combination.overrides["region"]}
+        assert not [region for region in others if region in json.dumps(combination.overrides)]
 
 
 @nightly
