@@ -123,7 +123,7 @@ format: $(READY) ## format, and fix what ruff can fix
 nightly: $(READY) ## all tests, with many more examples for the property tests
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 
-rehearse: $(READY) ## all of a deployment that needs no AWS account, as a table; ARGS=--templates: without the local stage
+rehearse: $(READY) ## all of a deployment that needs no AWS account, as a table; ARGS="--only templates": without the local stage
 	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed

@@ -109,7 +109,8 @@ def lines(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
             "result": ", ".join(f"{count} {word}" for word, count in sorted(outcome.counts.items())),
             "time": f"{outcome.seconds:,.0f} s",
         }
-        for subject, outcome in outcomes.items()
+        for subject in SUBJECTS
+        if (outcome := outcomes.get(subject))
     ]
     yield table(rows, COLUMNS)
     used: Counter[str] = Counter()
@@ -138,12 +139,14 @@ def rehearse(tests: Sequence[str], *, processes: int) -> dict[str, Outcome]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make rehearse", description=__doc__)
-    parser.add_argument("--templates", action="store_true", help="only templates: leave the local stage out")
+    parser.add_argument("--only", choices=("templates", "stage"), help="half of it; `stage` is the local stage")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes examine the templates")
     given = parser.parse_args()
     began = time.monotonic()
-    outcomes = rehearse(TEMPLATES, processes=given.jobs)
-    if not given.templates:
+    outcomes: dict[str, Outcome] = {}
+    if given.only != "stage":
+        outcomes |= rehearse(TEMPLATES, processes=given.jobs)
+    if given.only != "templates":
         outcomes |= rehearse(STAGE, processes=1)
     counts = sum((outcome.counts for outcome in outcomes.values()), Counter[str]())
     minutes = (time.monotonic() - began) / 60
