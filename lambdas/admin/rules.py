@@ -120,6 +120,14 @@ class RulesAdmin:
             "skipped": skipped,
         }
 
+    def agent_of(self, conversation: ConversationId) -> str | None:
+        """Return the agent of the conversation's account, or None if it has none, or if the rules cannot be read."""
+        try:
+            return _agent_of(self._book(self._table.read_all()), conversation)
+        except SendFailed as error:
+            self._telemetry.warn("agent not read", conversation=str(conversation), reason=str(error))
+            return None
+
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
 
