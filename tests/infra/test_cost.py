@@ -389,6 +389,17 @@ def test_fewer_lines_never_cost_more(lane: str) -> None:
     assert amounts == sorted(amounts)
 
 
+def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages: dict[str, Any]) -> None:
+    page = (ROOT / "docs/deploy.md").read_text("utf-8")
+    (table,) = re.findall(r"<!-- cost: a day -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    rows = re.findall(r"^\| (\w+)(?:, with .*`(.+)`.*)? \| ([\d.]+) \| ([\d.]+) \|$", table, re.MULTILINE)
+    assert len(rows) == len(table.splitlines()) - 2
+    for stage, setting, a_day, a_month in rows:
+        config = load_stage(stages, stage=stage, overrides=f"{{{setting}}}")
+        dollars = total(bill(config, NOBODY))
+        assert (a_day, a_month) == (f"{dollars / DAYS:.2f}", f"{dollars:.2f}"), f"{stage} {setting}"
+
+
 def test_the_picture_stays_inside_its_frame_and_no_label_covers_another(stages: dict[str, Any]) -> None:
     root = ElementTree.fromstring(document.picture(stages))  # noqa: S314 - our own picture
     labels = [
