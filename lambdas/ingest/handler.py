@@ -1,4 +1,5 @@
-"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
+`POST /typing/{platform}`.
 
 Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API.
 """
@@ -100,6 +101,7 @@ def _request(event: dict[str, Any]) -> Request:
     route = event.get("routeKey") or event.get("resource") or ""
     return Request(
         platform=_platform(event),
+        door=(event.get("pathParameters") or {}).get("door"),
         route="typing" if "/typing/" in route else "webhook",
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],

@@ -8,11 +8,12 @@ from lambdas.limits import MAX_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS
 
 
 class Request(NamedTuple):
-    """One call of a route, whose path names the platform."""
+    """One call of a route, whose path names the platform, and for the platform `custom` a door."""
 
     platform: str
     webhook: Webhook
     route: Literal["webhook", "typing"] = "webhook"
+    door: str | None = None
 
 
 class Response(NamedTuple):

@@ -14,6 +14,7 @@ from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
+from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
@@ -66,20 +67,26 @@ class Ingest:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
         if self._patience:
             self._patience.begin()
-        platform = self._platforms.get(request.platform)
-        if platform is None or (request.route == "typing" and not platform.tells_typing):
-            return refuse_platform()
         try:
+            platform = self._platform_of(request)
+            if platform is None or (request.route == "typing" and not platform.tells_typing):
+                return refuse_platform()
             return self._answer(platform, request)
         except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=platform.name, reason=str(error))
+            self._telemetry.warn("signature refused", platform=request.platform, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             if isinstance(error, StoreError):
                 self._telemetry.count("StoreFailures")
-            self._telemetry.warn("refused for now", platform=platform.name, reason=str(error))
+            self._telemetry.warn("refused for now", platform=request.platform, reason=str(error))
             return self._refuse_for_now()
+
+    def _platform_of(self, request: Request) -> Platform | None:
+        """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
+        if request.door is None:
+            return self._platforms.get(request.platform)
+        return platform_of_door(self._book, request.platform, request.door)
 
     def _answer(self, platform: Platform, request: Request) -> Response:
         match request.webhook.method, request.route:

@@ -70,15 +70,20 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
     http = synthesize("dev")["Buffer"]
     routes = {route["RouteKey"] for route in all_of(http, "AWS::ApiGatewayV2::Route")}
-    assert routes == {"GET /webhook/{platform}", "POST /webhook/{platform}", "POST /typing/{platform}"}
+    assert routes == {
+        "GET /webhook/{platform}",
+        "POST /webhook/{platform}",
+        "POST /webhook/{platform}/{door}",
+        "POST /typing/{platform}",
+    }
     http.all_resources_properties("AWS::ApiGatewayV2::Integration", {"PayloadFormatVersion": "2.0"})
 
     rest = synthesize("dev", api={"kind": "rest"})["Buffer"]
     methods = all_of(rest, "AWS::ApiGateway::Method")
-    assert sorted(method["HttpMethod"] for method in methods) == ["GET", "POST", "POST"]
+    assert sorted(method["HttpMethod"] for method in methods) == ["GET", "POST", "POST", "POST"]
     assert {method["Integration"]["Type"] for method in methods} == {"AWS_PROXY"}
     paths = {resource["PathPart"] for resource in all_of(rest, "AWS::ApiGateway::Resource")}
-    assert paths == {"webhook", "typing", "{platform}"}
+    assert paths == {"webhook", "typing", "{platform}", "{door}"}
 
 
 def test_an_http_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:

@@ -197,6 +197,11 @@ class Platform(Protocol):
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
 
+    @property
+    def secret_name(self) -> str:
+        """Return the name under which the webhook secrets have this platform's secrets."""
+        return self.name
+
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
 
