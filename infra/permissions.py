@@ -18,6 +18,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
     stack.webhook_secrets.grant_get_value(stack.ingest)
     stack.rules_table.grant_read_rules(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
+    if stack.whatsapp_queues:
+        stack.whatsapp_queues.unreadable.grant_send(stack.ingest)
 
     stack.emitter.grant_invoke_function(stack.admin)
     stack.bus.grant_publish(stack.admin)

@@ -23,6 +23,8 @@ class Response(NamedTuple):
     body: str
     content_type: str = "application/json"
     headers: Mapping[str, str] = {}
+    unreadable: int = 0
+    """How many items were left out because they cannot be read. The platform is not told."""
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

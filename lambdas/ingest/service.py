@@ -13,7 +13,7 @@ from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Platform, Webhook, to_json
+from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
@@ -30,7 +30,7 @@ from lambdas.ingest.responses import (
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
+from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
@@ -77,10 +77,22 @@ class Ingest:
             self._telemetry.warn("signature refused", platform=request.platform, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            if isinstance(error, StoreError):
-                self._telemetry.count("StoreFailures")
-            self._telemetry.warn("refused for now", platform=request.platform, reason=str(error))
-            return self._refuse_for_now()
+            return self._refuse_after(error, request.platform)
+
+    def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
+        """Return the response to a webhook whose sender is proven by something else than a signature."""
+        if self._patience:
+            self._patience.begin()
+        try:
+            return self._take(self._platforms[platform], webhook, signer)
+        except (StoreError, SendFailed) as error:
+            return self._refuse_after(error, platform)
+
+    def _refuse_after(self, error: MessageBufferError, platform: str) -> Response:
+        if isinstance(error, StoreError):
+            self._telemetry.count("StoreFailures")
+        self._telemetry.warn("refused for now", platform=platform, reason=str(error))
+        return self._refuse_for_now()
 
     def _platform_of(self, request: Request) -> Platform | None:
         """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
@@ -106,7 +118,9 @@ class Ingest:
         return refuse_challenge() if echo is None else Response(200, echo, "text/plain")
 
     def _receive(self, platform: Platform, webhook: Webhook) -> Response:
-        signer = self._authentication.signer_of(platform, webhook)
+        return self._take(platform, webhook, self._authentication.signer_of(platform, webhook))
+
+    def _take(self, platform: Platform, webhook: Webhook, signer: Signer) -> Response:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # Read everything before storing anything, so that a refused body leaves nothing behind.
@@ -126,7 +140,7 @@ class Ingest:
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
-        return Response(200, body, content_type)
+        return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
 
     def _refuse_for_now(self) -> Response:
         self._telemetry.count("Refused")

@@ -172,7 +172,8 @@ class _Reading:
         for name, value in fields.values.items():
             found = self._find(value, given, where)
             if found is not None:
-                attachment[name] = _OF_AN_ATTACHMENT.get(name, _id)(found, value)
+                read: Callable[[_Found, Value], Any] = _OF_AN_ATTACHMENT.get(name, _id)
+                attachment[name] = read(found, value)
         media = str(attachment.get("mimeType", "")).partition("/")[0]
         return {"type": fields.type or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
 
