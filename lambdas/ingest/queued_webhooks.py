@@ -115,7 +115,7 @@ class QueuedWebhooks:
         try:
             self._queues.put_aside(receipt, problem=problem)
         except SendFailed as error:
-            self._telemetry.warn("unreadable webhook stays in its queue", reason=str(error))
+            self._telemetry.warn("queued webhook stays", reason=str(error))
             self._pause(receipt, seconds=_pause_seconds(receipt, None))
             return False
         return True
@@ -125,7 +125,7 @@ class QueuedWebhooks:
             self._queues.pause(receipt, seconds=seconds)
         except SendFailed as error:
             # The queue delivers it again when its visibility time-out is over.
-            self._telemetry.warn("queued webhook not paused", reason=str(error))
+            self._telemetry.warn("queued webhook stays", reason=str(error))
 
 
 def _receipt_of(record: Json) -> Receipt:
