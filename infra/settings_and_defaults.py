@@ -165,8 +165,8 @@ class EndUserMessaging(Settings):
     """`end_user_messaging`: AWS End User Messaging Social, which publishes WhatsApp's webhooks to a topic of SNS."""
 
     topic_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
-    """The topic that is the event destination of your WhatsApp Business Account, in the stage's region. Whoever may
-    publish to it can write as any customer, so its policy should let only `social-messaging.amazonaws.com` publish."""
+    """The topic that is the event destination of your WhatsApp Business Account, in the stage's region. A principal
+    that may publish to it can write as any customer, so its policy should admit `social-messaging.amazonaws.com` only."""
 
 
 class Bus(Settings):

@@ -24,7 +24,7 @@ class Response(NamedTuple):
     content_type: str = "application/json"
     headers: Mapping[str, str] = {}
     unreadable: int = 0
-    """How many items were left out because they cannot be read. The platform is not told."""
+    """The number of items that were left out because they cannot be read. It is not part of the response's body."""
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

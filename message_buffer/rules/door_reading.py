@@ -15,7 +15,7 @@ from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value
 
 PLATFORM = "custom"
-# No file or id has so many digits, and Python refuses to print or parse a number with very many.
+# Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
 MAX_DIGITS_OF_A_SIZE = 18
 MAX_ID_NUMBER = 10**30
 MAX_CHARACTERS_OF_A_NUMBER = 32

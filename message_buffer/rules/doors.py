@@ -56,7 +56,7 @@ class Pointer(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Where a field's value is: at the first of the pointers that finds one, or in a part of the text there."""
+    """The place of a field's value: the first of the pointers that finds something, or a part of the text there."""
 
     pointers: tuple[Pointer, ...]
     split: str = ""
@@ -98,7 +98,7 @@ class AttachmentFields(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Where the parts of a message are."""
+    """The places of a message's parts."""
 
     values: Mapping[str, Value]
     attachments: tuple[AttachmentFields, ...]
