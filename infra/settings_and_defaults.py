@@ -166,7 +166,8 @@ class EndUserMessaging(Settings):
 
     topic_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
     """The topic that is the event destination of your WhatsApp Business Account, in the stage's region. A principal
-    that may publish to it can write as any customer, so its policy should admit `social-messaging.amazonaws.com` only."""
+    that may publish to it can write as any customer, so its policy should admit only
+    `social-messaging.amazonaws.com`."""
 
 
 class Bus(Settings):
