@@ -67,17 +67,20 @@ class Ingest:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
         if self._patience:
             self._patience.begin()
+        # Until the door is known, do not log its name, which a stranger may have made long.
+        name = request.platform
         try:
             platform = self._platform_of(request)
             if platform is None or (request.route == "typing" and not platform.tells_typing):
                 return refuse_platform()
+            name = platform.full_name
             return self._answer(platform, request)
         except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=request.platform, reason=str(error))
+            self._telemetry.warn("signature refused", platform=name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            return self._refuse_after(error, request.platform)
+            return self._refuse_after(error, name)
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender is proven by something else than a signature."""
@@ -136,7 +139,7 @@ class Ingest:
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
-        report(self._telemetry, platform.name, done)
+        report(self._telemetry, platform.full_name, done)
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
@@ -157,9 +160,9 @@ class Ingest:
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(typing, self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
+        self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
-        report_refusal(self._telemetry, platform.name, status=status, problem=problem)
+        report_refusal(self._telemetry, platform.full_name, status=status, problem=problem)
         return refuse(status, problem)

@@ -356,6 +356,7 @@ def test_a_rest_api_names_the_door_as_well(scene: Scene) -> None:
 def test_without_the_proof_nothing_is_read(scene: Scene, headers: dict[str, str]) -> None:
     assert scene.call(door_event(BODY, headers))[0] == 401
     assert scene.is_empty()
+    assert ("warning", "custom/shop") in {(level, fields["platform"]) for level, _, fields in scene.telemetry.lines}
 
 
 @pytest.mark.promise("P9")
@@ -428,7 +429,8 @@ def test_before_the_doors_were_read_once_the_sender_is_asked_to_come_again(
 ) -> None:
     scene = Scene(fake, monkeypatch)
     scene.rules.is_away = True
-    assert scene.call(door_event(BODY, proof(BODY)))[0] == 503
+    assert scene.call(door_event(BODY, proof(BODY), door="d" * 5_000))[0] == 503
+    assert "ddd" not in str(scene.telemetry.lines)
 
 
 def test_a_mapping_that_was_written_by_hand_and_is_wrong_is_no_door(scene: Scene) -> None:

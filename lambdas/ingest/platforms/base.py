@@ -198,8 +198,8 @@ class Platform(Protocol):
     """The platform sends a webhook again that was answered 429."""
 
     @property
-    def secret_name(self) -> str:
-        """Return the name under which the webhook secrets have this platform's secrets."""
+    def full_name(self) -> str:
+        """Return the name by which the webhook secrets and the logs call the platform."""
         return self.name
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:

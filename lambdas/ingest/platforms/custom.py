@@ -31,7 +31,7 @@ class Custom(Platform):
         self.comes_again = door.comes_again
 
     @property
-    def secret_name(self) -> str:
+    def full_name(self) -> str:
         return f"{PLATFORM}/{self._door.name}"
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
