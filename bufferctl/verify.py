@@ -49,7 +49,7 @@ STOP_WORD = "stop the trial"
 AS_EDITED = "as edited"
 CANCELLED = "messages.buffer.cancelled"
 COLUMNS = ("check", "found", "time", "at most")
-LANES = {"debounce": "Valkey lane", "window": "DynamoDB lane"}
+LANES = {"valkey": "Valkey lane", "dynamodb": "DynamoDB lane"}
 AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
 # The ends of the names of a trial's conversations, after the trial's id.
 NAMES = ("first", "five", "edit", "stop", "large", "fallback")
@@ -316,5 +316,5 @@ def _placed(detail: Json) -> tuple[str, bool]:
 
 
 def _by_the_fallback(detail: Json) -> tuple[str, bool]:
-    ok = detail["lane"] == "window"
+    ok = detail["lane"] == "dynamodb"
     return ("one batch" if ok else "the stage has no fallback"), ok

@@ -20,6 +20,8 @@ MAX_MESSAGE_ID_BYTES = 1_024
 MAX_CONVERSATION_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
+# Meta's platforms let a business answer freely for this time after the customer's last message.
+REPLY_WINDOW_MS = DAY_MS
 
 # -- batches -------------------------------------------------------------------------------------------------
 

@@ -47,15 +47,16 @@ def _parts() -> _Parts:
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
     settings, valkey_lane, dynamodb_lane, functions, telemetry = _parts()
+    rules = RulesAdmin(
+        table=RulesTable(settings.rules_table),
+        stage_rules=settings.rules,
+        valkey_lane=valkey_lane,
+        telemetry=telemetry,
+        time_left=context.get_remaining_time_in_millis,
+    )
     operations = operations_of(
-        Conversations(valkey_lane, EventBus(settings.event_bus), dynamodb_lane=dynamodb_lane),
-        RulesAdmin(
-            table=RulesTable(settings.rules_table),
-            stage_rules=settings.rules,
-            valkey_lane=valkey_lane,
-            telemetry=telemetry,
-            time_left=context.get_remaining_time_in_millis,
-        ),
+        Conversations(valkey_lane, EventBus(settings.event_bus), dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
+        rules,
         DeadLetters(
             DeadLetterQueue(settings.dead_letter_queue_url),
             functions,

@@ -20,8 +20,8 @@ from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
-# Types of messages that come from a button or from a row of a list.
-PRESSED = {"button", "interactive"}
+# Types of messages that come from a button: also a list's row, a quick reply, a flow's answer, a basket.
+PRESSED = {"button", "interactive", "order"}
 
 
 class TooManyUpdates(InvalidInput):
@@ -37,6 +37,7 @@ class PreparedMessage(NamedTuple):
     timing: Timing
     control_word: Literal["stop", "flush"] | None
     charge: Charge | None = None
+    agent: str | None = None
 
 
 class PreparedChange(NamedTuple):
@@ -48,6 +49,7 @@ class PreparedChange(NamedTuple):
     timing: Timing | None = None
     """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
     transcript. Otherwise None."""
+    agent: str | None = None
 
 
 class Prepared(NamedTuple):
@@ -93,19 +95,26 @@ def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
                 PreparedMessage(
                     conversation,
                     message.id,
-                    encode(message),
+                    encode(_with_agent(message, agent)),
                     timing_of(message, rules),
                     word,
                     book.charge_for(conversation),
+                    agent,
                 )
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), encode(message), timing))
+            change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
+            prepared.changes.append(PreparedChange(change, payload, timing, agent))
         case _:
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation)))
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), agent=agent))
+
+
+def _with_agent(message: Message, agent: str | None) -> Message:
+    """Return the message with its agent, which the batch's event names, so that rules of the bus can route by it."""
+    return message if agent is None else message.model_copy(update={"agent": agent})
 
 
 def _is_typed(message: Message) -> bool:
@@ -123,4 +132,5 @@ def timing_of(message: Message, rules: Rules) -> Timing:
         is_media=bool(files) and not message.text,
         is_pending=any(each.pending for each in message.attachments),
         in_album=message.group_id is not None,
+        is_pressed=message.type in PRESSED,
     )

@@ -156,7 +156,7 @@ class FakeBuffer:
 
     def newest_generation(self, batch: Batch) -> int:
         self.asked += 1
-        return self.generation if batch.lane == "debounce" else self.window_generation
+        return self.generation if batch.lane == "valkey" else self.window_generation
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self.held_ms.append(hold_ms)
@@ -219,13 +219,21 @@ class World:
         self._owners += 1
         return f"owner-{self._owners}"
 
-    def emit(self, batch_id: str, generation: int, text: str = "Where is it?", lane: str = "debounce") -> None:
+    def emit(
+        self,
+        batch_id: str,
+        generation: int,
+        text: str = "Where is it?",
+        lane: str = "valkey",
+        *,
+        reply_until_ms: int | None = None,
+    ) -> None:
         """Put a batch of the buffer into the responder's queue."""
-        if lane == "debounce":
+        if lane == "valkey":
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
             self.buffer.window_generation = max(self.buffer.window_generation, generation)
-        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms)
+        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms, reply_until_ms=reply_until_ms)
         self.queue.append(Waiting(self.now_ms, body, 1))
 
     def forget(self) -> int:
@@ -297,10 +305,19 @@ class World:
         return str(record["conversationStatus"])
 
 
-def event(batch_id: str, generation: int, text: str, lane: str = "debounce", *, last_message_at_ms: int = 0) -> str:
+def event(
+    batch_id: str,
+    generation: int,
+    text: str,
+    lane: str = "valkey",
+    *,
+    last_message_at_ms: int = 0,
+    reply_until_ms: int | None = None,
+) -> str:
     message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
     detail = {
-        "version": 1,
+        "version": 2,
+        **({} if reply_until_ms is None else {"replyUntil": reply_until_ms}),
         "batchId": batch_id,
         "conversationId": NAME,
         "generation": generation,

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
@@ -23,7 +24,7 @@ from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.limits import MAX_DOORS, MAX_MESSAGE_BYTES
+from message_buffer.limits import DAY_MS, MAX_DOORS, MAX_MESSAGE_BYTES
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
@@ -128,16 +129,17 @@ class Desk:
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
+        rules = RulesAdmin(
+            table=self.table,
+            stage_rules={"silenceMs": 2_000},
+            valkey_lane=lane,
+            telemetry=self.telemetry,
+            time_left=lambda: self.time_left_ms,
+            clock=self.engine.clock,
+        )
         operations = operations_of(
-            Conversations(lane, self.bus, clock=self.engine.clock),
-            RulesAdmin(
-                table=self.table,
-                stage_rules={"silenceMs": 2_000},
-                valkey_lane=lane,
-                telemetry=self.telemetry,
-                time_left=lambda: self.time_left_ms,
-                clock=self.engine.clock,
-            ),
+            Conversations(lane, self.bus, agent_of=rules.agent_of, clock=self.engine.clock),
+            rules,
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
@@ -435,10 +437,93 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
     ((detail_type, detail),) = desk.bus.published
     assert detail_type == "messages.buffer.cancelled"
     assert json.loads(detail) == {
-        "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
-        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "debounce", "metadata": {"platform": "generic"},
+        "version": 2, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
+        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
+
+
+def test_a_cancel_names_the_agent_of_the_account(desk: Desk) -> None:
+    desk.result("rules.set", scope="account:generic/shop", rules={"tenant": "default", "agent": "sales"})
+    desk.result("conversation.cancel", conversation=NAME)
+    assert json.loads(desk.bus.published[-1][1])["agent"] == "sales"
+
+
+def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise SendFailed("read rules: Throttling")
+
+    desk.engine.send(NAME, "m1")
+    monkeypatch.setattr(desk.table, "read_all", fail)
+    assert desk.result("conversation.cancel", conversation=NAME)["dropped"] == 1
+    assert "agent" not in json.loads(desk.bus.published[-1][1])
+
+
+# -- the platform's reply window ---------------------------------------------------------------------
+
+OF_WHATSAPP = "default/whatsapp/555/491"
+
+
+def sent(engine: Engine, message_id: str, *, sent_ms_ago: int | None) -> None:
+    """Let a customer's message arrive now that was sent this long ago."""
+    now_ms = engine.clock.now_ms
+    sent_at_ms = None if sent_ms_ago is None else now_ms - sent_ms_ago
+    message = Message(id=message_id, platform="whatsapp", sent_at=sent_at_ms, received_at=now_ms)
+    engine.store.buffer_message(OF_WHATSAPP, message_id, payload=encode(message), timing=Rules().timing)
+
+
+def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sent(behind_it: Desk) -> None:
+    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=60_000)
+    sent(desk.engine, "m2", sent_ms_ago=90_000)
+    shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
+    assert shown["replyUntil"] == now_ms - 60_000 + DAY_MS
+    assert "messages" not in shown, "they were read for their times alone"
+    (row,) = desk.result("conversation.list")["conversations"]
+    assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
+
+
+def test_if_the_last_message_is_not_read_its_arrival_begins_the_reply_window(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lambdas.admin.conversations.MAX_MESSAGES_SHOWN", 1)
+    arrived_at_ms = desk.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=60_000)
+    sent(desk.engine, "m2", sent_ms_ago=60_000)
+    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
+    desk.result("conversation.cancel", conversation=OF_WHATSAPP)
+    desk.engine.clock.advance(5_000)
+    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
+
+
+def test_what_cannot_be_read_does_not_hide_the_conversation(desk: Desk) -> None:
+    desk.engine.store.buffer_message(OF_WHATSAPP, "m1", payload=b"no message", timing=Rules().timing)
+    shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
+    assert (shown["count"], shown["replyUntil"]) == (1, desk.engine.clock.now_ms + DAY_MS)
+
+
+def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(behind_it: Desk) -> None:
+    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=None)
+    desk.engine.clock.advance(60_000)
+    of = {"conversation": OF_WHATSAPP}
+    in_time = desk.result("conversation.hold", **of, holdMs=DAY_MS - 60_000)
+    assert in_time == {"heldUntil": now_ms + DAY_MS, "replyUntil": now_ms + DAY_MS}
+    too_long = desk.result("conversation.hold", **of, holdMs=DAY_MS - 59_999)
+    assert (too_long.pop("warning"), too_long) == (
+        OUTLASTS_REPLY_WINDOW, {"heldUntil": now_ms + DAY_MS + 1, "replyUntil": now_ms + DAY_MS},
+    )  # fmt: skip
+
+
+def test_without_a_reply_window_nothing_is_said_about_it(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1")
+    held = desk.result("conversation.hold", conversation=NAME, holdMs=DAY_MS)
+    assert held.keys() == {"heldUntil"}
+    assert "replyUntil" not in desk.result("conversation.show", conversation=NAME)
+    unknown = desk.result("conversation.hold", conversation=OF_WHATSAPP, holdMs=DAY_MS)
+    assert unknown.keys() == {"heldUntil"}, "no message is known"
 
 
 def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -627,6 +712,21 @@ def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     ]
     another = desk.result("rules.explain", conversation="acme/twilio/+1/+2", agent="other")
     assert another["rules"]["silenceMs"]["layer"] == "deployed"
+
+
+def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 2_000, "typingInferenceMs": 4_000})
+    desk.result("rules.set", scope="tenant:pairs", rules={"minMessages": 2, "pressedSilenceMs": 300})
+    desk.result("rules.set", scope="tenant:great", rules={"priority": "vip"})
+
+    def waits_of(tenant: str) -> list[tuple[int, str]]:
+        explained = desk.result("rules.explain", conversation=f"{tenant}/generic/shop/c1")
+        return [(each["waitMs"], each["reason"]) for each in explained["waits"]]
+
+    silences = [(2_000, "silence"), (4_000, "silence"), (0, "silence"), (2_000, "silence"), (15_000, "silence")]
+    assert waits_of("default") == silences
+    assert waits_of("pairs") == [(30_000, "max_wait"), (4_000, "silence")] + [(30_000, "max_wait")] * 3
+    assert waits_of("great") == [(0, "priority")] * 5
 
 
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:

@@ -47,9 +47,9 @@ def test_a_stop_is_told_with_all_that_the_schema_asks_for(worded: Scene) -> None
     (event,) = worded.cancelled()
     VALIDATOR.validate(event)
     assert event == {
-        "version": 1, "conversationId": CHAT, "tenant": "default", "generation": 2, "dropped": 1, "frozen": 0,
+        "version": 2, "conversationId": CHAT, "tenant": "default", "generation": 2, "dropped": 1, "frozen": 0,
         "leaving": False, "messageId": "m2", "reason": "stop_word", "at": worded.engine.clock.now_ms,
-        "lane": "debounce", "metadata": {"platform": "generic"},
+        "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert worded.telemetry.counts["Stopped"] == 1
 
@@ -100,6 +100,11 @@ def test_a_button_that_is_called_as_a_word_is_an_answer(worded: Scene, text: str
     }}  # fmt: skip
     worded.post("telegram", {"update_id": 1, "callback_query": pressed})
     assert texts(worded, "default/telegram/shopbot/7") == [text]
+
+
+def test_a_basket_whose_note_is_a_word_is_not_dropped(worded: Scene) -> None:
+    worded.post("generic", message("m1", "stop", type="order"))
+    assert texts(worded) == ["stop"]
 
 
 def test_words_are_orders_only_where_rules_say_so(worded: Scene) -> None:
