@@ -23,6 +23,7 @@ from infra.storage import (
     OversizeBucket,
     Queue,
     RulesTable,
+    TakeoversTable,
     WebhookSecrets,
     key_of_logged_ids,
 )
@@ -64,6 +65,7 @@ class BufferStack(cdk.Stack):
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
         self.rules_table = RulesTable(self, "Rules", config=config)
+        self.takeovers_table = TakeoversTable(self, "Takeovers", config=config)
         self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
         self.dynamodb_lane = (
@@ -145,6 +147,7 @@ class BufferStack(cdk.Stack):
                 windows=self._windows,
                 webhook_secrets=self.webhook_secrets,
                 rules_table=self.rules_table,
+                takeovers_table=self.takeovers_table,
                 bus=self.bus,
                 whatsapp_queues=self.whatsapp_queues,
             ),
@@ -174,6 +177,7 @@ class BufferStack(cdk.Stack):
                 redrive=self.emitter,
                 destinations=self.destinations,
                 rules_table=self.rules_table,
+                takeovers_table=self.takeovers_table,
                 undelivered=self.undelivered,
             ),
         )

@@ -54,6 +54,11 @@ MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
+# A hold that a person forgets blocks a customer for no longer than a day.
+MAX_HOLD_MS = DAY_MS
+# Apps of Meta that a rule names. An id has 15 or 16 digits today.
+MAX_APPS = 20
+MAX_APP_ID_DIGITS = 32
 # No quota may be higher, because a script counts a message's cost in whole microseconds.
 MAX_QUOTA = 10_000_000
 # The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
@@ -153,6 +158,19 @@ MAX_CHARGES_KEPT = 1_024
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
 # emitted, the event about the edit names that batch.
 MAX_BATCHES_REMEMBERED = 100
+
+# -- takeovers -----------------------------------------------------------------------------------------------
+
+# Further words of a person prolong the hold, but the hold ends this many times its length after their first words.
+MAX_HOLDS_IN_A_TAKEOVER = 2
+# A takeover remembers the ids of this many of the person's latest messages, to recognise a redelivery.
+MAX_REPLIES_REMEMBERED = 50
+# Platforms try to deliver a webhook for at most a week.
+TAKEOVER_KEPT_MS = 8 * DAY_MS
+# Some platforms round the time of a message down to a second.
+REPORTED_TIME_STEP_MS = SECOND_MS
+# A platform's clock, or the time at which it makes a webhook, may be this much later than the message was sent.
+MAX_REPORT_DELAY_MS = MINUTE_MS
 
 # -- the fallback --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from typing import Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.gate.service import Gate
@@ -24,6 +25,13 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
+from message_buffer.takeovers.takeover import Takeover
+
+
+class Takeovers(Protocol):
+    def read(self, conversation: str) -> Takeover: ...
+
+    def resume(self, conversation: str, *, now_ms: int) -> None: ...
 
 
 class Conversations(Gate):
@@ -33,6 +41,7 @@ class Conversations(Gate):
         self,
         valkey_lane: ValkeyLane | None,
         bus: Publishes,
+        takeovers: Takeovers,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -40,6 +49,7 @@ class Conversations(Gate):
     ) -> None:
         super().__init__(valkey_lane, dynamodb_lane=dynamodb_lane, clock=clock)
         self._bus = bus
+        self._takeovers = takeovers
         self._agent_of = agent_of
 
     def status(self, _request: Request) -> Json:
@@ -84,12 +94,20 @@ class Conversations(Gate):
     def show(self, request: ShowConversation) -> Json:
         """Return the state of a conversation in the stage's lane.
 
-        If the fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
+        `takenOverAt` is when a person of the business began to answer, if that put the conversation on hold. If the
+        fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
         """
         name = _name(request)
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
-        return {"conversation": name, **first, **({"dynamodb": waiting[0]} if waiting else {})}
+        takeover = self._takeovers.read(name)
+        taken_over_at_ms = takeover.began_at_ms if first["heldUntil"] and takeover.is_on(self._clock()) else None
+        return {
+            "conversation": name,
+            **first,
+            "takenOverAt": taken_over_at_ms,
+            **({"dynamodb": waiting[0]} if waiting else {}),
+        }
 
     def _seen(self, lane: ValkeyLane | DynamoDbLane, request: ShowConversation) -> Json:
         name = _name(request)
@@ -157,6 +175,8 @@ class Conversations(Gate):
     def resume(self, request: OfConversation) -> Json:
         """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
+        # Do this first, so that an earlier reply of a person, which the platform delivers late, holds nothing again.
+        self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")

@@ -43,6 +43,12 @@ class RulesOfScopes(Protocol):
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
 
 
+class Takeovers(Protocol):
+    def count(self, conversation: str) -> int: ...
+
+    def forget(self, conversation: str) -> int: ...
+
+
 class Places(NamedTuple):
     """The places, besides the lanes, where a stage stores parts of a conversation."""
 
@@ -51,6 +57,7 @@ class Places(NamedTuple):
     dead_letters: Queue
     undelivered: Queue | None
     """None in a stage without the Valkey lane."""
+    takeovers: Takeovers
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
 
@@ -96,12 +103,13 @@ class Forgetting:
             )
             lane_at_ms = forgotten[0].at_ms
         at_ms = max(each.at_ms for each in forgotten)
-        counts = dict.fromkeys(("waiting", "frozen", "rules"), 0)
+        counts = dict.fromkeys(("waiting", "frozen", "rules", "takeovers"), 0)
         if first:
             self._tell(name, at_ms)
             counts["waiting"] = sum(each.waiting for each in forgotten)
             counts["frozen"] = sum(each.frozen for each in forgotten)
             counts["rules"] = self._drop_rules(name, request.by)
+            counts["takeovers"] = self._places.takeovers.forget(name)
         until_ms = None if first else at_ms
         letters, starts = self._letters(name, until_ms=until_ms, keep=False), self._starts(name, keep=False)
         keys = self._keys(name, until_ms=until_ms)
@@ -122,6 +130,7 @@ class Forgetting:
             "waiting": sum(each.count for each in seen),
             "frozen": sum(each.frozen for each in seen),
             "rules": scopes.count(conversation_scope(name)),
+            "takeovers": self._places.takeovers.count(name),
         }
         letters, starts = self._letters(name, until_ms=None, keep=True), self._starts(name, keep=True)
         return self._answer(name, counts | _counts(letters, starts, self._keys(name, until_ms=None)))

@@ -11,11 +11,11 @@ from lambdas.limits import (
     MAX_CONVERSATIONS_LISTED,
     MAX_CURSOR_CHARACTERS,
     MAX_DEAD_LETTERS_LISTED,
-    MAX_HOLD_MS,
     MAX_NAME_CHARACTERS,
 )
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import LaneName, lane_of
+from message_buffer.limits import MAX_HOLD_MS
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 

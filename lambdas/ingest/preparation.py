@@ -5,8 +5,8 @@ So ingest can still refuse the whole body because of one wrong update.
 
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import update_belongs
-from lambdas.ingest.platforms.base import Incoming, Intake, Update
+from lambdas.ingest.ownership import belongs, update_belongs
+from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
@@ -52,9 +52,20 @@ class PreparedChange(NamedTuple):
     agent: str | None = None
 
 
+class PreparedReply(NamedTuple):
+    """A message of a person of the business, after which the rules put the conversation on hold."""
+
+    conversation: ConversationId
+    agent: str | None
+    id: str
+    at_ms: int
+    hold_ms: int
+
+
 class Prepared(NamedTuple):
     messages: list[PreparedMessage]
     changes: list[PreparedChange]
+    human_replies: list[PreparedReply]
 
 
 def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
@@ -63,7 +74,7 @@ def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
     intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
     """
-    prepared = Prepared([], [])
+    prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
             _prepare_one(update, book, prepared)
@@ -72,6 +83,7 @@ def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
                 raise
             intake.ignored["unreadable"] += 1
     _require_few(prepared)
+    prepared.human_replies.extend(filter(None, (_prepare_reply(reply, book) for reply in intake.human_replies)))
     return prepared
 
 
@@ -115,6 +127,20 @@ def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
 def _with_agent(message: Message, agent: str | None) -> Message:
     """Return the message with its agent, which the batch's event names, so that rules of the bus can route by it."""
     return message if agent is None else message.model_copy(update={"agent": agent})
+
+
+def _prepare_reply(reply: HumanReply, book: RuleBook) -> PreparedReply | None:
+    """Return the reply if the rules put its conversation on hold, and people type in its app. Otherwise return None."""
+    owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
+    conversation, agent = belongs(reply.conversation, owner)
+    try:
+        encode_conversation(str(conversation))
+    except InvalidInput:
+        return None
+    rules = book.for_conversation(conversation, agent).rules
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_of_a_person(reply.app)):
+        return None
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
 
 
 def _is_typed(message: Message) -> bool:

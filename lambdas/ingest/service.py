@@ -12,6 +12,7 @@ from lambdas.ingest.authentication import Authentication, Unauthentic, require_a
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
+from lambdas.ingest.human_replies import HumanReplies, Takeovers
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
@@ -20,6 +21,7 @@ from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
     Response,
+    in_form_of,
     refuse,
     refuse_challenge,
     refuse_for_now,
@@ -48,6 +50,7 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
+        takeovers: Takeovers,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -58,6 +61,7 @@ class Ingest:
         self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
+        self._human_replies = HumanReplies(lane, bus, takeovers, clock)
         self._telemetry = telemetry
         self._book = book
         self._platforms = platforms
@@ -67,20 +71,24 @@ class Ingest:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
         if self._patience:
             self._patience.begin()
-        # Until the door is known, do not log its name, which a stranger may have made long.
-        name = request.platform
         try:
             platform = self._platform_of(request)
-            if platform is None or (request.route == "typing" and not platform.tells_typing):
-                return refuse_platform()
-            name = platform.full_name
+        except SendFailed as error:
+            # Do not log the door's name, which a stranger may have made long.
+            return self._refuse_after(error, request.platform)
+        if platform is None or (request.route == "typing" and not platform.tells_typing):
+            return in_form_of(platform, refuse_platform())
+        return in_form_of(platform, self._answer_or_refuse(platform, request))
+
+    def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
+        try:
             return self._answer(platform, request)
         except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=name, reason=str(error))
+            self._telemetry.warn("signature refused", platform=platform.full_name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            return self._refuse_after(error, name)
+            return self._refuse_after(error, platform.full_name)
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender is proven by something else than a signature."""
@@ -127,7 +135,7 @@ class Ingest:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # Read everything before storing anything, so that a refused body leaves nothing behind.
-            messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
+            messages, changes, human_replies = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
@@ -139,7 +147,10 @@ class Ingest:
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
+        self._human_replies.hold_all(human_replies, done)
         report(self._telemetry, platform.full_name, done)
+        if done.undecided_replies:
+            return self._refuse_for_now()
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())

@@ -23,6 +23,7 @@ from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry, valkey_lane
 from tests.support.platforms import HOST, body_of, content_type, signed
+from tests.support.takeovers import FakeTakeovers
 
 SECRET, VERIFY_TOKEN = "s3cret", "let me in"
 SECRETS = {
@@ -112,6 +113,7 @@ class Scene:
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.bus = FakeBus()
         self.rules = FakeRules()
+        self.takeovers = FakeTakeovers()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
@@ -120,6 +122,7 @@ class Scene:
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
+            takeovers=self.takeovers,
             clock=engine.clock,
             time_is_required=time_is_required,
         )
@@ -149,6 +152,9 @@ class Scene:
 
     def cancelled(self) -> list[Json]:
         return self._published("messages.buffer.cancelled")
+
+    def taken_over(self) -> list[Json]:
+        return self._published("messages.conversation.taken_over")
 
     def _published(self, wanted: str) -> list[Json]:
         return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from lambdas.ingest.platforms.base import Intake, Update, Webhook
+from lambdas.ingest.platforms.base import HumanReply, Intake, Update, Webhook
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "platforms"
 HOST = "hooks.example.com"
@@ -109,7 +109,12 @@ def described(intake: Intake) -> Json:
         "updates": [_described(update) for update in intake.updates],
         "ignored": {kind: count for kind, count in intake.ignored.items() if count},
         "accounts": sorted(intake.accounts),
+        **({"replies": [_reply(reply) for reply in intake.human_replies]} if intake.human_replies else {}),
     }
+
+
+def _reply(reply: HumanReply) -> Json:
+    return {"conversation": str(reply.conversation), "id": reply.id, "at_ms": reply.at_ms, "app": reply.app}
 
 
 def _described(update: Update) -> Json:

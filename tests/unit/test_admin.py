@@ -28,6 +28,7 @@ from message_buffer.limits import DAY_MS, MAX_DOORS, MAX_MESSAGE_BYTES
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
+from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -37,6 +38,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.takeovers import FakeTakeovers
 
 ME = "arn:aws:iam::111122223333:user/ada"
 REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
@@ -124,6 +126,7 @@ class Desk:
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.undelivered, self.objects = FakeLetters(), FakeObjects()
+        self.takeovers = FakeTakeovers()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
 
@@ -138,12 +141,12 @@ class Desk:
             clock=self.engine.clock,
         )
         operations = operations_of(
-            Conversations(lane, self.bus, agent_of=rules.agent_of, clock=self.engine.clock),
+            Conversations(lane, self.bus, self.takeovers, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
+                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT),
                 bus=self.bus,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
@@ -365,6 +368,7 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert shown == {
         "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
         "reason": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+        "takenOverAt": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
@@ -566,6 +570,27 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
     assert desk.engine.claim() == [NAME]
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+
+
+def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
+    desk.takeovers.save(NAME, taken, now_ms=now_ms)
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] == now_ms - 5
+    desk.result("conversation.resume", conversation=NAME)
+    assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
+    desk.result("conversation.hold", conversation=NAME, holdMs=1_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None, "this hold is an operator's"
+
+
+def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    desk.takeovers.failures = ["resume"]
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "unavailable"
+    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] is not None
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
 
 
 def test_a_hold_that_is_over_is_not_shown(desk: Desk) -> None:

@@ -25,6 +25,7 @@ from responder.batch import read_batch
 from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
 
 
@@ -38,6 +39,7 @@ class Desk:
         self.conversations = Conversations(
             valkey_lane(engine.store, self.functions) if engine else None,
             self.bus,
+            FakeTakeovers(),
             dynamodb_lane=window.lane,
             clock=window.clock,
         )

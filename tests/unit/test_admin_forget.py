@@ -19,8 +19,12 @@ from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, lette
 
 OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
-    ("waiting", "frozen", "rules", "objects", "deadLetters", "messagesInDeadLetters", "undeliveredStarts"), 0
-)
+    (
+        "waiting", "frozen", "rules", "objects", "deadLetters", "messagesInDeadLetters", "undeliveredStarts",
+        "takeovers",
+    ),
+    0,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -52,6 +56,8 @@ def fill(desk: Desk) -> None:
         desk.engine.store.take_batch(name, f"token of {name}")
         desk.engine.store.retry_batch(name, f"token of {name}", retry_at_ms=desk.engine.clock.now_ms + 1)
         desk.engine.send(name, "m2")
+        desk.takeovers.resume(name, now_ms=1)
+        desk.takeovers.end_sending(name, "wamid.1", now_ms=1)
         desk.table.put(f"conversation:{name}", {"silenceMs": 5}, by="x", at_ms=1, expected_version=None)
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
@@ -61,7 +67,7 @@ def fill(desk: Desk) -> None:
 
 HELD = {
     "waiting": 1, "frozen": 1, "rules": 1, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
-    "undeliveredStarts": 1,
+    "undeliveredStarts": 1, "takeovers": 2,
 }  # fmt: skip
 
 
@@ -69,6 +75,7 @@ def everything(desk: Desk) -> Json:
     return {
         "valkey": desk.engine.settle(),
         "rules": dict(desk.table.items),
+        "takeovers": dict(desk.takeovers.states),
         "objects": dict(desk.objects.kept),
         "letters": list(desk.queue.letters),
         "starts": list(desk.undelivered.letters),

@@ -30,6 +30,7 @@ INGEST = (
         "EVENT_BUS_NAME": "b",
         "RULES": '{"silenceMs": 5}',
         "RULES_TABLE": "t",
+        "TAKEOVERS_TABLE": "takeovers",
     }
 )
 PROCESSOR = COMMON | {
@@ -56,6 +57,7 @@ ADMIN = COMMON | {
     "LANE": "valkey",
     "RULES": "{}",
     "RULES_TABLE": "t",
+    "TAKEOVERS_TABLE": "takeovers",
     "PROCESSOR_FUNCTION_NAME": "p",
     "REDRIVE_FUNCTION": "c",
     "EVENT_BUS_NAME": "b",

@@ -13,12 +13,13 @@ from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, gate_operations_of, operations_of
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, WindowScene
 
 HOLD_MS = 60_000
 OPERATIONS = {
     *operations_of(
-        Conversations(None, FakeBus()),
+        Conversations(None, FakeBus(), FakeTakeovers()),
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
         forgetting=Forgetting.__new__(Forgetting),

@@ -158,11 +158,24 @@ class Incoming(NamedTuple):
 Update = Incoming | Change
 
 
+class HumanReply(NamedTuple):
+    """A message that a person of the business typed, as far as the platform says. Its words are not kept."""
+
+    conversation: ConversationId
+    id: str
+    at_ms: int
+    app: str | None = None
+    """The app with which it was sent. A rule says whether people type in that app. None if the platform says that a
+    person typed it."""
+
+
 @dataclass
 class Intake:
     """The contents of a webhook. Items that are not messages to us (echoes, statuses, …) are counted by kind."""
 
     updates: list[Update] = field(default_factory=list)
+    human_replies: list[HumanReply] = field(default_factory=list)
+    """Some of the echoes, which are also counted."""
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
@@ -171,13 +184,18 @@ class Intake:
         self.updates.append(update)
         self.accounts.add(update.conversation.account)
 
-    def take(self, read: Callable[[], Update | str]) -> None:
+    def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
         """Add the update that `read` returns, or count the item under the kind that it returns.
+
+        A person's reply is counted as an echo, too.
 
         An item that cannot be read is counted as `unreadable`, so that the other items of the webhook are kept.
         """
         try:
             update = read()
+            if isinstance(update, HumanReply):
+                self.human_replies.append(update)
+                update = "echo"
             if not isinstance(update, str):
                 encode_conversation(str(update.conversation))
         except (ValidationError, InvalidInput):
@@ -196,6 +214,8 @@ class Platform(Protocol):
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
+    empty_refusal: tuple[str, str] | None = None
+    """The body and the content type of every response with a status from 400 to 499, if the platform reads the body."""
 
     @property
     def full_name(self) -> str:

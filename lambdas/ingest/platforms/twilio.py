@@ -39,6 +39,8 @@ from message_buffer.messages.message import Message
 
 Form = list[tuple[str, str]]
 
+# TwiML that sends nothing to the author.
+NO_REPLY = ("<Response></Response>", "text/xml")
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
@@ -61,6 +63,8 @@ class Twilio(Platform):
     name = "twilio"
     max_body_bytes = MAX_TWILIO_WEBHOOK_BYTES
     comes_again = False
+    # The status says that the webhook was refused. Twilio would log a body in JSON as a second error.
+    empty_refusal = NO_REPLY
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")
@@ -89,7 +93,7 @@ class Twilio(Platform):
 
     def acknowledge(self, _result: Json) -> tuple[str, str]:
         # Twilio would send any other text to the author, or log it as an error.
-        return "<Response></Response>", "text/xml"
+        return NO_REPLY
 
 
 # -- the signature ---------------------------------------------------------------------------------

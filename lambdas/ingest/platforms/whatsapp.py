@@ -6,9 +6,11 @@ seven days.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    HumanReply,
     Incoming,
     Intake,
     Json,
@@ -31,6 +33,10 @@ from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
+TYPED_IN_THE_APP = "smb_message_echoes"
+# Echoes that contain no new message.
+NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
+
 
 class WhatsApp(MetaPlatform):
     name = "whatsapp"
@@ -38,7 +44,7 @@ class WhatsApp(MetaPlatform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for value in _values(self.entries_of(webhook.body), intake):
+        for field, value in _changes(self.entries_of(webhook.body), intake):
             account = word_of(object_of(value.get("metadata")).get("phone_number_id"))
             if account is None:
                 intake.ignored["unknown"] += 1
@@ -52,7 +58,8 @@ class WhatsApp(MetaPlatform):
                 contact = _contact_of(item, contacts) or sole
                 intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
-            intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
+            for echo in map(object_of, list_of(value.get("message_echoes"))):
+                intake.take(partial(_read_echo, field, echo, account))
         return intake
 
 
@@ -135,15 +142,28 @@ class _Item:
         )
 
 
-def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
-    """Yield the `value` of every change of every entry. Count entries without a list of changes as unreadable."""
+def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Json]]:
+    """Yield the `field` and `value` of every change of every entry.
+
+    Count entries without a list of changes as unreadable.
+    """
     for entry in entries:
         changes = entry.get("changes")
         if not isinstance(changes, list):
             intake.ignored["unreadable"] += 1
             continue
-        for change in changes:
-            yield object_of(object_of(change).get("value"))
+        for change in map(object_of, changes):
+            yield change.get("field"), object_of(change.get("value"))
+
+
+def _read_echo(field: Any, echo: Json, account: str) -> HumanReply | str:
+    """Read a message of the business. Only the field `smb_message_echoes` has what a person typed in WhatsApp's app."""
+    number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id"))
+    user = (number or user_id or "").strip().removeprefix("+")
+    message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))
+    if field != TYPED_IN_THE_APP or _kind_of(echo) in NO_REPLIES or not (user and message_id and at_ms):
+        return "echo"
+    return HumanReply(ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user), message_id, at_ms)
 
 
 # -- who writes, and from where --------------------------------------------------------------------
