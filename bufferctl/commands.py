@@ -130,7 +130,12 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
 
 
 def _erased(result: Json) -> str:
-    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}"
+    hint = ""
+    if other := result.get("aliasOf"):
+        hint = f"\n\nThis is an alias. The author's messages are in {other}: forget that, too."
+    if names := result.get("otherNames"):
+        hint = "\n\nIf the table of aliases has been unavailable, also forget:\n\n" + "\n".join(names)
+    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}{hint}"
 
 
 def hold(stage: Stage, given: Namespace) -> None:

@@ -19,6 +19,7 @@ from infra.lanes.valkey import ValkeyLane
 from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import (
+    AliasesTable,
     EventDestinations,
     OversizeBucket,
     Queue,
@@ -66,6 +67,7 @@ class BufferStack(cdk.Stack):
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
         self.rules_table = RulesTable(self, "Rules", config=config)
         self.takeovers_table = TakeoversTable(self, "Takeovers", config=config)
+        self.aliases_table = AliasesTable(self, "Aliases", config=config)
         self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
         self.dynamodb_lane = (
@@ -148,6 +150,7 @@ class BufferStack(cdk.Stack):
                 webhook_secrets=self.webhook_secrets,
                 rules_table=self.rules_table,
                 takeovers_table=self.takeovers_table,
+                aliases_table=self.aliases_table,
                 bus=self.bus,
                 whatsapp_queues=self.whatsapp_queues,
             ),
@@ -178,6 +181,7 @@ class BufferStack(cdk.Stack):
                 destinations=self.destinations,
                 rules_table=self.rules_table,
                 takeovers_table=self.takeovers_table,
+                aliases_table=self.aliases_table,
                 undelivered=self.undelivered,
             ),
         )

@@ -36,6 +36,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
 | TAKEOVERS_TABLE | ingest, admin, responder | | the table of the conversations that people of the business answer |
+| ALIASES_TABLE | ingest, admin | | the table of the names of authors that have several |
 | GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest, canary | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
 | ACCOUNT_MESSAGES_PER_MINUTE | ingest | | the quota of an account for which the rules set none |
@@ -186,7 +187,7 @@ def responder_seconds(config: Responder) -> int:
     return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
 
 
-def ingest(
+def ingest(  # noqa: PLR0913 - the stack makes each of them
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
@@ -194,6 +195,7 @@ def ingest(
     webhook_secrets: secretsmanager.ISecret,
     rules_table: dynamodb.ITable,
     takeovers_table: dynamodb.ITable,
+    aliases_table: dynamodb.ITable,
     bus: events.IEventBus,
     whatsapp_queues: WhatsAppQueues | None,
 ) -> Environment:
@@ -207,6 +209,7 @@ def ingest(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "TAKEOVERS_TABLE": takeovers_table.table_name,
+        "ALIASES_TABLE": aliases_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
         "ACCOUNT_MESSAGES_PER_MINUTE": str(config.quota.account_messages_per_minute),
         "ACCOUNT_CONVERSATIONS_PER_MINUTE": str(config.quota.account_conversations_per_minute),
@@ -257,7 +260,7 @@ def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.
     return {**_claims(config), "NOTICE_QUEUE_URL": notices.queue_url, **_starting(processor)}
 
 
-def admin(
+def admin(  # noqa: PLR0913 - each is a variable
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
@@ -266,6 +269,7 @@ def admin(
     destinations: EventDestinations,
     rules_table: dynamodb.ITable,
     takeovers_table: dynamodb.ITable,
+    aliases_table: dynamodb.ITable,
     undelivered: sqs.IQueue | None,
 ) -> Environment:
     return {
@@ -279,6 +283,7 @@ def admin(
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "TAKEOVERS_TABLE": takeovers_table.table_name,
+        "ALIASES_TABLE": aliases_table.table_name,
         **_starting(processor),
         **_windows(windows),
     }

@@ -18,6 +18,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     stack.webhook_secrets.grant_get_value(stack.ingest)
     stack.rules_table.grant_read_rules(stack.ingest)
     stack.takeovers_table.grant_record_replies(stack.ingest)
+    stack.aliases_table.grant_learn(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
     if stack.whatsapp_queues:
         stack.whatsapp_queues.unreadable.grant_send(stack.ingest)
@@ -31,6 +32,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
         stack.undelivered.grant_look_through(stack.admin)
     stack.rules_table.grant_change_rules(stack.admin)
     stack.takeovers_table.grant_resume_and_forget(stack.admin)
+    stack.aliases_table.grant_forget(stack.admin)
 
     if valkey := stack.valkey_lane:
         valkey.grant_start_processor(stack.ingest)

@@ -203,6 +203,21 @@ class RulesTable(Table):
         return self._grant(grantee, "GetItem", "Scan", "PutItem", "DeleteItem")
 
 
+class AliasesTable(Table):
+    """The names of an author that lead to the same conversation."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
+
+    def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` look names up, and write what it learns."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem")
+
+    def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` find the names of an author, and let them expire."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
+
+
 class MessageTable(Table):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 

@@ -33,6 +33,7 @@ class IngestSettings(NamedTuple):
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
     takeovers_table: str
+    aliases_table: str
     account_quota: Quota
     """The quota of an account for which the rules set none."""
     whatsapp_queue: tuple[str, str] | None
@@ -78,6 +79,7 @@ class AdminSettings(NamedTuple):
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
     takeovers_table: str
+    aliases_table: str
     oversize_bucket: str
     undelivered_queue_url: str | None
     """None on a stage without the Valkey lane."""
@@ -165,6 +167,7 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
         takeovers_table=env.text("TAKEOVERS_TABLE"),
+        aliases_table=env.text("ALIASES_TABLE"),
         account_quota=Quota(
             messages_per_minute=env.whole("ACCOUNT_MESSAGES_PER_MINUTE"),
             conversations_per_minute=env.whole("ACCOUNT_CONVERSATIONS_PER_MINUTE"),
@@ -226,6 +229,7 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
         takeovers_table=env.text("TAKEOVERS_TABLE"),
+        aliases_table=env.text("ALIASES_TABLE"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
         undelivered_queue_url=env.optional("UNDELIVERED_QUEUE_URL"),
         ages_out=[{"place": place, "days": days} for place, days in env.object("AGES_OUT").items()],

@@ -104,6 +104,28 @@ SECRET_LIFE_MS = MINUTE_MS
 SIGN_IN_TOKEN_SECONDS = 900
 SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 
+# -- aliases of authors --------------------------------------------------------------------------------------
+
+# An alias expires when its author has not written for a year. It is renewed when half of that is left, so that few
+# messages cause a write.
+ALIAS_LIFE_MS = 365 * DAY_MS
+MIN_ALIAS_LIFE_LEFT_MS = ALIAS_LIFE_MS // 2
+# A report of a changed number without an id is valid for this long. After 45 days, operators give a number to another
+# person, who would otherwise get the conversation.
+CHANGED_NUMBER_LIFE_MS = 30 * DAY_MS
+# An instance looks an alias up again when its copy is this old, because another instance may have moved the alias.
+ALIAS_COPY_LIFE_MS = MINUTE_MS
+# An instance keeps this many copies. Each takes a few hundred bytes.
+MAX_ALIASES_KEPT = 4_096
+# An author who has changed the number more often begins a new conversation. A forget reads an item for each id.
+MAX_IDS_OF_AN_AUTHOR = 20
+# WhatsApp's ids have at most 135 characters. A longer id is not looked up.
+MAX_USER_ID_CHARACTERS = 256
+# A report of a changed number is tried this often if other instances learn about the same author at the same time.
+MAX_MOVES_TRIED = 3
+# All look-ups for one webhook may take this long. The other authors then keep the id that came.
+MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
+
 # -- events --------------------------------------------------------------------------------------------------
 
 # One call to EventBridge accepts at most this many entries. Some emulators also limit a call's bytes.

@@ -44,6 +44,16 @@ class Batch(NamedTuple):
     last_message_at_ms: int
     reply_until_ms: int = 0
     """The end of the platform's reply window; 0 if it has none, or if the event is older than this field."""
+    address: str | None = None
+    """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
+
+    @property
+    def recipient(self) -> ConversationId:
+        """Return where to send the reply.
+
+        The conversation keeps the author's first name. That may be a number which another person has by now.
+        """
+        return self.conversation._replace(user=self.address) if self.address else self.conversation
 
 
 def read_batch(body: str, objects: Objects) -> Batch:
@@ -57,9 +67,10 @@ def read_batch(body: str, objects: Objects) -> Batch:
         if event["detail-type"] != DETAIL_TYPE or detail["version"] not in BATCH_VERSIONS:
             raise MalformedEvent("the event has another type or version")
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
+        conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
         return Batch(
             batch_id=_require_type(str, detail["batchId"]),
-            conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
+            conversation=conversation,
             generation=_require_type(int, detail["generation"]),
             # Archived events may be from a version without lanes, and then have no field `lane`.
             lane=_require_lane(detail.get("lane", "valkey")),
@@ -67,12 +78,21 @@ def read_batch(body: str, objects: Objects) -> Batch:
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
             reply_until_ms=_require_type(int, detail.get("replyUntil", 0)),
+            address=_whatsapp_address(conversation, messages[-1]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
             raise
         # The error's text may quote a customer, so the reason contains only its type.
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
+
+
+def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
+    author, chat = message.get("author"), message.get("chat")
+    is_whatsapp = conversation.platform == "whatsapp" or conversation.account.startswith("whatsapp:")
+    if not is_whatsapp or not isinstance(author, str) or (isinstance(chat, dict) and chat.get("type") == "group"):
+        return None
+    return author.removeprefix("whatsapp:").removeprefix("+") or None
 
 
 def read_forgotten(body: str) -> Forgotten | None:

@@ -30,7 +30,7 @@ class PartSender:
             self._sent_messages.begin_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms + MIN_TIME_TO_SEND_MS)
         owned.mark(number, before=PLANNED, after=SENDING)
         try:
-            message_id = channel.send(owned.batch.conversation, text)
+            message_id = channel.send(owned.batch.recipient, text)
         except (Busy, Refused):
             owned.mark(number, before=SENDING, after=PLANNED)
             self._end_sending(owned, channel, None)

@@ -212,7 +212,7 @@ class Responder:
 
     def _show_typing(self, owned: OwnedBatch, channel: Channel) -> None:
         try:
-            channel.show_typing(owned.batch.conversation, owned.batch.last_message_id)
+            channel.show_typing(owned.batch.recipient, owned.batch.last_message_id)
         except (Busy, Refused, Unconfirmed) as error:
             self._telemetry.debug("typing was not shown", conversation=owned.conversation, reason=str(error))
 

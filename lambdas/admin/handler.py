@@ -12,6 +12,7 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
@@ -81,6 +82,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
                 undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
                 takeovers=takeovers,
                 ages_out=settings.ages_out,
+                aliases=AliasesTable(settings.aliases_table),
             ),
             bus=EventBus(settings.event_bus),
             telemetry=telemetry,

@@ -19,6 +19,8 @@ from lambdas.ingest.report import report_refusal
 from lambdas.ingest.responses import Request, Response, in_form_of, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidInput
@@ -50,6 +52,7 @@ def _ingest() -> Ingest:
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
         takeovers=TakeoversTable(settings.takeovers_table),
+        aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
     )

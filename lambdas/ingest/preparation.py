@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.messages.changes import Change, Edited
@@ -68,7 +69,7 @@ class Prepared(NamedTuple):
     human_replies: list[PreparedReply]
 
 
-def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
@@ -77,13 +78,15 @@ def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
     prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
-            _prepare_one(update, book, prepared)
+            _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
             if not leave_out:
                 raise
             intake.ignored["unreadable"] += 1
     _require_few(prepared)
-    prepared.human_replies.extend(filter(None, (_prepare_reply(reply, book) for reply in intake.human_replies)))
+    prepared.human_replies.extend(
+        filter(None, (_prepare_reply(reply, book, aliases) for reply in intake.human_replies))
+    )
     return prepared
 
 
@@ -95,9 +98,9 @@ def _require_few(prepared: Prepared) -> None:
         raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
-def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
+def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
-    conversation, agent = update_belongs(update, owner)
+    conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
     match update:
         case Incoming(_, message):
@@ -129,7 +132,7 @@ def _with_agent(message: Message, agent: str | None) -> Message:
     return message if agent is None else message.model_copy(update={"agent": agent})
 
 
-def _prepare_reply(reply: HumanReply, book: RuleBook) -> PreparedReply | None:
+def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
     """Return the reply if the rules put its conversation on hold, and people type in its app. Otherwise return None."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
@@ -140,6 +143,8 @@ def _prepare_reply(reply: HumanReply, book: RuleBook) -> PreparedReply | None:
     rules = book.for_conversation(conversation, agent).rules
     if rules.on_human_reply is None or not (reply.app is None or rules.is_of_a_person(reply.app)):
         return None
+    if aliases and reply.customer_ids:
+        conversation = aliases.conversation_of(conversation, reply.customer_ids)
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
 
 

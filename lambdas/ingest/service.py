@@ -13,6 +13,7 @@ from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, Takeovers
+from lambdas.ingest.identity_changes import learn_changes
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
@@ -31,6 +32,7 @@ from lambdas.ingest.responses import (
 )
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
@@ -51,6 +53,7 @@ class Ingest:
         telemetry: Telemetry,
         book: RuleBook,
         takeovers: Takeovers,
+        aliases: Aliases | None = None,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -64,6 +67,7 @@ class Ingest:
         self._human_replies = HumanReplies(lane, bus, takeovers, clock)
         self._telemetry = telemetry
         self._book = book
+        self._aliases = aliases
         self._platforms = platforms
         self._clock = clock
 
@@ -134,15 +138,21 @@ class Ingest:
     def _take(self, platform: Platform, webhook: Webhook, signer: Signer) -> Response:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Read everything before storing anything, so that a refused body leaves nothing behind.
-            messages, changes, human_replies = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
+            # Without authority over its accounts, a body must not teach us who an author is.
+            require_authority(signer, intake.accounts)
+            if self._aliases:
+                self._aliases.begin_webhook()
+                learn_changes(intake.identity_changes, self._book, self._aliases)
+            # Read everything before storing anything, so that a refused body leaves no message behind.
+            messages, changes, human_replies = prepare(
+                intake, self._book, aliases=self._aliases, leave_out=platform.leaves_out_what_is_wrong
+            )
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.

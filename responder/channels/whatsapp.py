@@ -1,5 +1,6 @@
 """Sends by the WhatsApp Cloud API. The credential is `accessToken`; the account is the phone number id."""
 
+import re
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
@@ -9,6 +10,8 @@ from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"
+# The beginning of the ids with which WhatsApp replaces hidden numbers.
+USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
 class WhatsApp:
@@ -21,7 +24,9 @@ class WhatsApp:
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> str | None:
-        fields = {"recipient_type": "individual", "to": to.user, "type": "text", "text": {"body": text}}
+        # WhatsApp's own id of a person who hides the number has a field of its own, and must be sent unchanged.
+        name = "recipient" if USER_ID.match(to.user) else "to"
+        fields = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
         messages = self._post(to, fields).get("messages")
         first = messages[0] if isinstance(messages, list) and messages else None
         return text_or_none(first.get("id")) if isinstance(first, dict) else None

@@ -82,6 +82,7 @@ OF_THE_RESPONDER = {
 WHEN_SOMETHING_IS_WRONG = {
     "OverQuota", "OverQuotaTaken", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "AliasesUnreachable",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "Deaths", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",

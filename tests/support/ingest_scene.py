@@ -14,6 +14,7 @@ import pytest
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import SECRET_LIFE_MS
@@ -108,6 +109,7 @@ class Scene:
         lane: Lane | None = None,
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
+        aliases: Aliases | None = None,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -124,6 +126,7 @@ class Scene:
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
             takeovers=self.takeovers,
             clock=engine.clock,
+            aliases=aliases,
             time_is_required=time_is_required,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)

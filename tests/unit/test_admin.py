@@ -25,6 +25,7 @@ from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.limits import DAY_MS, MAX_DOORS, MAX_MESSAGE_BYTES
+from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
@@ -118,6 +119,29 @@ class FakeTable:
             raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
+class FakeAliases:
+    """The table of aliases: an alias leads from one conversation to another."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, str] = {}
+
+    def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
+        target = self.targets.get(str(conversation))
+        return parse_conversation_id(target) if target else None
+
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
+        del now_ms
+        return [parse_conversation_id(name) for name, target in self.targets.items() if target == str(conversation)]
+
+    def count(self, conversation: ConversationId, *, now_ms: int) -> int:
+        return list(self.targets.values()).count(str(conversation))
+
+    def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
+        count = self.count(conversation, now_ms=now_ms)
+        self.targets = {name: target for name, target in self.targets.items() if target != str(conversation)}
+        return count
+
+
 class Desk:
     """The whole admin function; only AWS is replaced."""
 
@@ -127,6 +151,7 @@ class Desk:
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.undelivered, self.objects = FakeLetters(), FakeObjects()
         self.takeovers = FakeTakeovers()
+        self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
 
@@ -146,7 +171,7 @@ class Desk:
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT),
+                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT, self.aliases),
                 bus=self.bus,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,

@@ -416,6 +416,22 @@ def test_a_forget_says_what_it_erased_and_what_only_ages_out(aws: FakeAws, capsy
     )
 
 
+def test_a_forget_of_an_alias_names_the_conversation_to_forget(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.forget", FORGOTTEN | {"aliasOf": "default/whatsapp/555/491"})
+    assert run("conversation", "forget", NAME, "--yes") == 0
+    assert capsys.readouterr().out.endswith("messages are in default/whatsapp/555/491: forget that, too.\n")
+
+
+def test_a_forget_names_the_conversations_that_an_outage_may_have_begun(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.forget", FORGOTTEN | {"otherNames": ["default/whatsapp/555/US.ada"]})
+    assert run("conversation", "forget", NAME, "--yes") == 0
+    assert capsys.readouterr().out.endswith("also forget:\n\ndefault/whatsapp/555/US.ada\n")
+
+
 def test_a_dry_run_asks_nobody_to_erase_anything(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.has_responder = True
     aws.answer("conversation.forget", {name: FORGOTTEN[name] for name in ("conversation", "counts", "agesOut")})

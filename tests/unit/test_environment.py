@@ -31,6 +31,7 @@ INGEST = (
         "RULES": '{"silenceMs": 5}',
         "RULES_TABLE": "t",
         "TAKEOVERS_TABLE": "takeovers",
+        "ALIASES_TABLE": "a",
     }
 )
 PROCESSOR = COMMON | {
@@ -58,6 +59,7 @@ ADMIN = COMMON | {
     "RULES": "{}",
     "RULES_TABLE": "t",
     "TAKEOVERS_TABLE": "takeovers",
+    "ALIASES_TABLE": "a",
     "PROCESSOR_FUNCTION_NAME": "p",
     "REDRIVE_FUNCTION": "c",
     "EVENT_BUS_NAME": "b",

@@ -139,6 +139,16 @@ def test_an_answer_without_an_id_is_no_error(name: str, answer: Any, server: Web
     assert channel(name, server).send(READERS[name], TEXT) is None
 
 
+def test_an_id_of_whatsapp_is_sent_unchanged_in_its_own_field(server: WebServer) -> None:
+    server.answer = (200, ACCEPTED["whatsapp"])
+    channel("whatsapp", server).send(READERS["whatsapp"]._replace(user="DE.aBc1"), TEXT)
+    (request,) = server.requests
+    assert request.json == {
+        "messaging_product": "whatsapp", "recipient_type": "individual", "recipient": "DE.aBc1", "type": "text",
+        "text": {"body": TEXT},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_typing_is_shown_as_the_provider_documents_it(name: str, server: WebServer) -> None:
     channel(name, server).show_typing(READERS[name], "m-1")

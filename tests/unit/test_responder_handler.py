@@ -431,3 +431,28 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     assert "given up" in written.out
     for word in WORDS:
         assert word not in written.out + written.err
+
+
+@pytest.mark.parametrize(
+    ("conversation", "fields", "recipient"),
+    [
+        ("acme/whatsapp/555/491", {"author": "US.aBc"}, "US.aBc"),
+        ("acme/whatsapp/555/491", {"author": "492"}, "492"),
+        ("acme/whatsapp/555/491", {}, "491"),
+        ("acme/whatsapp/555/G1", {"author": "492", "chat": {"type": "group"}}, "G1"),
+        ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:+492"}, "492"),
+        ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:US.aBc"}, "US.aBc"),
+        ("acme/twilio/1555/491", {"author": "+492"}, "491"),
+        ("acme/telegram/bot/-100:42", {"author": "7"}, "-100:42"),
+    ],
+)
+def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
+    conversation: str, fields: dict[str, Any], recipient: str
+) -> None:
+    """The conversation keeps the author's first number, which may be another person's by now."""
+    body = json.loads(event("b-1", 1, "Hey"))
+    body["detail"]["conversationId"] = conversation
+    body["detail"]["messages"][-1] |= fields
+    batch = read_batch(json.dumps(body), FakeObjects())
+    assert (str(batch.conversation), batch.recipient.user) == (conversation, recipient)
+    assert batch.recipient._replace(user="") == batch.conversation._replace(user="")
