@@ -1,19 +1,22 @@
-"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
+`POST /typing/{platform}`.
 
 Events have payload format 2.0 behind an HTTP API and at the function's own address, where nothing has checked the path,
-and format 1.0 (proxy integration) behind a REST API.
+and format 1.0 (proxy integration) behind a REST API. A stage with AWS End User Messaging Social also invokes it with
+batches of a queue.
 """
 
 import re
 from base64 import b64decode
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from lambdas import environment as config
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Webhook
+from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
 from lambdas.ingest.report import report_refusal
 from lambdas.ingest.responses import Request, Response, in_form_of, refuse
 from lambdas.ingest.service import Ingest
@@ -82,13 +85,24 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: Webho
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 
-def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+@cache
+def _queued_webhooks() -> QueuedWebhooks:
+    settings = config.read_ingest()
+    assert settings.whatsapp_queue is not None, "only a stage with this queue invokes ingest with its batches"
+    return QueuedWebhooks(_ingest(), SqsWebhookQueues(*settings.whatsapp_queue), _telemetry())
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Return a response even after an unforeseen error. An exception would become a 500 with the gateway's text."""
     telemetry = _telemetry()
+    if "Records" in event:
+        again = _queued_webhooks().take_all(event["Records"], context.get_remaining_time_in_millis)
+        telemetry.flush()
+        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
-        platform = _route(event)[1]
+        platform = _path(event).platform
         report_refusal(telemetry, platform, status=400, problem=str(error))
         response = in_form_of(PLATFORMS.get(platform), refuse(400, str(error)))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
@@ -99,8 +113,18 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     return _to_gateway(response)
 
 
-# The paths of ingest's routes. A platform's name that does not match has no platform.
-_PATH = re.compile(r"/(webhook|typing)/([a-z0-9_-]{1,32})")
+# The paths of ingest's routes. A name that does not match belongs to no platform and no door.
+_PATH = re.compile(
+    r"/(?P<route>webhook|typing)/(?P<platform>[a-z0-9_-]{1,32})"
+    r"|/webhook/(?P<of_door>[a-z0-9_-]{1,32})/(?P<door>[a-zA-Z0-9_-]{1,64})"
+)
+
+
+class _Path(NamedTuple):
+    route: Literal["webhook", "typing"]
+    platform: str
+    """Empty if the path is none of ours."""
+    door: str | None
 
 
 class _Undecodable(InvalidInput):
@@ -110,10 +134,11 @@ class _Undecodable(InvalidInput):
 def _request(event: dict[str, Any]) -> Request:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
-    route, platform = _route(event)
+    path = _path(event)
     return Request(
-        platform=platform,
-        route=route,
+        platform=path.platform,
+        door=path.door,
+        route=path.route,
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],
             url=_public_url(event, headers),
@@ -124,18 +149,18 @@ def _request(event: dict[str, Any]) -> Request:
     )
 
 
-def _route(event: Mapping[str, Any]) -> tuple[Literal["webhook", "typing"], str]:
-    """Return the route and the platform's name in the path. The name is empty if the path is none of ours.
-
-    An API Gateway names both. At the function's own address they are only in the path.
-    """
-    parameters = event.get("pathParameters")
-    if parameters is None:
-        found = _PATH.fullmatch(str(event.get("rawPath") or ""))
-        route, platform = found.groups() if found else ("", "")
-    else:
-        route, platform = event.get("routeKey") or event.get("resource") or "", str(parameters.get("platform", ""))
-    return ("typing" if "typing" in route else "webhook"), platform
+def _path(event: Mapping[str, Any]) -> _Path:
+    """Return the parts of the path. An API Gateway names them; at the function's own address we take them apart."""
+    named = event.get("pathParameters")
+    if named is not None:
+        route = event.get("routeKey") or event.get("resource") or ""
+        return _Path("typing" if "/typing/" in route else "webhook", str(named.get("platform", "")), named.get("door"))
+    found = _PATH.fullmatch(str(event.get("rawPath") or ""))
+    if found is None:
+        return _Path("webhook", "", None)
+    return _Path(
+        "typing" if found["route"] == "typing" else "webhook", found["platform"] or found["of_door"], found["door"]
+    )
 
 
 def _body(event: Mapping[str, Any]) -> bytes:
