@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
-from bufferctl.errors import Failed, Unreachable
+from bufferctl.errors import Failed, Unreachable, needs_sign_in
 from bufferctl.facts import Facts, Unreadable
 from bufferctl.stage import Account
 
@@ -18,7 +18,10 @@ class Report(NamedTuple):
 
 
 def examine(facts: Facts) -> Report:
-    """Make all diagnoses. If a diagnosis cannot read something, note the reason, and continue with the others."""
+    """Make all diagnoses. If a diagnosis cannot read something, note the reason, and continue with the others.
+
+    Raise the SDK's error if the caller must sign in first.
+    """
     from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
     findings: list[Finding] = []
@@ -29,13 +32,15 @@ def examine(facts: Facts) -> Report:
         except Unreadable as error:
             unread[name] = str(error)
         except ClientError as error:
+            if needs_sign_in(error):
+                raise
             unread[name] = f"{error.operation_name}: {error.response['Error'].get('Message') or 'refused'}"
     return Report(sorted(findings, key=lambda finding: finding.severity), unread)
 
 
 def doctor(account: Account, given: Namespace) -> None:
     """Print all findings. Raise Failed if one of them is more than advice, or if nothing could be read."""
-    found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint))
+    found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli))
     if given.json:
         shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
         print(json.dumps({"findings": shown, "unread": found.unread}, indent=2, ensure_ascii=False))
