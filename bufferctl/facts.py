@@ -62,7 +62,7 @@ class LogLine:
 
 
 class Count(NamedTuple):
-    """What a metric counted within the hour, and the beginning of the last minute in which it counted something."""
+    """The total of a metric within the hour, and the beginning of the last minute in which it counted something."""
 
     total: float
     last_at_ms: int

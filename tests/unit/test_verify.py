@@ -12,6 +12,7 @@ from bufferctl import verify
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import Failed
 from bufferctl.stage import Stage
+from canary.burst import BATCH_READY
 from canary.listening import Arrival
 from canary.webhook import Answer
 from canary.webhook import Unreachable as NoAnswer
@@ -50,7 +51,7 @@ class FakeStage:
             self._publish(conversation, verify.CANCELLED, dropped=1)
         elif not duplicates:
             self._publish(
-                conversation, verify.BATCH_READY, batchId=conversation,
+                conversation, BATCH_READY, batchId=conversation,
                 lane="dynamodb" if name == "fallback" else "valkey",
                 messages=[{"id": message_id, "text": text} for message_id, text in known.items()],
             )  # fmt: skip
@@ -74,7 +75,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStage:
     made = FakeStage()
     clock = {"now": 0.0}
 
-    def sleep(seconds: float) -> None:
+    def pass_by(seconds: float) -> None:
         clock["now"] += seconds
 
     def monotonic() -> float:
@@ -90,7 +91,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStage:
 
     client = SimpleNamespace(list_queues=lambda **_: {})
     stage = Stage("https://api", "bus", "admin", lambda: None, lambda: "s3cret", lambda _: client)
-    monkeypatch.setattr(verify, "time", SimpleNamespace(sleep=sleep, monotonic=monotonic, time=lambda: 0.0))
+    monkeypatch.setattr(verify, "time", SimpleNamespace(sleep=pass_by, monotonic=monotonic, time=lambda: 0.0))
     monkeypatch.setattr(verify, "GenericWebhook", webhook)
     monkeypatch.setattr(verify, "subscribe", subscribed)
     monkeypatch.setattr(verify, "erase", lambda *_: {"againInMs": None})
