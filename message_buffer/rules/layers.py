@@ -263,7 +263,8 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # The length of a window of the DynamoDB lane, but a window is never longer than maxWaitMs.
+    # With `window`, a batch is due `windowMs` after its first message, however many follow.
+    wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()
@@ -285,8 +286,22 @@ class Rules(_RuleFields):
 
     @property
     def timing(self) -> Timing:
-        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it."""
+        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it.
+
+        A fixed window is a silence that no message can prolong, because it is as long as the longest wait.
+        """
         vip = self.priority == "vip"
+        if self._has_fixed_window:
+            window_ms = min(self.window_ms, self.max_wait_ms)
+            return Timing(
+                silence_ms=window_ms,
+                typing_ms=0,
+                max_wait_ms=window_ms,
+                max_messages=self.max_messages,
+                min_messages=1,
+                flush_reason="",
+                adaptive="",
+            )
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
             # Turn off typing inference that would not lengthen the wait.
@@ -296,7 +311,6 @@ class Rules(_RuleFields):
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=self._adaptive(),
-            window_ms=self.window_ms,
             priority="vip" if vip else "",
         )
 
@@ -307,7 +321,7 @@ class Rules(_RuleFields):
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
         least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
-        if not least_ms or self.priority == "vip":
+        if not least_ms or self.priority == "vip" or self._has_fixed_window:
             return timing
         return timing._replace(
             silence_ms=max(timing.silence_ms, least_ms),
@@ -319,6 +333,10 @@ class Rules(_RuleFields):
         if not self.adaptive or self.priority == "vip":
             return ""
         return f"{self.adaptive_k} {max(self.adaptive_floor_ms, floor_ms)} {self.adaptive_ceiling_ms}"
+
+    @property
+    def _has_fixed_window(self) -> bool:
+        return self.wait == "window" and self.priority != "vip"
 
     @cached_property
     def control_words(self) -> ControlWords:
