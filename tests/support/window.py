@@ -24,6 +24,7 @@ from message_buffer.events.emission import Emission, EmissionDestinations, Limit
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.table import OPEN_INDEX, MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.layers import Rules
@@ -302,6 +303,12 @@ def due(window: WindowScene, *message_ids: str) -> None:
     for message_id in message_ids:
         window.send(message_id)
     window.clock.advance(WINDOW_MS)
+
+
+def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
+    """Lock the conversation's window, as a processor does that finds it due."""
+    seen = window.table.window(CONVERSATION)
+    return window.table.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
 
 
 def settle(window: WindowScene) -> None:

@@ -23,11 +23,11 @@ LONG_ENOUGH_MS = 1_800_000
 
 
 names = st.sampled_from(CONVERSATIONS)
-# A processor makes six requests in all, ingest three.
-some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, TO_THE_END, TO_THE_END))
+# A processor makes seven requests in all, ingest three.
+some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, 6, TO_THE_END, TO_THE_END))
 
 
-PROCESSOR_STEPS, INGEST_STEPS = range(6), range(3)
+PROCESSOR_STEPS, INGEST_STEPS = range(7), range(3)
 MEANWHILE = ("nothing", "deliver", "redeliver", "edit", "delete", "stop", "forget", "hold", "window ends", "lock ends")
 
 

@@ -9,7 +9,7 @@ request that makes the window due earlier sends another trigger.
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
@@ -29,7 +29,7 @@ from message_buffer.limits import (
     REMEMBERED_MS,
     WINDOW_GRACE_MS,
 )
-from message_buffer.rules.due_time import due_after_flush, due_after_typing
+from message_buffer.rules.due_time import Due, due_after_typing
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
@@ -47,6 +47,11 @@ class _Noted(NamedTuple):
     due_at_ms: int
     messages: int
     secret: str
+
+
+class _Hurried(NamedTuple):
+    window: Window
+    hold_ended: bool
 
 
 class _Changed(NamedTuple):
@@ -115,7 +120,7 @@ class DynamoDbLane:
             self._table.remove_message(conversation, name)
             return None
         after, now_ms = note.in_window(before), self._clock()
-        due, noted = after.due_of_waiting, _Noted(after.due_of_waiting.due_at_ms, after.waiting, before.id_secret)
+        due = after.due_of_waiting
         if not before.is_open:
             self._open(conversation, due.due_at_ms - now_ms, new=name if note.is_new else None, window=after)
         elif before.frozen is not None:
@@ -125,7 +130,8 @@ class DynamoDbLane:
                 self._triggers.send(conversation, delay_ms=0)
         elif due.due_at_ms < before.due.due_at_ms:
             # The window's trigger may come too late. Messages do not move a due time that has come.
-            stands = due.due_at_ms <= now_ms
+            stands = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due._replace(due_at_ms=min(due.due_at_ms, now_ms)) if stands else due
             if self._table.hasten(conversation, window=after, due=due, stands=stands):
                 self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
         elif not note.is_new:
@@ -133,8 +139,11 @@ class DynamoDbLane:
             # trigger, so send one. A second trigger does no harm.
             self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
         elif self._is_overdue(before, now_ms):
+            # The window was due long before this message, which joins its batch.
+            self._table.hasten(conversation, window=after, due=before.due)
             self._triggers.send(conversation, delay_ms=0)
-        return noted
+            due = before.due
+        return _Noted(due.due_at_ms, after.waiting, before.id_secret)
 
     @staticmethod
     def _is_overdue(window: Window, now_ms: int) -> bool:
@@ -152,32 +161,41 @@ class DynamoDbLane:
             self._table.take_back(conversation, new, generation=window.generation, expires_at_ms=expires_at_ms)
             raise
 
-    def _hurry(self, conversation: str, reason: str) -> Window:
-        """Make an open window due now, unless it is on hold. Return it as it is then.
+    def _hurry(self, conversation: str, due_for: str, *, hold: Literal["keep", "end"]) -> _Hurried:
+        """Make an open window due now for this reason, and return it as it is then.
 
-        Raise StoreUnavailable if other requests keep changing the window.
+        Either keep a window on hold waiting, or end the hold. Raise StoreUnavailable if other requests keep changing
+        the window.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._table.window(conversation), self._clock()
-            if not window.is_open or window.held_until_ms > now_ms or window.due.due_at_ms <= now_ms:
-                return window
-            due = due_after_flush(window.due, now_ms)._replace(reason=reason)
-            if self._table.hasten(conversation, window=window, due=due):
+            is_held = window.held_until_ms > now_ms
+            if not window.is_open:
+                ended = is_held and hold == "end" and self._table.end_hold(conversation, now_ms=now_ms)
+                return _Hurried(window, ended)
+            if (hold == "keep") if is_held else window.due.due_at_ms <= now_ms:
+                return _Hurried(window, hold_ended=False)
+            # End the hold after this write. If this request dies in between, the window leaves when the hold ends.
+            if self._table.hasten(conversation, window=window, due=Due(now_ms, due_for)):
+                if is_held:
+                    self._table.end_hold(conversation, now_ms=now_ms)
                 self._triggers.send(conversation, delay_ms=0)
                 listed_at_ms = min(window.listed_at_ms, now_ms)
-                return window._replace(found_at_ms=now_ms, reason=reason, listed_at_ms=listed_at_ms)
+                hastened = window._replace(
+                    found_at_ms=now_ms, reason=due_for, listed_at_ms=listed_at_ms, held_until_ms=0
+                )
+                return _Hurried(hastened, is_held)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        self._table.end_hold(conversation, now_ms=self._clock())
-        window = self._hurry(conversation, "flush")
+        window = self._hurry(conversation, "flush", hold="end").window
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
-            window = self._hurry(conversation, timing.flush_reason)
+            window = self._hurry(conversation, timing.flush_reason, hold="keep").window
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
@@ -224,8 +242,10 @@ class DynamoDbLane:
         return o.OnHold(until_ms)
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        was_held = self._table.end_hold(conversation, now_ms=self._clock())
-        window = self._hurry(conversation, "resume") if was_held else self._table.window(conversation)
+        now_ms, window = self._clock(), self._table.window(conversation)
+        was_held = window.held_until_ms > now_ms
+        if was_held:
+            window, was_held = self._hurry(conversation, "resume", hold="end")
         outcome = o.Resumed if was_held else o.NotOnHold
         return outcome(window.due.due_at_ms if window.is_open else None)
 
