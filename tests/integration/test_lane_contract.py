@@ -14,7 +14,7 @@ from tests.support.engine import accepted, payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
 from tests.support.window import CONVERSATION as C
 
-RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
+RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
 FLUSH = RULES.timing._replace(flush_reason="flush")
 # Longer than any message waits in either lane, be it tried again once.
 LONG_MS = 12_000
@@ -330,7 +330,7 @@ def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: Runnin
     send(running, "m1")
     outcome = running.lane.retime_buffer(C, timing=RULES.timing)
     assert isinstance(outcome, o.Retimed | o.Unmoved)
-    assert outcome.due_at_ms <= running.clock() + max(RULES.silence_ms, RULES.window_ms)
+    assert outcome.due_at_ms <= running.clock() + RULES.silence_ms
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"]]
 

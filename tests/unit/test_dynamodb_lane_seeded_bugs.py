@@ -38,7 +38,7 @@ BUGS = (
     ),
     Bug(
         "a batch of which half is marked as emitted is emitted again, by half", service,
-        "if any(name not in bodies for name in frozen.names):", "if not bodies:",
+        "if any(name not in bodies for name in frozen.names):", "if not stored:",
         Crossing("cross_processor", 6, "deliver", KILL),
     ),
     Bug(

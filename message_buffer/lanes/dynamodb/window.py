@@ -166,14 +166,15 @@ class Window(NamedTuple):
         return self._due_after(self.pressed_at_ms, self.newest_at_ms, self.pressed, typed)
 
     def _due_after(self, arrived_ms: int, before_ms: int, timing: Timing, standing: Due | None) -> Due:
+        arrival = arrival_of(arrived_ms, before_ms or None)
         # Before the first message of a window there may have been a batch, whose last message tells the rhythm.
-        arrival = arrival_of(arrived_ms, before_ms or self.last_at_ms or None)
+        gap_ms = arrival.gap_ms if before_ms else arrival_of(arrived_ms, self.last_at_ms or None).gap_ms
         facts = Facts(
             first_at_ms=min(self.first_at_ms or arrival.at_ms, arrival.at_ms),
             last_at_ms=arrival.at_ms,
             message_count=max(self.waiting, 2 if before_ms else 1),
-            gap_ms=arrival.gap_ms if before_ms or timing.adaptive else None,
-            rhythm=rhythm_after(self.rhythm, arrival.gap_ms, timing),
+            gap_ms=gap_ms,
+            rhythm=rhythm_after(self.rhythm, gap_ms, timing),
             held_until_ms=self.held_until_ms,
             has_max_bytes=self.large_bytes >= MAX_BYTES_IN_A_BATCH,
             due=standing,
