@@ -28,7 +28,7 @@ from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.layers import Rules
-from tests.support.engine import ManualClock, payload
+from tests.support.engine import ManualClock, accepted, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK, answering_without_http, empty
 
@@ -207,7 +207,7 @@ class WindowScene:
         self, message_id: str, *, conversation: str = CONVERSATION, rules: Rules = RULES, text: str | None = None
     ) -> Buffered | Duplicate:
         body = payload(message_id, text)
-        return self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing)
+        return accepted(self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing))
 
     def run(self, processor: DynamoDbProcessor | None = None) -> int:
         """Let one processor process what the queue delivers now. Return the number of triggers."""

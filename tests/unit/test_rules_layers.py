@@ -62,6 +62,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "mediaSilenceMs": 2000,
         "transcriptWaitMs": 15000,
         "pressedSilenceMs": 0,
+        "wait": "silence",
         "windowMs": 10000,
         "stopWords": (),
         "flushWords": (),
