@@ -255,7 +255,8 @@ class DynamoDbProcessor:
                 self._telemetry.info("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation, left=False)
                 return None
-            frozen = _freeze(conversation, fitting.messages, window)
+            left = fitting.left or bool(disputed)
+            frozen = _freeze(conversation, fitting.messages, window, left=left)
             if self._table.freeze(
                 conversation,
                 owner,
@@ -267,13 +268,14 @@ class DynamoDbProcessor:
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, fitting.left or bool(disputed), apart)
+                return _Batch(frozen, first, fitting.bodies, left, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        left = not stored.keys() <= set(frozen.names)
+        # Messages that have come since the freeze wait for a silence of their own.
+        left = not stored.keys() <= set(frozen.names) if frozen.has_left is None else frozen.has_left
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
@@ -406,7 +408,7 @@ class DynamoDbProcessor:
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
 
 
-def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:
+def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
     due = window.due
     names = tuple(each.name for each in stored)
     # These words identify the batch, because a message is in only one batch.
@@ -420,6 +422,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> F
         last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
         due_at_ms=due.due_at_ms,
         reason="silence" if due.reason == DISPUTED else due.reason,
+        has_left=left,
     )
 
 

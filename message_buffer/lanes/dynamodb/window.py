@@ -38,6 +38,8 @@ class Frozen(NamedTuple):
     last_at_ms: int
     due_at_ms: int
     reason: str
+    has_left: bool | None = None
+    """True if messages were stored that are not in this batch. None if an older version has frozen the batch."""
 
 
 class Window(NamedTuple):
@@ -307,7 +309,8 @@ def timing_in(stored: str) -> Timing | None:
 
 
 def frozen_item(frozen: Frozen) -> Values:
-    return {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
+    fields = {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
+    return {**fields, "has_left": int(bool(frozen.has_left))}
 
 
 def _frozen(item: Item) -> Frozen:
@@ -319,4 +322,5 @@ def _frozen(item: Item) -> Frozen:
         last_at_ms=number(item, "last_at"),
         due_at_ms=number(item, "due_at"),
         reason=text(item, "reason"),
+        has_left=bool(number(item, "has_left")) if "has_left" in item else None,
     )
