@@ -151,6 +151,7 @@ def test_a_press_is_due_at_once_but_never_cuts_off_what_waits(window: WindowScen
 
 def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> None:
     size = 60 * 1024
+    outcome: o.Buffered | o.Duplicate | o.Refused | None = None
     for number in range(MAX_BYTES_IN_A_BATCH // size + 1):
         outcome = window.lane.buffer_message(
             CONVERSATION, f"m{number:03}", payload=payload(f"m{number:03}", "x" * size),
