@@ -409,7 +409,7 @@ class DynamoDbProcessor:
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
-    due = window.due
+    due = window.due_of_batch
     names = tuple(each.name for each in stored)
     # These words identify the batch, because a message is in only one batch.
     words = json.dumps((conversation, *names))

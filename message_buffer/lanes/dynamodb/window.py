@@ -113,6 +113,11 @@ class Window(NamedTuple):
         return due_after_hold(self._due_without_hold(), self.held_until_ms)
 
     @property
+    def due_of_batch(self) -> Due:
+        """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
+        return Due(self.found_at_ms, self.reason) if self.reason and self.found_at_ms else self.due_of_waiting
+
+    @property
     def is_disputed(self) -> bool:
         """Return whether the window waits for nothing but Valkey's answer."""
         return self.reason == DISPUTED and not self.has_facts
