@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS
+from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.forgetting import erase
@@ -57,20 +57,22 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
     shown = list(found.values())[: given.limit]
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
-    text = table(shown, LISTED) if shown else "Nothing waits."
+    has_reply_windows = any("replyUntil" in each for each in shown)
+    columns = LISTED if has_reply_windows else [name for name in LISTED if name != "replyUntil"]
+    text = table(shown, columns) if shown else "Nothing waits."
     _print(given, result, text + ("\nThere are more: filter them, or raise --limit." if result["more"] else ""))
 
 
 def show_conversation(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
     text = _conversation(result)
-    if "window" in result:
-        text += f"\n\nDynamoDB lane\n\n{_conversation(result['window'])}"
+    if "dynamodb" in result:
+        text += f"\n\nDynamoDB lane\n\n{_conversation(result['dynamodb'])}"
     _print(given, result, text)
 
 
 def _conversation(seen: Json) -> str:
-    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "window")}
+    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
     batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
     text = pairs(fields)
@@ -128,17 +130,30 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
 
 
 def _erased(result: Json) -> str:
-    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}"
+    hint = ""
+    if other := result.get("aliasOf"):
+        hint = f"\n\nThis is an alias. The author's messages are in {other}: forget that, too."
+    if names := result.get("otherNames"):
+        hint = "\n\nIf the table of aliases has been unavailable, also forget:\n\n" + "\n".join(names)
+    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}{hint}"
 
 
 def hold(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration)
-    _print(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.")
+    _print(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}")
+
+
+def _warning(result: Json) -> str:
+    if "warning" not in result:
+        return ""
+    return f"\nWarning: {result['warning']}\nreplyUntil  {moment(result['replyUntil'])}"
 
 
 def hand_off(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
-    _print(given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.")
+    _print(
+        given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.{_warning(result)}"
+    )
 
 
 def history(stage: Stage, given: Namespace) -> None:
@@ -202,6 +217,7 @@ def _retimed(found: Json) -> str:
 def explain_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.explain", conversation=given.conversation, agent=given.agent)
     text = table([{"rule": name, **why} for name, why in result["rules"].items()], EXPLAINED)
+    text += f"\n\n{table(result['waits'], WAITS)}"
     for skipped in result["skipped"]:
         text += f"\nNot in force: {skipped['layer']}: {skipped['reason']}"
     _print(given, result, text)

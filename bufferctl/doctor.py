@@ -2,10 +2,11 @@
 
 import json
 from argparse import Namespace
+from collections import defaultdict
 from typing import NamedTuple
 
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
-from bufferctl.errors import Failed
+from bufferctl.errors import Failed, Unreachable
 from bufferctl.facts import Facts, Unreadable
 from bufferctl.stage import Account
 
@@ -33,13 +34,15 @@ def examine(facts: Facts) -> Report:
 
 
 def doctor(account: Account, given: Namespace) -> None:
-    """Print all findings. Raise Failed if one of them is more than advice."""
+    """Print all findings. Raise Failed if one of them is more than advice, or if nothing could be read."""
     found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint))
     if given.json:
         shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
         print(json.dumps({"findings": shown, "unread": found.unread}, indent=2, ensure_ascii=False))
     else:
         print(_text(found))
+    if len(found.unread) == len(DIAGNOSES):
+        raise Unreachable("Nothing could be read, so nothing is known about this stage.")
     if bad := [each for each in found.findings if each.severity < Severity.ADVICE]:
         raise Failed(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
 
@@ -49,9 +52,12 @@ def _text(found: Report) -> str:
     for finding in found.findings:
         word = finding.severity.name.lower()
         lines.append(f"{word:<8} {finding.what}\n{'':<8} {finding.do}")
-    if not found.findings:
+    if not found.findings and len(found.unread) < len(DIAGNOSES):
         lines.append(f"Nothing is wrong with what could be read: {len(DIAGNOSES) - len(found.unread)} diagnoses.")
     if found.unread:
+        names = defaultdict[str, list[str]](list)
+        for name, reason in found.unread.items():
+            names[reason].append(name)
         lines.append("Not diagnosed:")
-        lines += [f"  {name}: {reason}" for name, reason in found.unread.items()]
+        lines += [f"  {', '.join(each)}: {reason}" for reason, each in names.items()]
     return "\n".join(lines)

@@ -9,7 +9,8 @@ from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
 
 PART = "DynamoDB lane"
-SWEEPS = SECONDS / SWEEP_SECONDS
+# Each sweep that EventBridge starts asks the queue for another one.
+SWEEPS = 2 * SECONDS / SWEEP_SECONDS
 # DynamoDB bills a write for each KB begun, and a read for each 4 KB.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
@@ -17,19 +18,27 @@ WRITE_BYTES, READ_BYTES = 1_024, 4_096
 def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return the lane's bill in a stage that has no other lane."""
     gb = config.memory.dynamodb_processor / 1_024
-    logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes")) / GB
+    rests = traffic.batches * used("trigger_rests")
+    reads = traffic.batches * (_reads(traffic) + 1) + rests
+    seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + rests * billed_seconds("trigger_rest_ms")
+    logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes"))
+    logged += rests * (used("trigger_rest_log_bytes") + used("platform_log_bytes"))
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "messages x (put and mark as emitted, by KB; note it in its window)"),
         Line(PART, "DynamoDB: windows, written", "dynamodb_write", _window_writes(traffic) / MILLION,
              "batches x (lock; freeze and close, by KB; into the index and out of it)"),
-        Line(PART, "DynamoDB: windows, read", "dynamodb_read", traffic.batches * _reads(traffic) / MILLION,
-             "batches x one consistent query, by 4 KB"),
-        Line(PART, "SQS: triggers", "sqs_requests", 3 * traffic.batches / MILLION, "batches x (send, receive, delete)"),
-        Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", traffic.batches / MILLION, "batches"),
+        Line(PART, "DynamoDB: windows, read", "dynamodb_read", reads / MILLION,
+             "batches x one consistent query, by 4 KB; looks x one item"),
+        Line(PART, "SQS: triggers", "sqs_requests", (3 * traffic.batches + 2 * rests) / MILLION,
+             "batches x (send, receive, delete); rests x (hide, receive)"),
+        Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", (traffic.batches + rests) / MILLION,
+             "batches and rests"),
         Line(PART, "Lambda: DynamoDB processor, duration", "lambda_arm",
-             traffic.batches * gb * billed_seconds("dynamodb_processor_ms"), "batches x billed time"),
-        *log_lines(config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches x lines"),
+             gb * seconds, "batches x billed time; rests x billed time"),
+        *log_lines(
+            config, logged / GB, part=PART, component="Logs: DynamoDB processor", formula="batches and rests x lines"
+        ),
         *_at_rest(config),
     ]  # fmt: skip
 
@@ -63,14 +72,15 @@ def _reads(traffic: Traffic) -> int:
 
 
 def _at_rest(config: StageConfig) -> list[Line]:
-    """Return the lines that are billed even without messages."""
+    """Return the lines that are billed even without messages. The queue delivers every second sweep."""
     gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
     logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB
     return [
         Line(PART, "DynamoDB: sweep, reads", "dynamodb_read", SWEEPS * used("index_slices") / 2 / MILLION,
              "sweeps x half a read for each slice of the index"),
-        Line(PART, "SQS: trigger queue, polls", "sqs_requests", used("queue_polls") / MILLION, "polls"),
-        Line(PART, "Lambda: sweep, requests", "lambda_requests", SWEEPS / MILLION, "sweeps, one a minute"),
+        Line(PART, "SQS: trigger queue, polls", "sqs_requests", (used("queue_polls") + 3 * SWEEPS / 2) / MILLION,
+             "polls; every second sweep x (send, receive, delete)"),
+        Line(PART, "Lambda: sweep, requests", "lambda_requests", SWEEPS / MILLION, "sweeps, two a minute"),
         Line(PART, "Lambda: sweep, duration", "lambda_arm", gb_seconds, "sweeps x billed time"),
         *log_lines(config, logged, part=PART, component="Logs: sweep", formula="sweeps x lines"),
     ]  # fmt: skip

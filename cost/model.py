@@ -43,6 +43,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
         *_delivery(config, traffic),
         *_secrets(config, traffic),
         *_rules(config, traffic),
+        *_aliases(traffic),
         *_watching(config, traffic),
     ]
     if config.has_valkey_lane:
@@ -283,6 +284,14 @@ def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
              "instances of ingest x a look every 5 s; cold starts x all rules, by 4 KB"),
     ]  # fmt: skip
+
+
+def _aliases(traffic: Traffic) -> list[Line]:
+    read, written = used("alias_reads") * traffic.batches, used("alias_writes") * traffic.batches
+    return [
+        Line("aliases", "DynamoDB: reads of aliases", "dynamodb_read", read / MILLION, "batches x reads"),
+        Line("aliases", "DynamoDB: writes of aliases", "dynamodb_write", written / MILLION, "batches x writes"),
+    ]
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:

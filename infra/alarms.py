@@ -282,6 +282,12 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
             periods=2,
         ),
         Watch(
+            heading="Aliases unreachable",
+            says="The table of aliases does not answer, so authors who hide their number begin new conversations.",
+            metric=metrics.custom("AliasesUnreachable", "ingest", period=FIVE_MINUTES),
+            periods=2,
+        ),
+        Watch(
             heading="No secret",
             says="Webhooks of a platform that has no secret in this stage are refused.",
             metric=metrics.custom("NoSecret", "ingest", period=FIVE_MINUTES),

@@ -18,10 +18,12 @@ from infra.lanes.valkey import ValkeyLane
 from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import (
+    AliasesTable,
     EventDestinations,
     OversizeBucket,
     Queue,
     RulesTable,
+    TakeoversTable,
     WebhookSecrets,
     key_of_logged_ids,
 )
@@ -63,6 +65,8 @@ class BufferStack(cdk.Stack):
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
         self.rules_table = RulesTable(self, "Rules", config=config)
+        self.takeovers_table = TakeoversTable(self, "Takeovers", config=config)
+        self.aliases_table = AliasesTable(self, "Aliases", config=config)
         self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
         self.dynamodb_lane = (
@@ -137,6 +141,8 @@ class BufferStack(cdk.Stack):
                 windows=self._windows,
                 webhook_secrets=self.webhook_secrets,
                 rules_table=self.rules_table,
+                takeovers_table=self.takeovers_table,
+                aliases_table=self.aliases_table,
                 bus=self.bus,
             ),
             warmth=self._config.warmth,
@@ -165,6 +171,8 @@ class BufferStack(cdk.Stack):
                 redrive=self.emitter,
                 destinations=self.destinations,
                 rules_table=self.rules_table,
+                takeovers_table=self.takeovers_table,
+                aliases_table=self.aliases_table,
                 undelivered=self.undelivered,
             ),
         )

@@ -34,6 +34,8 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | TRIGGER_QUEUE_URL | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
+| TAKEOVERS_TABLE | ingest, admin, responder | | the table of the conversations that people of the business answer |
+| ALIASES_TABLE | ingest, admin | | the table of the names of authors that have several |
 | GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest, canary | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
 | ACCOUNT_MESSAGES_PER_MINUTE | ingest | | the quota of an account for which the rules set none |
@@ -148,10 +150,11 @@ def check_size(role: str, environment: Environment) -> None:
     )
 
 
-def responder(
+def responder(  # noqa: PLR0913 - each is a variable
     *,
     config: Responder,
     table: dynamodb.ITable,
+    takeovers_table: dynamodb.ITable,
     queue: sqs.IQueue,
     dead_letters: sqs.IQueue,
     secret: secretsmanager.ISecret,
@@ -164,6 +167,7 @@ def responder(
     options = {**config.model_dump(mode="json"), **times}
     return {
         "CONVERSATIONS_TABLE": table.table_name,
+        "TAKEOVERS_TABLE": takeovers_table.table_name,
         "QUEUE_URL": queue.queue_url,
         "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
         "RESPONDER_SECRET_ID": secret.secret_arn,
@@ -186,6 +190,8 @@ def ingest(
     windows: WindowStorage | None,
     webhook_secrets: secretsmanager.ISecret,
     rules_table: dynamodb.ITable,
+    takeovers_table: dynamodb.ITable,
+    aliases_table: dynamodb.ITable,
     bus: events.IEventBus,
 ) -> Environment:
     return {
@@ -193,6 +199,8 @@ def ingest(
         "EVENT_BUS_NAME": bus.event_bus_name,
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
+        "TAKEOVERS_TABLE": takeovers_table.table_name,
+        "ALIASES_TABLE": aliases_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
         "ACCOUNT_MESSAGES_PER_MINUTE": str(config.quota.account_messages_per_minute),
         "ACCOUNT_CONVERSATIONS_PER_MINUTE": str(config.quota.account_conversations_per_minute),
@@ -242,7 +250,7 @@ def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.
     return {**_claims(config), "NOTICE_QUEUE_URL": notices.queue_url, **_starting(processor)}
 
 
-def admin(
+def admin(  # noqa: PLR0913 - each is a variable
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
@@ -250,6 +258,8 @@ def admin(
     redrive: lambda_.IFunction,
     destinations: EventDestinations,
     rules_table: dynamodb.ITable,
+    takeovers_table: dynamodb.ITable,
+    aliases_table: dynamodb.ITable,
     undelivered: sqs.IQueue | None,
 ) -> Environment:
     return {
@@ -262,6 +272,8 @@ def admin(
         **({"UNDELIVERED_QUEUE_URL": undelivered.queue_url} if undelivered else {}),
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
+        "TAKEOVERS_TABLE": takeovers_table.table_name,
+        "ALIASES_TABLE": aliases_table.table_name,
         **_starting(processor),
         **_windows(windows),
     }

@@ -32,6 +32,8 @@ class IngestSettings(NamedTuple):
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
+    takeovers_table: str
+    aliases_table: str
     account_quota: Quota
     """The quota of an account for which the rules set none."""
 
@@ -73,6 +75,8 @@ class AdminSettings(NamedTuple):
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
+    takeovers_table: str
+    aliases_table: str
     oversize_bucket: str
     undelivered_queue_url: str | None
     """None on a stage without the Valkey lane."""
@@ -159,6 +163,8 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
+        takeovers_table=env.text("TAKEOVERS_TABLE"),
+        aliases_table=env.text("ALIASES_TABLE"),
         account_quota=Quota(
             messages_per_minute=env.whole("ACCOUNT_MESSAGES_PER_MINUTE"),
             conversations_per_minute=env.whole("ACCOUNT_CONVERSATIONS_PER_MINUTE"),
@@ -216,6 +222,8 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
+        takeovers_table=env.text("TAKEOVERS_TABLE"),
+        aliases_table=env.text("ALIASES_TABLE"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
         undelivered_queue_url=env.optional("UNDELIVERED_QUEUE_URL"),
         ages_out=[{"place": place, "days": days} for place, days in env.object("AGES_OUT").items()],

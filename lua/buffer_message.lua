@@ -124,11 +124,9 @@ else
     gap_ms = 0
   end
   if not buffer then first_at = arrived_at end
-  if large then
-    call('HSET', conv_key, 'large', first_at .. large)
-  elseif not buffer and gap_ms == 0 then
-    call('HDEL', conv_key, 'large') -- it may be that of an earlier buffer with the same first arrival
-  end
+  if large then call('HSET', conv_key, 'large', first_at .. large) end
+  -- Remove the bytes of an earlier buffer that may have had the same first arrival.
+  if not buffer and gap_ms == 0 and not large then call('HDEL', conv_key, 'large') end
 
   local wait_ms, rhythm = silence_ms, nil
   if adaptive ~= '' then

@@ -23,7 +23,8 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
-from message_buffer.rules.layers import RuleLayer, check_platform_names, resolve_rules
+from message_buffer.rules.due_time import Facts, due_after_message
+from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
 from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
@@ -123,8 +124,17 @@ class RulesAdmin:
             "conversation": str(conversation),
             "agent": agent,
             "rules": resolved.explain(),
+            "waits": _waits(resolved.rules),
             "skipped": skipped,
         }
+
+    def agent_of(self, conversation: ConversationId) -> str | None:
+        """Return the agent of the conversation's account, or None if it has none, or if the rules cannot be read."""
+        try:
+            return _agent_of(self._book(self._table.read_all()), conversation)
+        except SendFailed as error:
+            self._telemetry.warn("agent not read", conversation=str(conversation), reason=str(error))
+            return None
 
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
@@ -194,6 +204,20 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
             page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
             yield from (each.conversation for each in page.conversations)
             cursor = page.next_cursor
+
+
+def _waits(rules: Rules) -> list[Json]:
+    """Return how long examples of messages wait by these rules, while the author's rhythm is not known."""
+    first, timing = Facts(0, 0, 1), rules.timing
+    opened = due_after_message(first, timing, 0)
+    examples = {
+        "a message": opened,
+        "another right after it": due_after_message(Facts(0, 0, 2, gap_ms=0, due=opened), timing, 0),
+        "a pressed button": due_after_message(first, rules.timing_of(is_pressed=True), 0),
+        "a file without a caption": due_after_message(first, rules.timing_of(is_media=True), 0),
+        "a file with a pending transcript": due_after_message(first, rules.timing_of(is_pending=True), 0),
+    }
+    return [{"example": name, "waitMs": due.due_at_ms, "reason": due.reason} for name, due in examples.items()]
 
 
 def _shown(stored: StoredRules) -> Json:

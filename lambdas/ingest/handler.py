@@ -10,11 +10,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from lambdas import environment as config
+from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.report import report_refusal
-from lambdas.ingest.responses import Request, Response, refuse
+from lambdas.ingest.responses import Request, Response, in_form_of, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidInput
@@ -26,6 +29,7 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
@@ -44,6 +48,8 @@ def _ingest() -> Ingest:
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
+        takeovers=TakeoversTable(settings.takeovers_table),
+        aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
     )
@@ -81,7 +87,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
         report_refusal(telemetry, _platform(event), status=400, problem=str(error))
-        response = refuse(400, str(error))
+        response = in_form_of(PLATFORMS.get(_platform(event)), refuse(400, str(error)))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)

@@ -12,6 +12,8 @@ from lambdas.ingest.authentication import Authentication, Unauthentic, require_a
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
+from lambdas.ingest.human_replies import HumanReplies, Takeovers
+from lambdas.ingest.identity_changes import learn_changes
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
 from lambdas.ingest.preparation import TooManyUpdates, prepare
@@ -19,6 +21,7 @@ from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
     Response,
+    in_form_of,
     refuse,
     refuse_challenge,
     refuse_for_now,
@@ -28,6 +31,7 @@ from lambdas.ingest.responses import (
 )
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
@@ -47,6 +51,8 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
+        takeovers: Takeovers,
+        aliases: Aliases | None = None,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -57,8 +63,10 @@ class Ingest:
         self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
+        self._human_replies = HumanReplies(lane, bus, takeovers, clock)
         self._telemetry = telemetry
         self._book = book
+        self._aliases = aliases
         self._platforms = platforms
         self._clock = clock
 
@@ -68,7 +76,10 @@ class Ingest:
             self._patience.begin()
         platform = self._platforms.get(request.platform)
         if platform is None or (request.route == "typing" and not platform.tells_typing):
-            return refuse_platform()
+            return in_form_of(platform, refuse_platform())
+        return in_form_of(platform, self._answer_or_refuse(platform, request))
+
+    def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
         try:
             return self._answer(platform, request)
         except Unauthentic as error:
@@ -102,20 +113,29 @@ class Ingest:
         signer = self._authentication.signer_of(platform, webhook)
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Read everything before storing anything, so that a refused body leaves nothing behind.
-            messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
+            # Without authority over its accounts, a body must not teach us who an author is.
+            require_authority(signer, intake.accounts)
+            if self._aliases:
+                self._aliases.begin_webhook()
+                learn_changes(intake.identity_changes, self._book, self._aliases)
+            # Read everything before storing anything, so that a refused body leaves no message behind.
+            messages, changes, human_replies = prepare(
+                intake, self._book, aliases=self._aliases, leave_out=platform.leaves_out_what_is_wrong
+            )
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
+        self._human_replies.hold_all(human_replies, done)
         report(self._telemetry, platform.name, done)
+        if done.undecided_replies:
+            return self._refuse_for_now()
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())

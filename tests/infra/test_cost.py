@@ -1,6 +1,7 @@
 """The cost model against bills worked out by hand: the numbers here are not taken from it."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -337,6 +338,17 @@ def test_the_readme_says_what_the_model_says(stages: dict[str, Any]) -> None:
     told, prod = (ROOT / "README.md").read_text(), load_stage(stages, stage="prod")
     for messages in (0, 100_000):
         assert f"${total(bill(prod, Traffic(messages_per_day=messages))):.0f}" in told, f"at {messages} messages a day"
+
+
+def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages: dict[str, Any]) -> None:
+    page = (ROOT / "docs/deploy.md").read_text("utf-8")
+    (table,) = re.findall(r"<!-- cost: a day -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    rows = re.findall(r"^\| (\w+)(?:, with .*`(.+)`.*)? \| ([\d.]+) \| ([\d.]+) \|$", table, re.MULTILINE)
+    assert len(rows) == len(table.splitlines()) - 2
+    for stage, setting, a_day, a_month in rows:
+        config = load_stage(stages, stage=stage, overrides=f"{{{setting}}}")
+        dollars = total(bill(config, NOBODY))
+        assert (a_day, a_month) == (f"{dollars / DAYS:.2f}", f"{dollars:.2f}"), f"{stage} {setting}"
 
 
 def test_the_picture_stays_inside_its_frame_and_no_label_covers_another(stages: dict[str, Any]) -> None:

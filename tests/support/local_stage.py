@@ -301,7 +301,7 @@ def local_stage(
 
 
 def _is_idle(shown: dict[str, Any]) -> bool:
-    return shown["state"] == "idle" and ("window" not in shown or _is_idle(shown["window"]))
+    return shown["state"] == "idle" and ("dynamodb" not in shown or _is_idle(shown["dynamodb"]))
 
 
 def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:

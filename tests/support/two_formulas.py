@@ -1,4 +1,4 @@
-"""Random histories of one conversation, told to the scripts on Valkey and to the formula in Python alike."""
+"""Random histories of one conversation, played on the scripts in Valkey and on the formula in Python."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -207,7 +207,7 @@ class TwoFormulas:
 
 
 def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
-    """Draw rules. They often infer typing from gaps that are shorter than about this one."""
+    """Return random rules, which often infer typing from gaps of about this length."""
     silence_ms = rng.choice((0, 1, 400, 1_000, 2_500))
     inferences = [silence_ms + 700] if gap_ms is None else [silence_ms + 700, gap_ms, gap_ms + 1, gap_ms - gap_ms // 4]
     floor_ms = rng.choice((50, 300, 1_500))

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
@@ -23,10 +24,12 @@ from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.limits import DAY_MS, MAX_MESSAGE_BYTES
+from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
+from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -36,6 +39,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.takeovers import FakeTakeovers
 
 ME = "arn:aws:iam::111122223333:user/ada"
 REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
@@ -115,6 +119,29 @@ class FakeTable:
             raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
+class FakeAliases:
+    """The table of aliases: an alias leads from one conversation to another."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, str] = {}
+
+    def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
+        target = self.targets.get(str(conversation))
+        return parse_conversation_id(target) if target else None
+
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
+        del now_ms
+        return [parse_conversation_id(name) for name, target in self.targets.items() if target == str(conversation)]
+
+    def count(self, conversation: ConversationId, *, now_ms: int) -> int:
+        return list(self.targets.values()).count(str(conversation))
+
+    def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
+        count = self.count(conversation, now_ms=now_ms)
+        self.targets = {name: target for name, target in self.targets.items() if target != str(conversation)}
+        return count
+
+
 class Desk:
     """The whole admin function; only AWS is replaced."""
 
@@ -123,26 +150,29 @@ class Desk:
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.undelivered, self.objects = FakeLetters(), FakeObjects()
+        self.takeovers = FakeTakeovers()
+        self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
+        rules = RulesAdmin(
+            table=self.table,
+            stage_rules={"silenceMs": 2_000},
+            valkey_lane=lane,
+            dynamodb_lane=self.fallback[0] if self.fallback else None,
+            telemetry=self.telemetry,
+            time_left=lambda: self.time_left_ms,
+            clock=self.engine.clock,
+        )
         operations = operations_of(
-            Conversations(lane, self.bus, clock=self.engine.clock),
-            RulesAdmin(
-                table=self.table,
-                stage_rules={"silenceMs": 2_000},
-                valkey_lane=lane,
-                dynamodb_lane=self.fallback[0] if self.fallback else None,
-                telemetry=self.telemetry,
-                time_left=lambda: self.time_left_ms,
-                clock=self.engine.clock,
-            ),
+            Conversations(lane, self.bus, self.takeovers, agent_of=rules.agent_of, clock=self.engine.clock),
+            rules,
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
+                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT, self.aliases),
                 bus=self.bus,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
@@ -364,6 +394,7 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert shown == {
         "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
         "reason": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+        "takenOverAt": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
@@ -436,10 +467,93 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
     ((detail_type, detail),) = desk.bus.published
     assert detail_type == "messages.buffer.cancelled"
     assert json.loads(detail) == {
-        "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
-        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "debounce", "metadata": {"platform": "generic"},
+        "version": 2, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
+        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
+
+
+def test_a_cancel_names_the_agent_of_the_account(desk: Desk) -> None:
+    desk.result("rules.set", scope="account:generic/shop", rules={"tenant": "default", "agent": "sales"})
+    desk.result("conversation.cancel", conversation=NAME)
+    assert json.loads(desk.bus.published[-1][1])["agent"] == "sales"
+
+
+def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise SendFailed("read rules: Throttling")
+
+    desk.engine.send(NAME, "m1")
+    monkeypatch.setattr(desk.table, "read_all", fail)
+    assert desk.result("conversation.cancel", conversation=NAME)["dropped"] == 1
+    assert "agent" not in json.loads(desk.bus.published[-1][1])
+
+
+# -- the platform's reply window ---------------------------------------------------------------------
+
+OF_WHATSAPP = "default/whatsapp/555/491"
+
+
+def sent(engine: Engine, message_id: str, *, sent_ms_ago: int | None) -> None:
+    """Let a customer's message arrive now that was sent this long ago."""
+    now_ms = engine.clock.now_ms
+    sent_at_ms = None if sent_ms_ago is None else now_ms - sent_ms_ago
+    message = Message(id=message_id, platform="whatsapp", sent_at=sent_at_ms, received_at=now_ms)
+    engine.store.buffer_message(OF_WHATSAPP, message_id, payload=encode(message), timing=Rules().timing)
+
+
+def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sent(behind_it: Desk) -> None:
+    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=60_000)
+    sent(desk.engine, "m2", sent_ms_ago=90_000)
+    shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
+    assert shown["replyUntil"] == now_ms - 60_000 + DAY_MS
+    assert "messages" not in shown, "they were read for their times alone"
+    (row,) = desk.result("conversation.list")["conversations"]
+    assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
+
+
+def test_if_the_last_message_is_not_read_its_arrival_begins_the_reply_window(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lambdas.admin.conversations.MAX_MESSAGES_SHOWN", 1)
+    arrived_at_ms = desk.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=60_000)
+    sent(desk.engine, "m2", sent_ms_ago=60_000)
+    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
+    desk.result("conversation.cancel", conversation=OF_WHATSAPP)
+    desk.engine.clock.advance(5_000)
+    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
+
+
+def test_what_cannot_be_read_does_not_hide_the_conversation(desk: Desk) -> None:
+    desk.engine.store.buffer_message(OF_WHATSAPP, "m1", payload=b"no message", timing=Rules().timing)
+    shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
+    assert (shown["count"], shown["replyUntil"]) == (1, desk.engine.clock.now_ms + DAY_MS)
+
+
+def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(behind_it: Desk) -> None:
+    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=None)
+    desk.engine.clock.advance(60_000)
+    of = {"conversation": OF_WHATSAPP}
+    in_time = desk.result("conversation.hold", **of, holdMs=DAY_MS - 60_000)
+    assert in_time == {"heldUntil": now_ms + DAY_MS, "replyUntil": now_ms + DAY_MS}
+    too_long = desk.result("conversation.hold", **of, holdMs=DAY_MS - 59_999)
+    assert (too_long.pop("warning"), too_long) == (
+        OUTLASTS_REPLY_WINDOW, {"heldUntil": now_ms + DAY_MS + 1, "replyUntil": now_ms + DAY_MS},
+    )  # fmt: skip
+
+
+def test_without_a_reply_window_nothing_is_said_about_it(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1")
+    held = desk.result("conversation.hold", conversation=NAME, holdMs=DAY_MS)
+    assert held.keys() == {"heldUntil"}
+    assert "replyUntil" not in desk.result("conversation.show", conversation=NAME)
+    unknown = desk.result("conversation.hold", conversation=OF_WHATSAPP, holdMs=DAY_MS)
+    assert unknown.keys() == {"heldUntil"}, "no message is known"
 
 
 def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,6 +596,27 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
     assert desk.engine.claim() == [NAME]
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+
+
+def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
+    desk.takeovers.save(NAME, taken, now_ms=now_ms)
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] == now_ms - 5
+    desk.result("conversation.resume", conversation=NAME)
+    assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
+    desk.result("conversation.hold", conversation=NAME, holdMs=1_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None, "this hold is an operator's"
+
+
+def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    desk.takeovers.failures = ["resume"]
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "unavailable"
+    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] is not None
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
 
 
 def test_a_hold_that_is_over_is_not_shown(desk: Desk) -> None:
@@ -607,6 +742,21 @@ def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     ]
     another = desk.result("rules.explain", conversation="acme/twilio/+1/+2", agent="other")
     assert another["rules"]["silenceMs"]["layer"] == "deployed"
+
+
+def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 2_000, "typingInferenceMs": 4_000})
+    desk.result("rules.set", scope="tenant:pairs", rules={"minMessages": 2, "pressedSilenceMs": 300})
+    desk.result("rules.set", scope="tenant:great", rules={"priority": "vip"})
+
+    def waits_of(tenant: str) -> list[tuple[int, str]]:
+        explained = desk.result("rules.explain", conversation=f"{tenant}/generic/shop/c1")
+        return [(each["waitMs"], each["reason"]) for each in explained["waits"]]
+
+    silences = [(2_000, "silence"), (4_000, "silence"), (0, "silence"), (2_000, "silence"), (15_000, "silence")]
+    assert waits_of("default") == silences
+    assert waits_of("pairs") == [(30_000, "max_wait"), (4_000, "silence")] + [(30_000, "max_wait")] * 3
+    assert waits_of("great") == [(0, "priority")] * 5
 
 
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:
