@@ -223,8 +223,8 @@ def test_a_message_and_a_batch_of_the_dynamodb_lane_ask_for_what_the_model_says(
     window.wire.made.clear()
     window.clock.advance(WINDOW_MS)
     window.run()
-    lock = freeze = close = "update_item"
-    assert window.wire.made == [lock, "query", freeze, "put_events", "batch_write_item", close]
+    look, lock, freeze, close = "get_item", "update_item", "update_item", "update_item"
+    assert window.wire.made == [look, lock, "query", freeze, "put_events", "batch_write_item", close]
 
 
 def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
