@@ -279,7 +279,7 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     scene.written()
     window.new_processor().sweep()
     assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
-    assert window.wire.made == ["query"] * INDEX_SLICES
+    assert window.wire.made == ["send_message", *["query"] * INDEX_SLICES]
     assert used("index_slices") == INDEX_SLICES
 
 

@@ -63,6 +63,21 @@ BUGS = (
         'if put == "left before":', 'if put != "new":',
         Crossing("cross_ingest", 0, "nothing", LOSE),
     ),
+    Bug(
+        "the facts of a frozen batch count for the messages behind it", message_table,
+        'do += f", #large = :none REMOVE {FACTS}"', 'do += ", #large = :none REMOVE #found_at"',
+        Crossing("cross_processor", 5, "deliver", LOSE),
+    ),
+    Bug(
+        "the facts of a message that came before the freeze are removed", message_table,
+        "            only_if += NOTHING_NEW\n", "            only_if += ' AND #generation >= :generation'\n",
+        Crossing("cross_processor", 3, "deliver", LOSE),
+    ),
+    Bug(
+        "a run that had to be repeated finds another due time", message_table,
+        "due = window.due_of_batch", "due = window.due",
+        Crossing("cross_processor", 2, "deliver", LOSE),
+    ),
 )  # fmt: skip
 
 

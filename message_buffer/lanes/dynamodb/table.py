@@ -515,7 +515,7 @@ class MessageTable(Table):
         caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
         lock its window only if a batch is frozen, because that is still emitted.
         """
-        due = window.due
+        due = window.due_of_batch
         values: dict[str, Value] = {}
         change = "ADD #attempt :one, #unended :one"
         only_if = " AND attribute_exists(#open)"

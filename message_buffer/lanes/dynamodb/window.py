@@ -115,7 +115,9 @@ class Window(NamedTuple):
     @property
     def due_of_batch(self) -> Due:
         """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
-        return Due(self.found_at_ms, self.reason) if self.reason and self.found_at_ms else self.due_of_waiting
+        if self.reason and self.found_at_ms and not (self.reason == DISPUTED and self.has_facts):
+            return due_after_hold(Due(self.found_at_ms, self.reason), self.held_until_ms)
+        return self.due_of_waiting
 
     @property
     def is_disputed(self) -> bool:
