@@ -3,7 +3,7 @@
 from math import ceil
 from typing import Any
 
-from cost import dynamodb_lane
+from cost import dynamodb_lane, end_user_messaging
 from cost.canary import of_canary
 from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
 from cost.lines import Line, billed_seconds, log_lines, total
@@ -52,6 +52,8 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
             lines += dynamodb_lane.as_fallback(config, traffic)
     else:
         lines += dynamodb_lane.alone(config, traffic)
+    if config.end_user_messaging:
+        lines += end_user_messaging.queue(traffic)
     if config.canary:
         lines += of_canary(config)
     return [line for line in lines if line.quantity]

@@ -11,6 +11,7 @@ from infra import permissions
 from infra.api import open_webhooks
 from infra.bus import BatchBus
 from infra.canary import Canary
+from infra.end_user_messaging import WhatsAppQueues
 from infra.function import Function, Placement, Runtime, source_code
 from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
@@ -82,7 +83,14 @@ class BufferStack(cdk.Stack):
         )
         if self.dynamodb_lane and self.valkey_lane:
             self.dynamodb_lane.ask_valkey_through(self.valkey_lane.conversation_processor)
+        self.whatsapp_queues = (
+            WhatsAppQueues(self, config=config, settings=config.end_user_messaging)
+            if config.end_user_messaging
+            else None
+        )
         self.ingest = self._make_ingest()
+        if self.whatsapp_queues:
+            self.whatsapp_queues.invoke(self.ingest.entrance)
         self.admin = self._make_admin()
         self.gate = self._make_gate()
         permissions.grant_to_entrances(self)
@@ -144,6 +152,7 @@ class BufferStack(cdk.Stack):
                 takeovers_table=self.takeovers_table,
                 aliases_table=self.aliases_table,
                 bus=self.bus,
+                whatsapp_queues=self.whatsapp_queues,
             ),
             warmth=self._config.warmth,
         )
@@ -215,6 +224,8 @@ class BufferStack(cdk.Stack):
             outputs["Commit"] = commit
         if self.undelivered is not None:
             outputs["UndeliveredQueueUrl"] = self.undelivered.queue_url
+        if self.whatsapp_queues is not None:
+            outputs["UnreadableWebhooksQueueUrl"] = self.whatsapp_queues.unreadable.queue_url
         if self._windows is not None:
             outputs["HoldingTableName"] = self._windows.table.table_name
             outputs["TriggerQueueUrl"] = self._windows.triggers.queue_url

@@ -3,7 +3,8 @@
 The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor
 and watchdog. If the third column is empty, every stage has the variable. Otherwise it says which stages have it:
 those with the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`),
-those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), or those with `log_ids: hashed` (`hashed ids`).
+those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), those with `log_ids: hashed` (`hashed ids`), or those
+with `end_user_messaging` (`WhatsApp by SNS`).
 tests/infra/test_environment_table.py compares this table with the templates, function by function.
 
 | variable | functions | in stages with | contains |
@@ -42,6 +43,8 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
+| WHATSAPP_QUEUE_URL | ingest | WhatsApp by SNS | the queue of webhooks of AWS End User Messaging Social |
+| UNREADABLE_QUEUE_URL | ingest | WhatsApp by SNS | the queue for those of them that cannot be read |
 | NOTICE_QUEUE_URL | watchdog | Valkey | the queue for Lambda's notices of runs that failed |
 | UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for notices that the watchdog could not handle |
 | AGES_OUT | admin | | JSON: the copies that `conversation.forget` cannot erase, and for how many days they remain |
@@ -83,6 +86,7 @@ from infra.settings_and_defaults import ConfigError, Responder, StageConfig
 
 if TYPE_CHECKING:
     # Only for types: `infra.storage` imports `infra.function`, which imports this module.
+    from infra.end_user_messaging import WhatsAppQueues
     from infra.storage import EventDestinations, WindowStorage
 
 Environment = Mapping[str, str]
@@ -183,7 +187,7 @@ def responder_seconds(config: Responder) -> int:
     return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
 
 
-def ingest(
+def ingest(  # noqa: PLR0913 - the stack makes each of them
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
@@ -193,7 +197,12 @@ def ingest(
     takeovers_table: dynamodb.ITable,
     aliases_table: dynamodb.ITable,
     bus: events.IEventBus,
+    whatsapp_queues: WhatsAppQueues | None,
 ) -> Environment:
+    of_whatsapp = {
+        "WHATSAPP_QUEUE_URL": whatsapp_queues.webhooks.queue_url,
+        "UNREADABLE_QUEUE_URL": whatsapp_queues.unreadable.queue_url,
+    } if whatsapp_queues else {}  # fmt: skip
     return {
         "LANE": config.lane,
         "EVENT_BUS_NAME": bus.event_bus_name,
@@ -204,6 +213,7 @@ def ingest(
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
         "ACCOUNT_MESSAGES_PER_MINUTE": str(config.quota.account_messages_per_minute),
         "ACCOUNT_CONVERSATIONS_PER_MINUTE": str(config.quota.account_conversations_per_minute),
+        **of_whatsapp,
         **_waiting(config),
         "GENERIC_TIMESTAMP": config.api.generic_timestamp,
         **_starting(processor),

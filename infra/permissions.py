@@ -20,6 +20,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
     stack.takeovers_table.grant_record_replies(stack.ingest)
     stack.aliases_table.grant_learn(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
+    if stack.whatsapp_queues:
+        stack.whatsapp_queues.unreadable.grant_send(stack.ingest)
 
     stack.emitter.grant_invoke_function(stack.admin)
     stack.bus.grant_publish(stack.admin)

@@ -36,6 +36,9 @@ class IngestSettings(NamedTuple):
     aliases_table: str
     account_quota: Quota
     """The quota of an account for which the rules set none."""
+    whatsapp_queue: tuple[str, str] | None
+    """The URLs of the queues of WhatsApp's webhooks and of those that are unreadable. None on a stage without AWS End
+    User Messaging Social."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -169,6 +172,9 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
             messages_per_minute=env.whole("ACCOUNT_MESSAGES_PER_MINUTE"),
             conversations_per_minute=env.whole("ACCOUNT_CONVERSATIONS_PER_MINUTE"),
         ),
+        whatsapp_queue=(env.text("WHATSAPP_QUEUE_URL"), env.text("UNREADABLE_QUEUE_URL"))
+        if env.optional("WHATSAPP_QUEUE_URL")
+        else None,
     )
 
 

@@ -60,6 +60,16 @@ MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
 
+# -- ingest: webhooks from a queue ---------------------------------------------------------------------------
+
+# A webhook that is refused for now is hidden for this time, which doubles with each delivery. After the longest pause
+# at most five minutes pass between the end of an outage and the webhook's next delivery.
+MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
+MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
+# A webhook takes milliseconds, or a few seconds if Valkey does not answer. With less time left, the others of a batch
+# are delivered again at once.
+MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 10_000
+
 # -- admin ---------------------------------------------------------------------------------------------------
 
 # A function returns at most 6 MB. 60 messages are smaller than that, even if each has the maximum size.

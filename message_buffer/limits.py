@@ -63,6 +63,21 @@ MAX_APP_ID_DIGITS = 32
 MAX_QUOTA = 10_000_000
 # The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
+# A stage has few doors, and an instance reads the mappings of all of them with the rules.
+MAX_DOORS = 50
+MAX_DOOR_BYTES = 16 * 1024
+# The bounds of a mapping let the largest webhook be read in a fraction of a second: each item is read with each
+# condition and pointer once. A product's messages are nested a few levels deep.
+MAX_LEVELS_OF_A_POINTER = 16
+MAX_POINTER_CHARACTERS = 256
+MAX_ALTERNATIVES_IN_A_DOOR = 16
+MAX_CONDITIONS_IN_A_DOOR = 16
+MAX_VALUES_IN_A_CONDITION = 32
+MAX_ATTACHMENTS_IN_A_DOOR = 16
+MAX_WORDS_IN_A_DOOR = 64
+MAX_WORD_CHARACTERS_IN_A_DOOR = 128
+# A body of a door contains at most as many items as one of the generic platform.
+MAX_ITEMS_OF_A_DOOR = 1_000
 # An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
 # combine each agent with each conversation that has rules of its own.
 MAX_RESOLVED_RULES = 4_096

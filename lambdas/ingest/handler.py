@@ -1,6 +1,8 @@
-"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
+`POST /typing/{platform}`.
 
-Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API.
+Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API. A stage with
+AWS End User Messaging Social also invokes it with batches of a queue.
 """
 
 from base64 import b64decode
@@ -12,6 +14,7 @@ from urllib.parse import urlencode
 from lambdas import environment as config
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Webhook
+from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
 from lambdas.ingest.report import report_refusal
 from lambdas.ingest.responses import Request, Response, in_form_of, refuse
 from lambdas.ingest.service import Ingest
@@ -80,9 +83,20 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: Webho
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 
-def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+@cache
+def _queued_webhooks() -> QueuedWebhooks:
+    settings = config.read_ingest()
+    assert settings.whatsapp_queue is not None, "only a stage with this queue invokes ingest with its batches"
+    return QueuedWebhooks(_ingest(), SqsWebhookQueues(*settings.whatsapp_queue), _telemetry())
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Return a response even after an unforeseen error. An exception would become a 500 with the gateway's text."""
     telemetry = _telemetry()
+    if "Records" in event:
+        again = _queued_webhooks().take_all(event["Records"], context.get_remaining_time_in_millis)
+        telemetry.flush()
+        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
@@ -106,6 +120,7 @@ def _request(event: dict[str, Any]) -> Request:
     route = event.get("routeKey") or event.get("resource") or ""
     return Request(
         platform=_platform(event),
+        door=(event.get("pathParameters") or {}).get("door"),
         route="typing" if "/typing/" in route else "webhook",
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],

@@ -10,11 +10,12 @@ HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
 class Request(NamedTuple):
-    """One call of a route, whose path names the platform."""
+    """One call of a route, whose path names the platform, and for the platform `custom` a door."""
 
     platform: str
     webhook: Webhook
     route: Literal["webhook", "typing"] = "webhook"
+    door: str | None = None
 
 
 class Response(NamedTuple):
@@ -24,6 +25,8 @@ class Response(NamedTuple):
     body: str
     content_type: str = "application/json"
     headers: Mapping[str, str] = {}
+    unreadable: int = 0
+    """The number of items that were left out because they cannot be read. It is not part of the response's body."""
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

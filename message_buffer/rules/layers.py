@@ -209,21 +209,20 @@ class _Checked(BaseModel):
         return next((field.description or "" for field in fields if field.alias == path[-1]), "an object of rules")
 
 
-def _nearest(given: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant."""
+def nearest_name(given: str, names: Mapping[str, str]) -> str | None:
+    """Return the name that was probably meant. `names` are the names by their form in lower case."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a refusal needs it, so a cold start does not pay
 
     found = get_close_matches(given.lower(), names, n=1)
-    return found[0] if found else None
+    return names[found[0]] if found else None
 
 
 def _unknown(given: str, wire_names: Mapping[str, str]) -> str:
     if given in wire_names:
         return f"given twice; remove it and keep {wire_names[given]}"
-    names = {wire.lower(): wire for wire in wire_names.values()}
-    nearest = _nearest(given, names)
+    nearest = nearest_name(given, {wire.lower(): wire for wire in wire_names.values()})
     if nearest is not None:
-        return f"unknown field; did you mean {names[nearest]}?"
+        return f"unknown field; did you mean {nearest}?"
     return f"unknown field; use one of {', '.join(wire_names.values())}"
 
 
@@ -546,7 +545,7 @@ def check_platform_names(names: Iterable[str]) -> None:
 
 
 def _unknown_platform(given: str) -> str:
-    nearest = _nearest(given, PLATFORM_NAMES)
+    nearest = nearest_name(given, {name: name for name in PLATFORM_NAMES})
     if nearest is not None:
         return f"unknown platform; did you mean {nearest}?"
     return f"unknown platform; use one of {', '.join(PLATFORM_NAMES)}"

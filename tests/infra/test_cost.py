@@ -425,3 +425,12 @@ def test_the_command_does_not_wait_for_the_cdk() -> None:
 
 def _prod() -> StageConfig:
     return load_stage(json.loads((ROOT / "cdk.json").read_text())["context"]["stages"], stage="prod")
+
+
+def test_a_queue_of_webhooks_is_polled_all_month_and_each_webhook_is_three_requests() -> None:
+    topic = {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}
+    config, traffic = changed(end_user_messaging=topic), Traffic(messages_per_day=10_000)
+    found = lines(config, traffic)
+    assert found["SQS: webhooks"].monthly == pytest.approx(3 * traffic.webhooks / 1e6 * 0.40)
+    assert found["SQS: webhook queue, polls"].monthly == lines(config, NOBODY)["SQS: webhook queue, polls"].monthly > 0
+    assert total(bill(config, traffic)) > total(bill(PLAIN, traffic))

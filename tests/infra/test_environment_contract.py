@@ -54,6 +54,10 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "canary": True,
         },
     ),
+    "WhatsApp by SNS": (
+        "dev",
+        {"end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}},
+    ),
 }
 # Where the DynamoDB lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {

@@ -27,6 +27,7 @@ class Variant(NamedTuple):
     overrides: dict[str, Any]
 
 
+TOPIC = "arn:aws:sns:us-east-1:111122223333:whatsapp"
 VARIANTS = {
     "local": Variant("local", {}),
     "dev": Variant("dev", {}),
@@ -40,6 +41,9 @@ VARIANTS = {
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
     "snapshots": Variant("dev", {"warmth": {"ingest": "snap_start"}}),
     "always warm": Variant("prod", {"warmth": {"ingest": "provisioned"}}),
+    "WhatsApp by SNS": Variant(
+        "prod", {"end_user_messaging": {"topic_arn": TOPIC}, "warmth": {"ingest": "snap_start"}}
+    ),
     "consumers": Variant(
         "dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarms": {"emails": ["a@b.example"]}}
     ),

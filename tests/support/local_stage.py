@@ -281,12 +281,18 @@ class LocalStage:
 
 @contextmanager
 def local_stage(
-    home: Path, *, lane: str = "valkey", responder: dict[str, Any] | None = None, canary: bool = False
+    home: Path,
+    *,
+    lane: str = "valkey",
+    responder: dict[str, Any] | None = None,
+    canary: bool = False,
+    whatsapp_topic: str | None = None,
 ) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:
         overrides = {**OVERRIDES, "lane": lane, "responder": responder, "canary": canary}
+        overrides["end_user_messaging"] = {"topic_arn": whatsapp_topic} if whatsapp_topic else None
         outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)

@@ -24,7 +24,7 @@ from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.limits import DAY_MS, MAX_MESSAGE_BYTES
+from message_buffer.limits import DAY_MS, MAX_DOORS, MAX_MESSAGE_BYTES
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
@@ -674,8 +674,12 @@ def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_delete
         ("conversation:acme/twilio/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, twilio: silenceMs: 25000"),
         ("account:twilio/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
         ("account:whatsap/1", {"tenant": "acme"}, "whatsap: unknown platform; did you mean whatsapp?"),
-        ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of generic, instagram, "),
+        ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of custom, generic, "),
         ("stage", {"platformOverrides": {"Telegram": {}}}, "Telegram: unknown platform; did you mean telegram?"),
+        ("door:crm", {"idd": "/id"}, "idd: unknown field; did you mean id?"),
+        ("door:crm", {"proof": {"type": "basic"}, "id": "/id", "conversation": "c"}, "conversation: 'c' is not one; "),
+        ("door:crm", {"text": "x" * 20_000}, "A door's mapping has at most 16384 bytes."),
+        ("door:CRM", {}, "A door's name has at most 31 lower-case letters, digits and single hyphens."),
     ],
 )
 def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rules: Json, problem: str) -> None:
@@ -687,6 +691,23 @@ def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rule
     assert code == "invalid"
     assert problem in message
     assert desk.table.items == before
+
+
+def test_a_door_is_kept_like_rules_and_reschedules_nothing(desk: Desk) -> None:
+    mapping = {"proof": {"type": "basic"}, "id": "/id", "conversation": "/chat"}
+    assert desk.result("rules.set", scope="door:crm", rules=mapping) == {
+        "version": 1, "open": {"looked": 0, "retimed": 0, "complete": True},
+    }  # fmt: skip
+    assert desk.result("rules.get", scope="door:crm")["rules"] == mapping
+
+
+def test_a_stage_has_a_bounded_number_of_doors_and_those_it_has_can_be_changed(desk: Desk) -> None:
+    mapping = {"proof": {"type": "basic"}, "id": "/id", "conversation": "/chat"}
+    for number in range(MAX_DOORS):
+        desk.table.items[f"door:d{number}"] = StoredRules(f"door:d{number}", mapping, 1, None, None)
+    code, problem = desk.error("rules.set", scope="door:more", rules=mapping)
+    assert (code, problem) == ("invalid", f"A stage has at most {MAX_DOORS} doors: delete one.")
+    assert desk.ask("rules.set", scope="door:d7", rules=mapping)["ok"]
 
 
 def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: Desk) -> None:

@@ -391,7 +391,7 @@ def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() ->
         return module._channel(OPTIONS._replace(**options), credentials, fake, to)
 
     assert type(of("telegram")).__name__ == "Telegram"
-    assert of("generic") is fake
+    assert of("generic") is of("custom") is fake
     assert of("telegram", channel="fake") is fake
     assert of("instagram") is None
 

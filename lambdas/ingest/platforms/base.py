@@ -227,6 +227,11 @@ class Platform(Protocol):
     empty_refusal: tuple[str, str] | None = None
     """The body and the content type of every response with a status from 400 to 499, if the platform reads the body."""
 
+    @property
+    def full_name(self) -> str:
+        """Return the name by which the webhook secrets and the logs call the platform."""
+        return self.name
+
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
 
