@@ -7,7 +7,6 @@ from cost.lines import Line, billed_seconds, log_lines
 from cost.traffic import Traffic
 from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
-from message_buffer.limits import LARGE_MESSAGE_BYTES
 
 PART = "DynamoDB lane"
 # Each sweep that EventBridge starts asks the queue for another one.
@@ -59,7 +58,7 @@ def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
 def _message_writes(traffic: Traffic) -> float:
     item = used("stored_message_bytes") + traffic.payload_bytes
     # A large body is an item of its own, which is written and deleted beside its message.
-    apart = 2 if traffic.payload_bytes > LARGE_MESSAGE_BYTES else 0
+    apart = 2 if traffic.payload_bytes > used("large_message_bytes") else 0
     return traffic.messages * (2 * ceil(item / WRITE_BYTES) + 1 + apart)
 
 

@@ -33,7 +33,7 @@ from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.limits import INDEX_SLICES, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import INDEX_SLICES, LARGE_MESSAGE_BYTES, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
@@ -281,6 +281,7 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
     assert window.wire.made == ["send_message", *["query"] * INDEX_SLICES]
     assert used("index_slices") == INDEX_SLICES
+    assert used("large_message_bytes") == LARGE_MESSAGE_BYTES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
