@@ -3,7 +3,7 @@
 from math import ceil
 
 from cost.facts import GB, MILLION, SECONDS, used
-from cost.lines import Line, billed_seconds, log_lines
+from cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
 from cost.traffic import Traffic
 from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
@@ -21,8 +21,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     rests = traffic.batches * used("trigger_rests")
     reads = traffic.batches * (_reads(traffic) + 1) + rests
     seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + rests * billed_seconds("trigger_rest_ms")
-    logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes"))
-    logged += rests * (used("trigger_rest_log_bytes") + used("platform_log_bytes"))
+    logged = run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS) + _rest_logs_gb(config, rests)
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "messages x (put and mark as emitted, by KB; note it in its window)"),
@@ -37,7 +36,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(PART, "Lambda: DynamoDB processor, duration", "lambda_arm",
              gb * seconds, "batches x billed time; rests x billed time"),
         *log_lines(
-            config, logged / GB, part=PART, component="Logs: DynamoDB processor", formula="batches and rests x lines"
+            config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches and rests x lines"
         ),
         *_at_rest(config),
     ]  # fmt: skip
@@ -53,6 +52,12 @@ def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
              "batches of the Valkey lane x one look for an outage"),
         *_at_rest(config),
     ]  # fmt: skip
+
+
+def _rest_logs_gb(config: StageConfig, rests: float) -> float:
+    """Return the GB that runs log which find their window not due yet. Such a run publishes no metric."""
+    platform = used("platform_log_bytes") if config.log_share >= 1 else 0
+    return rests * (min(config.log_share, 1) * used("trigger_rest_log_bytes") + platform) / GB
 
 
 def _message_writes(traffic: Traffic) -> float:
