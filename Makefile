@@ -18,7 +18,7 @@ VENVS := .venvs
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell $(BIN)/python -c '' 2>/dev/null && echo $(BIN)/python || echo python3)
 endif
-SOURCES := $(wildcard message_buffer lambdas responder canary infra cost local bufferctl tests bench examples app.py)
+SOURCES := $(wildcard message_buffer lambdas responder canary infra cost local bufferctl console tests bench examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
@@ -31,6 +31,8 @@ NEEDS_VENV = @test -x $(BIN)/python || { echo "There is no $(VENV) that works he
 
 # Which stage of cdk.json is built, compared, deployed or destroyed.
 STAGE ?= dev
+# The console shows the local stage, unless a stage is named.
+CONSOLE_STAGE = $(if $(filter-out undefined default file,$(origin STAGE)),$(STAGE),local)
 # How many a day `make cost` reckons with.
 MESSAGES ?= 100000
 # Which lane the local stage has, if not the one in cdk.json: make demo LANE=dynamodb.
@@ -45,7 +47,7 @@ SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
 .PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
-  verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
+  console verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -137,6 +139,9 @@ status: ## is the local stage up, and where
 logs: ## follow what the functions of the local stage write
 	$(NEEDS_VENV)
 	@$(BIN)/python -m local logs
+
+console: $(READY) ## a page to write to a stage as a customer, and to watch it; starts the local stage: ARGS=--open
+	@$(BIN)/python -m console --stage "$(CONSOLE_STAGE)" $(ARGS)
 
 verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local
 	@$(BIN)/python -m bufferctl --stage "$(STAGE)" verify $(ARGS)

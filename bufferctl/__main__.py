@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bufferctl import commands
+from bufferctl.console import find_nothing, open_console
 from bufferctl.doctor import doctor
 from bufferctl.errors import Failed, errors_of_aws
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
@@ -32,7 +33,7 @@ exit codes:
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
 Run = Callable[[Any, argparse.Namespace], None]
-Find = Callable[..., Stage | Account]
+Find = Callable[..., Stage | Account | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,6 +82,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
     _command(topics, "doctor", doctor, "say what is wrong with the stage, worst first; only reads", find=find_account)
     _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove the trial"))
+    page = _command(topics, "console", open_console, "show the stage on a page of this machine", find=find_nothing)
+    page.add_argument("--allow-changes", action="store_true", help="also send, hold, flush, cancel and redrive")
+    page.add_argument("--show-words", action="store_true", help="also what people wrote")
+    page.add_argument("--open", action="store_true", help="open the page in the browser")
     return parser
 
 

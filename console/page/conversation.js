@@ -1,0 +1,116 @@
+// One conversation: its state, its time line, its rules, and what an operator may do.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { Countdown, Moment, duration, reasonOf } from "./format.js";
+import { ask } from "./store.js";
+
+const ACTIONS = {
+  flush: ["Flush", "The waiting messages are due now, and their batch leaves at once. A hold ends."],
+  hold: ["Hold for an hour", "No batch leaves for an hour, or until somebody resumes it. Messages are kept."],
+  resume: ["Resume", "The hold ends, and the messages that waited for its end are due now."],
+  cancel: ["Cancel", "The waiting messages are dropped for good, and consumers are told. This cannot be undone."],
+};
+const HOUR_MS = 3_600_000;
+
+export function ConversationDialog({ conversation, store, close }) {
+  const dialog = useRef(null);
+  const [shown, setShown] = useState(null);
+  const [tab, setTab] = useState("line");
+  const [asked, setAsked] = useState(null);
+  const newest = store.events[0]?.at;
+  const read = async () => setShown((await ask("conversation", { conversation })) ?? shown);
+  useEffect(() => {
+    dialog.current.showModal();
+  }, []);
+  useEffect(() => {
+    read();
+    const again = setInterval(read, 3000);
+    return () => clearInterval(again);
+  }, [conversation, newest]);
+  const act = async (operation) => {
+    setAsked(null);
+    await ask("operate", { conversation, operation, ...(operation === "hold" ? { holdMs: HOUR_MS } : {}) });
+    read();
+  };
+  return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
+    <header><h2 id="its-name">${conversation}</h2><button class="plain" aria-label="Close" onClick=${() => dialog.current.close()}>✕</button></header>
+    ${!shown ? html`<p class="empty">Looking …</p>` : html`
+      <p class="why">${shown.why.text}${shown.why.layer ? html` Set by <b>${shown.why.layer}</b>.` : ""}</p>
+      <${Facts} shown=${shown} />
+      ${shown.window && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.window} />`}
+      ${store.hello.allowChanges && html`<div class="actions" role="group" aria-label="Actions">
+        ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} onClick=${() => setAsked(name)}>${title}</button>`)}</div>`}
+      ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>${ACTIONS[asked][1]}</p>
+        <button onClick=${() => act(asked)}>${ACTIONS[asked][0]} now</button>
+        <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}
+      <div class="tabs small" role="group" aria-label="What to show">
+        ${[["line", "Time line"], ["messages", "Messages"], ["rules", "Rules"], ...(store.hello.isLocal ? [["logs", "Log lines"]] : [])].map(([name, title]) =>
+          html`<button key=${name} aria-pressed=${tab === name} onClick=${() => setTab(name)}>${title}</button>`)}</div>
+      ${tab === "line" && html`<${TimeLine} entries=${shown.timeLine} />`}
+      ${tab === "messages" && html`<${Messages} shown=${shown} words=${store.hello.showWords} />`}
+      ${tab === "rules" && html`<${Rules} conversation=${conversation} />`}
+      ${tab === "logs" && html`<${LogLines} conversation=${conversation} />`}`}
+  </dialog>`;
+}
+
+function Facts({ shown }) {
+  const facts = [
+    ["State", shown.state], ["Messages", shown.count], ["Due", html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
+    ["Because of", reasonOf(shown.reason)], ["First message", html`<${Moment} at=${shown.firstAt} />`],
+    ["Last message", html`<${Moment} at=${shown.lastAt} />`],
+    ["Hold", shown.heldUntil ? html`<${Countdown} at=${shown.heldUntil} />` : "none"],
+    ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${shown.batch.count} messages` : "none"],
+    ["Generation", shown.generation],
+  ];
+  return html`<dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value ?? "–"}</dd></div>`)}</dl>`;
+}
+
+function TimeLine({ entries }) {
+  if (!entries.length) return html`<p class="empty">Nothing has been seen of it since the console was started.</p>`;
+  return html`<ol class="line">${entries.map((entry, place) => html`<li key=${place} class=${entry.kind === "look" ? "look" : ""}>
+    <${Moment} at=${entry.at} /> ${entry.kind === "look" ? seen(entry) : told(entry)}</li>`)}</ol>`;
+}
+
+const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, by ${reasonOf(entry.reason)}`;
+
+function told(entry) {
+  const parts = [entry.kind.replace("messages.", "")];
+  if (entry.count) parts.push(`${entry.count} messages`);
+  if (entry.reason) parts.push(reasonOf(entry.reason));
+  if (entry.lateMs != null) parts.push(`${duration(entry.lateMs)} after it was due`);
+  if (entry.attempt > 1) parts.push(`attempt ${entry.attempt}`);
+  if (entry.status && entry.status !== 200) parts.push(`answered ${entry.status}`);
+  return parts.join(", ");
+}
+
+function Messages({ shown, words }) {
+  if (!words) return html`<p class="empty">People's words are hidden. Start the console with <code>--show-words</code> to see them.</p>`;
+  const all = [...(shown.messages ?? []), ...(shown.window?.messages ?? [])];
+  if (!all.length) return html`<p class="empty">No message waits.</p>`;
+  return html`<ol class="messages">${all.map((message, place) => html`<li key=${place}><${Moment} at=${message.receivedAt} />
+    ${" "}<b>${message.author ?? ""}</b> ${message.text || `(${message.type})`}</li>`)}</ol>`;
+}
+
+function Rules({ conversation }) {
+  const [found, setFound] = useState(null);
+  useEffect(() => {
+    ask("rules", { conversation }).then(setFound);
+  }, [conversation]);
+  if (!found) return html`<p class="empty">Looking …</p>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Rules"><table><thead><tr><th scope="col">Rule</th><th scope="col">Value</th>
+    <th scope="col">Decided by</th></tr></thead><tbody>${Object.entries(found.rules).map(([name, why]) => html`<tr key=${name} class=${why.layer === "defaults" ? "" : "set"}>
+      <td>${name}</td><td>${JSON.stringify(why.value)}</td><td>${why.layer}${why.version ? `, version ${why.version}` : ""}</td></tr>`)}</tbody></table>
+    ${found.skipped.map((each) => html`<p key=${each.layer}>Not in force: ${each.layer}: ${each.reason}</p>`)}</div>`;
+}
+
+function LogLines({ conversation }) {
+  const [found, setFound] = useState(null);
+  const read = () => ask("logs", { conversation }).then(setFound);
+  useEffect(() => {
+    read();
+  }, [conversation]);
+  return html`<button class="plain" onClick=${read}>Read again</button>
+    <p class="empty">A run's lines appear when the run has ended.</p>
+    <ol class="line">${(found?.lines ?? []).map((each, place) => html`<li key=${place}><${Moment} at=${each.at} /> <b>${each.role}</b>
+      ${" "}<code>${JSON.stringify(each.line)}</code></li>`)}</ol>`;
+}
