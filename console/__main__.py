@@ -1,32 +1,18 @@
 """Starts the console and prints its address: `.venv/bin/python -m console`. Starts the local stage if it is not up."""
 
 import argparse
-import secrets
-import socket
 import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import uvicorn
-
 from bufferctl.errors import Failed
+from bufferctl.interrupts import endings_interrupt
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS
-from console.access import Access
-from console.accidents import Accidents
-from console.batches import Batches
-from console.bus import Bus, Takers
-from console.hub import Hub
-from console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
-from console.logs import Logs
-from console.looks import Looks
-from console.pace import PacedStage
 from console.place import Options, Place
-from console.scenarios import Player, read_scenarios
-from console.server import Parts, make_app
-from console.simulator import Explained, Simulator
-from console.time_lines import TimeLines
+from console.running import running
 from local.errors import LocalError
 from local.progress import Progress
 from local.stage import Stage
@@ -51,57 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Failed, LocalError) as error:
         print(error, file=sys.stderr)
         return getattr(error, "code", 1)
-    serve(place, port=given.port, open_browser=given.open)
-    return 0
-
-
-def serve(place: Place, *, port: int = 0, open_browser: bool = False) -> None:
-    """Serve the page until the process is told to end. Then remove the rule and the queue that listen to the stage."""
-    parts = make_parts(place)
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port))
-        port = listening.getsockname()[1]
-        app = Access(make_app(parts), token=token, port=port)
-        # Without access logs, since the path contains the token.
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, timeout_graceful_shutdown=SHUT_DOWN_SECONDS, lifespan="off"
-        )
-        threads = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run)]
-        for each in threads:
-            each.start()
-        address = f"http://127.0.0.1:{port}/{token}/"
-        print(f"The console of the stage {place.options.stage} is at\n\n  {address}\n\nCtrl-C ends it.", flush=True)
-        if open_browser:
+    with endings_interrupt(), running(place, port=given.port) as address:
+        print(f"The console of the stage {options.stage} is at\n\n  {address}\n\nCtrl-C ends it.", flush=True)
+        if given.open:
             webbrowser.open(address)
-        try:
-            uvicorn.Server(config).run(sockets=[listening])
-        finally:
-            parts.player.stop()
-            parts.looks.end()
-            parts.bus.end()
-
-
-def make_parts(place: Place) -> Parts:
-    hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
-    looks = Looks(stage, hub, time_lines)
-    explained = Explained(stage)
-    simulator = Simulator(place, hub, explained=explained, looks=looks, time_lines=time_lines)
-    accidents = Accidents(place, place.options.outputs.parent).by_name if place.options.is_local else {}
-    return Parts(
-        place=place,
-        stage=stage,
-        hub=hub,
-        looks=looks,
-        bus=Bus(place.options, Takers(hub, looks, time_lines, batches)),
-        time_lines=time_lines,
-        batches=batches,
-        explained=explained,
-        simulator=simulator,
-        player=Player(read_scenarios(), simulator, hub, accidents=accidents),
-        logs=Logs(place),
-    )
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+    return 0
 
 
 def _start_stage(home: Path) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import subprocess
-import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from console.batches import Batches, figures_of
 from console.hub import Hub
 from console.limits import PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
 from console.looks import Looks
-from console.place import Options
 from console.time_lines import TimeLines
 from console.words import shown
 
@@ -31,9 +30,10 @@ class Takers:
 
 
 class Bus:
-    def __init__(self, options: Options, takers: Takers) -> None:
-        self._options = options
+    def __init__(self, command: Sequence[str], takers: Takers, *, words: bool) -> None:
+        self._command = command
         self._takers = takers
+        self._words = words
         self._ended = threading.Event()
         self._listener: subprocess.Popen[str] | None = None
         self.problem: str | None = "The console does not see events yet."
@@ -57,7 +57,7 @@ class Bus:
                 return
 
     def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
-        seen: Json = {"type": kind, "at": at_ms, "detail": shown(detail, words=self._options.show_words)}
+        seen: Json = {"type": kind, "at": at_ms, "detail": shown(detail, words=self._words)}
         if kind == BATCH_READY and (figures := figures_of(detail, arrived_at_ms=at_ms)):
             self._takers.batches.add(figures)
             seen["figures"] = figures
@@ -74,20 +74,16 @@ class Bus:
         self._takers.looks.hurry()
 
     def _listen(self) -> None:
-        options = self._options
-        given = {"stage": options.stage, "profile": options.profile, "region": options.region}
-        command = [sys.executable, "-m", "console.listener", json.dumps(given | {"outputs": str(options.outputs)})]
-        self._listener = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
-        )
-        assert self._listener.stdout
-        for line in self._listener.stdout:
-            said = json.loads(line)
-            if "event" in said:
-                self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
-            else:
-                self._tell(said.get("problem"))
-        self._listener.wait()
+        with subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        ) as self._listener:
+            assert self._listener.stdout
+            for line in self._listener.stdout:
+                said = json.loads(line)
+                if "event" in said:
+                    self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
+                else:
+                    self._tell(said.get("problem"))
 
     def _tell(self, problem: str | None) -> None:
         self.problem = problem

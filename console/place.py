@@ -1,5 +1,7 @@
 """Finds the stage, and finds the local one again after it was started anew at another address."""
 
+import json
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,13 @@ class Place:
     def outputs(self) -> Outputs | None:
         """Return the outputs of the local stage, or None for any other stage."""
         return Outputs.read(self.options.outputs) if self.options.is_local else None
+
+    @property
+    def listener(self) -> list[str]:
+        """Return the command that prints the stage's events."""
+        options = self.options
+        given = {"stage": options.stage, "profile": options.profile, "region": options.region}
+        return [sys.executable, "-m", "console.listener", json.dumps(given | {"outputs": str(options.outputs)})]
 
     def _find(self) -> tuple[int, Stage, Sender]:
         with self._lock:

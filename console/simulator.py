@@ -84,7 +84,7 @@ class Simulator:
         try:
             shown = self._explained.show(conversation)
         except Failed as error:
-            self._hub.publish("bus", {"problem": str(error)})
+            self._hub.publish("notice", {"text": str(error)})
             return
         buffer = {name: shown.get(name) for name in OF_THE_BUFFER}
         self._hub.publish("buffer", {"conversation": conversation, **buffer, "why": shown["why"]})

@@ -1,7 +1,7 @@
 // One conversation: its state, its time line, its rules, and what an operator may do.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, reasonOf } from "./format.js";
+import { Countdown, Moment, duration, messagesOf, reasonOf } from "./format.js";
 import { ask } from "./store.js";
 
 const ACTIONS = {
@@ -33,7 +33,7 @@ export function ConversationDialog({ conversation, store, close }) {
     read();
   };
   return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
-    <header><h2 id="its-name">${conversation}</h2><button class="plain" aria-label="Close" onClick=${() => dialog.current.close()}>✕</button></header>
+    <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
     ${!shown ? html`<p class="empty">Looking …</p>` : html`
       <p class="why">${shown.why.text}${shown.why.layer ? html` Set by <b>${shown.why.layer}</b>.` : ""}</p>
       <${Facts} shown=${shown} />
@@ -59,7 +59,7 @@ function Facts({ shown }) {
     ["Because of", reasonOf(shown.reason)], ["First message", html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
     ["Hold", shown.heldUntil ? html`<${Countdown} at=${shown.heldUntil} />` : "none"],
-    ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${shown.batch.count} messages` : "none"],
+    ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],
     ["Generation", shown.generation],
   ];
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value ?? "–"}</dd></div>`)}</dl>`;
@@ -75,7 +75,7 @@ const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.stat
 
 function told(entry) {
   const parts = [entry.kind.replace("messages.", "")];
-  if (entry.count) parts.push(`${entry.count} messages`);
+  if (entry.count) parts.push(messagesOf(entry.count));
   if (entry.reason) parts.push(reasonOf(entry.reason));
   if (entry.lateMs != null) parts.push(`${duration(entry.lateMs)} after it was due`);
   if (entry.attempt > 1) parts.push(`attempt ${entry.attempt}`);

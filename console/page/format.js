@@ -69,6 +69,8 @@ export function partsOf(conversation) {
   return { tenant: plain(tenant), platform: plain(platform), account: plain(account), user: plain(user.join("/")) };
 }
 
+export const messagesOf = (count) => `${count} ${count === 1 ? "message" : "messages"}`;
+
 export const REASONS = {
   silence: "silence",
   max_wait: "longest wait",

@@ -1,7 +1,7 @@
 // The next open conversations by due time.
 
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
-import { Countdown, partsOf, reasonOf } from "./format.js";
+import { Countdown, messagesOf, partsOf, reasonOf } from "./format.js";
 
 const ROWS = 200;
 
@@ -59,6 +59,6 @@ function Events({ store, choose }) {
     ${store.events.slice(0, 50).map((event, place) => html`<li key=${`${event.at}${place}`}>
       <time>${new Date(event.at).toLocaleTimeString()}</time> <b>${event.type.replace("messages.", "")}</b>
       ${" "}<button class="plain" onClick=${() => choose(event.detail.conversationId)}>${event.detail.conversationId}</button>
-      ${event.detail.messageCount ? ` ${event.detail.messageCount} messages` : ""}</li>`)}
+      ${event.detail.messageCount ? ` ${messagesOf(event.detail.messageCount)}` : ""}</li>`)}
     ${!store.events.length && html`<li class="empty">No event has come since this page was opened.</li>`}</ol></section>`;
 }

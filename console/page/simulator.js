@@ -1,7 +1,7 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, reasonOf, useRunning } from "./format.js";
+import { Countdown, Moment, duration, messagesOf, reasonOf, useRunning } from "./format.js";
 import { ask, chatOf, changed, state } from "./store.js";
 
 const NAMES = {
@@ -149,13 +149,13 @@ function Item({ item, can, act }) {
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":
-      return html`<p class="divider batch">One batch of ${item.count}, by ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
+      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, by ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
     default:
       return html`<p class="divider">${item.text}</p>`;
   }
 }
 
-const what = (item) => ({ file: "🖼 a picture", button: "▣ a button" })[item.what] ?? item.what;
+const what = (item) => ({ file: "(a picture)", button: "(a button)" })[item.what] ?? item.what;
 
 function outcome(item) {
   const counts = item.answer ?? {};
@@ -181,7 +181,7 @@ function Buffer({ chat, store, choose }) {
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
     : html`<p class="empty">Nothing waits.</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
-      <p>${last.count} messages, by ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      <p>${messagesOf(last.count)}, by ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
       <p class="id">${last.batchId}</p></div>`}
     ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
   </div>`;
@@ -200,7 +200,7 @@ function Track({ first, due, marks }) {
   useRunning(() => {
     if (bar.current) bar.current.style.width = `${100 * share(Date.now())}%`;
   }, [first, due]);
-  return html`<div class="track" role="img" aria-label=${`${marks.length} messages; due ${duration(due - first)} after the first`}>
+  return html`<div class="track" role="img" aria-label=${`${messagesOf(marks.length)}; due ${duration(due - first)} after the first`}>
     <div class="run" ref=${bar}></div>
     ${marks.map((at, place) => html`<i key=${place} style=${{ left: `${100 * share(at)}%` }}></i>`)}
     <span class="flagpole"></span>

@@ -92,6 +92,7 @@ export function connect() {
   });
   on("state", (look) => (state.look = look));
   on("bus", ({ problem }) => (state.busProblem = problem));
+  on("notice", ({ text }) => say(text));
   on("event", takeEvent);
   on("sent", takeSent);
   on("buffer", (buffer) => (state.buffers[buffer.conversation] = buffer));
