@@ -73,12 +73,12 @@ export const messagesOf = (count) => `${count} ${count === 1 ? "message" : "mess
 
 export const REASONS = {
   silence: "silence",
-  max_wait: "longest wait",
+  max_wait: "the longest wait",
   max_messages: "many messages",
   max_bytes: "large messages",
-  hold: "on hold",
-  flush: "flushed",
-  priority: "VIP",
-  window: "fixed window",
+  hold: "the end of a hold",
+  flush: "a flush",
+  priority: "a VIP",
+  window: "the fixed window",
 };
 export const reasonOf = (reason) => REASONS[reason] ?? reason ?? "–";

@@ -68,19 +68,23 @@ def test_the_page_says_why_the_batch_is_due_then(page: Page) -> None:
 
 
 def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None:
-    say(page, "Hold me")
+    say(page, "Hey")
+    the_batch(page)
     page.get_by_role("button", name=re.compile("^Time line and rules")).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Hold for an hour").click()
     dialog.get_by_role("button", name="Hold for an hour now").click()
-    expect(dialog.locator(".facts")).to_contain_text(re.compile("Holdin 59 min|Holdin 1.0 h"), timeout=WITHIN_MS)
+    expect(dialog.locator(".facts")).to_contain_text(re.compile("Holdin (59 min|1.0 h)"), timeout=WITHIN_MS)
     dialog.get_by_role("button", name="Close").click()
-    say(page, "and this")
+    say(page, "one")
+    say(page, "two")
+    expect(page.locator(".buffer .why")).to_contain_text("on hold", timeout=WITHIN_MS)
     page.get_by_role("button", name=re.compile("^Time line and rules")).click()
     dialog.get_by_role("button", name="Resume").click()
     dialog.get_by_role("button", name="Resume now").click()
     dialog.get_by_role("button", name="Close").click()
-    assert "by on hold" in the_batch(page)
+    expect(page.locator(".divider.batch")).to_have_count(2, timeout=WITHIN_MS)
+    assert "2 messages, by the end of a hold" in the_batch(page)
 
 
 def test_a_cancel_that_is_not_confirmed_changes_nothing(page: Page) -> None:
