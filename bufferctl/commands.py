@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS
+from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
 from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.forgetting import erase
@@ -202,6 +202,7 @@ def _retimed(found: Json) -> str:
 def explain_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.explain", conversation=given.conversation, agent=given.agent)
     text = table([{"rule": name, **why} for name, why in result["rules"].items()], EXPLAINED)
+    text += f"\n\n{table(result['waits'], WAITS)}"
     for skipped in result["skipped"]:
         text += f"\nNot in force: {skipped['layer']}: {skipped['reason']}"
     _print(given, result, text)

@@ -28,6 +28,7 @@
 -- ARGV[16] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
 -- ARGV[17] limits                 str   bounds, and the quotas that are charged, in the form that README.md describes
 -- ARGV[18] priority               str   'vip' = claim the conversation first once it is due; else ''
+-- ARGV[19] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
@@ -42,7 +43,7 @@ local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local known_as, every, limits, priority = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
+local known_as, every, limits, priority, pressed = ARGV[15], ARGV[16], ARGV[17], ARGV[18], ARGV[19]
 
 local now_ms = now + 0
 local state = call('HMGET', open_key, conversation, '', 'forgotten')
@@ -124,6 +125,8 @@ else
   end
   if not buffer then first_at = arrived_at end
   if large then call('HSET', conv_key, 'large', first_at .. large) end
+  -- Remove the bytes of an earlier buffer that may have had the same first arrival.
+  if not buffer and gap_ms == 0 and not large then call('HDEL', conv_key, 'large') end
 
   local wait_ms, rhythm = silence_ms, nil
   if adaptive ~= '' then
@@ -131,15 +134,19 @@ else
     rhythm = call('HMGET', conv_key, 'gap_mean', 'gap_dev')
     local mean, dev = tonumber(rhythm[1]), tonumber(rhythm[2])
     -- Smooth the gaps as RFC 6298 smooths round-trip times. Longer gaps do not belong to one thought.
-    if gap_ms and gap_ms <= tonumber(ceiling_ms) then
+    if gap_ms and gap_ms <= tonumber(ceiling_ms) and pressed == '' then
       dev = mean and 0.75 * dev + 0.25 * math.abs(mean - gap_ms) or gap_ms / 2
       mean = mean and 0.875 * mean + 0.125 * gap_ms or gap_ms
-      call('HSET', conv_key, 'gap_mean', string.format('%.1f', mean), 'gap_dev', string.format('%.1f', dev))
+      mean, dev = string.format('%.1f', mean), string.format('%.1f', dev) -- wait by the rhythm as it is stored
+      call('HSET', conv_key, 'gap_mean', mean, 'gap_dev', dev)
     end
     rhythm = mean
     if mean then wait_ms = math.max(floor_ms, math.min(ceiling_ms, math.ceil(mean + k * dev))) end
   end
   if not rhythm and buffer and gap_ms - typing_ms < 0 then wait_ms = typing_ms end
+  -- A press that reaches min_messages waits as a typed message, because the earlier messages waited only for that.
+  local is_pressed = pressed ~= '' and (not buffer or count - min_messages > 0)
+  if is_pressed then wait_ms = pressed end
 
   local old_due_at = due_at
   if buffer and old_due_at <= now_ms then
@@ -147,6 +154,7 @@ else
   else
     local latest_at = first_at + max_wait_ms
     due_at, reason = arrived_at + wait_ms, 'silence'
+    if is_pressed and buffer and old_due_at > due_at then due_at, reason = old_due_at, sub(buffer, 51) end
     if count - min_messages < 0 or due_at >= latest_at then due_at, reason = latest_at, 'max_wait' end
     if count - max_messages >= 0 and due_at >= now_ms then due_at, reason = now_ms, 'max_messages' end
     if large and large - due_bytes >= 0 and due_at >= now_ms then due_at, reason = now_ms, 'max_bytes' end

@@ -17,7 +17,8 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
-from message_buffer.rules.layers import RuleLayer, check_platform_names, resolve_rules
+from message_buffer.rules.due_time import Facts, due_after_message
+from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
 from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
@@ -115,6 +116,7 @@ class RulesAdmin:
             "conversation": str(conversation),
             "agent": agent,
             "rules": resolved.explain(),
+            "waits": _waits(resolved.rules),
             "skipped": skipped,
         }
 
@@ -177,6 +179,20 @@ class RulesAdmin:
 
     def _book(self, stored: Iterable[Stored]) -> RuleBook:
         return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
+
+
+def _waits(rules: Rules) -> list[Json]:
+    """Return how long examples of messages wait by these rules, while the author's rhythm is not known."""
+    first, timing = Facts(0, 0, 1), rules.timing
+    opened = due_after_message(first, timing, 0)
+    examples = {
+        "a message": opened,
+        "another right after it": due_after_message(Facts(0, 0, 2, gap_ms=0, due=opened), timing, 0),
+        "a pressed button": due_after_message(first, rules.timing_of(is_pressed=True), 0),
+        "a file without a caption": due_after_message(first, rules.timing_of(is_media=True), 0),
+        "a file with a pending transcript": due_after_message(first, rules.timing_of(is_pending=True), 0),
+    }
+    return [{"example": name, "waitMs": due.due_at_ms, "reason": due.reason} for name, due in examples.items()]
 
 
 def _shown(stored: StoredRules) -> Json:

@@ -20,8 +20,8 @@ from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
-# Types of messages that come from a button or from a row of a list.
-PRESSED = {"button", "interactive"}
+# Types of messages that come from a button: also a list's row, a quick reply, a flow's answer, a basket.
+PRESSED = {"button", "interactive", "order"}
 
 
 class TooManyUpdates(InvalidInput):
@@ -123,4 +123,5 @@ def timing_of(message: Message, rules: Rules) -> Timing:
         is_media=bool(files) and not message.text,
         is_pending=any(each.pending for each in message.attachments),
         in_album=message.group_id is not None,
+        is_pressed=message.type in PRESSED,
     )

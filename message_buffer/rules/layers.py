@@ -263,6 +263,8 @@ class _RuleFields(_Checked):
     # A photo often comes a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
+    # A pressed button is a finished thought.
+    pressed_silence_ms: _Silence = 0
     # The length of a window of the DynamoDB lane, but a window is never longer than maxWaitMs.
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
@@ -300,14 +302,24 @@ class Rules(_RuleFields):
             priority="vip" if vip else "",
         )
 
-    def timing_of(self, *, is_media: bool, is_pending: bool, in_album: bool) -> Timing:
-        """Return the timing of one message. A file waits longer for a caption, and a voice note for a transcript."""
+    def timing_of(
+        self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
+    ) -> Timing:
+        """Return the timing of one message.
+
+        A file waits longer for a caption, and a voice note for a transcript. A message that was pressed, not typed,
+        waits for neither typing nor a caption. A VIP's messages wait only as a VIP's.
+        """
         timing = self.timing
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
+        if self.priority == "vip":
+            return timing
+        if is_pressed and not is_pending:
+            return timing._replace(pressed_ms=self.pressed_silence_ms)
         least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
-        if not least_ms or self.priority == "vip":
+        if not least_ms:
             return timing
         return timing._replace(
             silence_ms=max(timing.silence_ms, least_ms),

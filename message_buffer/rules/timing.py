@@ -20,10 +20,15 @@ class Timing(NamedTuple):
     """The length of the DynamoDB lane's window, which messages do not extend."""
     priority: str = ""
     """`vip` if the Valkey lane claims the batch before others that are due; else empty."""
+    pressed_ms: int | None = None
+    """The wait of a message that was pressed, not typed, instead of the silence. None if the message was typed."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
-        """Return the arguments of the scripts by the names in their headers: all fields but `window_ms`."""
+        """Return the arguments of the scripts by the names in their headers.
+
+        They do not include `window_ms`, which no script needs, and `pressed_ms`, which concerns a new message only.
+        """
         return {
             "silence_ms": self.silence_ms,
             "typing_ms": self.typing_ms,

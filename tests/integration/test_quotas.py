@@ -222,6 +222,26 @@ def test_large_messages_are_due_at_once_when_they_fill_a_batch(engine: Engine) -
     assert isinstance(sender.send(None), Buffered)
 
 
+@pytest.mark.parametrize("first", ["taken", "cancelled", "deleted"])
+def test_a_buffer_does_not_count_large_messages_of_an_earlier_one_that_began_at_its_time(
+    engine: Engine, first: str
+) -> None:
+    store = engine.another_store(SETTINGS._replace(max_batch_bytes=2 * LARGE))
+    timing = Rules(max_messages=1_000).timing
+    large = [payload(f"large-{n}", "x" * LARGE) for n in range(2)]
+    store.buffer_message("c", "large-0", payload=large[0], timing=timing._replace(flush_reason="priority"))
+    if first == "taken":
+        claim_and_take(engine, "c", "t1")
+        store.complete_batch("c", "t1")
+    elif first == "cancelled":
+        store.cancel_buffer("c")
+    else:
+        store.delete_message("c", "large-0")
+    store.buffer_message("c", "small", payload=payload("small"), timing=timing)
+    store.buffer_message("c", "large-1", payload=large[1], timing=timing)
+    assert store.peek_conversation("c").flush_reason == "silence"
+
+
 def test_large_messages_that_wait_are_bounded_by_their_bytes(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting_bytes=5 * LARGE + 2_000)))
     engine.store.hold_buffer("c", hold_ms=60_000)

@@ -508,6 +508,27 @@ BUGS = (
         ),
     ),
     Bug(
+        "a press cuts off what waits already",
+        "buffer_message",
+        "if is_pressed and buffer and old_due_at > due_at then",
+        "if false then",
+        (typing, lambda m: m.press("ann", RULES[0], 0, False)),
+    ),
+    Bug(
+        "a press waits as if it was typed",
+        "buffer_message",
+        "if is_pressed then wait_ms = pressed end",
+        "",
+        (lambda m: m.press("ann", RULES[0], 0, False),),
+    ),
+    Bug(
+        "a buffer has the wrong reason",
+        "extend_wait",
+        "due_at == latest_at and 'max_wait' or 'silence'",
+        "'typing'",
+        (writes, lambda m: m.typing("ann", 5_000, 0, False)),
+    ),
+    Bug(
         "a hold on an idle conversation is overlooked",
         "buffer_message",
         "held and 'h' or",

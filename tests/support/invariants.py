@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from message_buffer.lanes.valkey.keys import shard_of
+from message_buffer.rules.due_time import Due
 from tests.support.engine import Engine, Key
 from tests.support.model import ConversationModel
 
@@ -129,9 +130,8 @@ def _open_buffer_agrees(model: ConversationModel, conv: Key, buffer: bytes | Non
     assert (buffer is not None) == bool(model.waiting)
     if buffer:
         assert int(buffer[40:50]) + len(model.waiting) == model.generation
-        assert [int(buffer[:13]), int(buffer[13:26]), int(buffer[26:39])] == [
-            model.first_at, model.last_at, model.due_at,
-        ]  # fmt: skip
+        assert (int(buffer[:13]), int(buffer[13:26])) == (model.first_at, model.last_at)
+        assert Due(int(buffer[26:39]), buffer[50:].decode()) == model.due
         assert (buffer[39:40] == b"f") == (model.frozen is not None)
         if model.held_until and not model.frozen:
             assert buffer[39:40] == b"h", "nobody would look for the hold"

@@ -1,13 +1,28 @@
 """A small model of one conversation, written independently of the scripts: they must lead to the same state.
 
-The caller gives all times. The model knows nothing of keys or control words. It says which messages wait, which are
-frozen, when the conversation is due and who may act on it.
+Only the due time is not its own: it is the formula of `message_buffer.rules.due_time`. The caller gives all times. The
+model knows nothing of keys or control words. It says which messages wait, which are frozen, when the conversation is
+due and who may act on it.
 """
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from message_buffer.rules.due_time import (
+    Due,
+    Facts,
+    Rhythm,
+    arrival_of,
+    due_after_flush,
+    due_after_hold,
+    due_after_message,
+    due_after_resume,
+    due_after_retime,
+    due_after_typing,
+    mean_gap_of,
+    rhythm_after,
+)
 from message_buffer.rules.timing import Timing
 
 MINUTE_US = 60_000_000
@@ -67,7 +82,7 @@ class ConversationModel:
     scheduled_at: int = 0  # when pending is claimed, or the deadline in flight
     is_taken: bool = False  # in flight with a token, not only claimed
     not_before: int = 0  # no later message makes it due before this time, set by the watchdog or a retry
-    due_at: int | None = None
+    due: Due | None = None
     first_at: int | None = None
     last_at: int | None = None
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
@@ -75,8 +90,7 @@ class ConversationModel:
     is_vip: bool = False
     is_found_late: bool = False  # a message by other rules made a VIP due earlier, but not its entry in `vip`
     generation: int = 0
-    gap_mean: float | None = None
-    gap_dev: float = 0.0
+    rhythm: Rhythm | None = None
     forgotten: set[str] = field(default_factory=set)  # ids that are known as hashes
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
     emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
@@ -85,75 +99,54 @@ class ConversationModel:
     def is_idle(self) -> bool:
         return not self.waiting and self.frozen is None
 
+    @property
+    def due_at(self) -> int | None:
+        return None if self.due is None else self.due.due_at_ms
+
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
         self.seen[message_id] = now
         self.is_vip = self.is_vip or timing.priority == "vip"
         self.generation += 1
-        ahead = 0 if self.last_at is None else self.last_at - now
-        arrived = now + ahead if 0 < ahead <= 60_000 else now
-        gap = None if self.last_at is None else max(now - self.last_at, 0)
-        self.last_at = arrived
-        rhythm = self._learn(gap, timing)
-        old_due = self.due_at if self.waiting else None
+        self.last_at, gap = arrival_of(now, self.last_at)
+        self.rhythm = rhythm_after(self.rhythm, gap, timing)
+        old_due = self.due if self.waiting else None
         if not self.waiting:
-            self.first_at = arrived
+            self.first_at = self.last_at
         self.waiting.append((message_id, payload))
-        if old_due is None or old_due > now:
-            self.due_at = self._due(arrived, self._wait(gap, rhythm, timing), timing, now)
-            if old_due is not None and self.due_at < old_due:
+        self.due = due_after_message(self._facts(gap)._replace(due=old_due), timing, now)
+        if old_due is None or old_due.due_at_ms > now:
+            if old_due is not None and self.due.due_at_ms < old_due.due_at_ms:
                 self.is_found_late = self.is_vip and timing.priority == ""
             if self.frozen is None and self.state != "INFLIGHT":
-                if old_due is None or self.due_at < old_due:
-                    self.back_to_pending(self.due_at)
-                self.scheduled_at = max(self.not_before, self.due_at)
+                if old_due is None or self.due.due_at_ms < old_due.due_at_ms:
+                    self.back_to_pending(self.due.due_at_ms)
+                self.scheduled_at = max(self.not_before, self.due.due_at_ms)
 
     def retime(self, timing: Timing, now: int) -> None:
         if not self.waiting:
             return
         self.is_vip, self.is_found_late = timing.priority == "vip", False
-        old_due = self.due_at
+        old_due = self.due
         assert old_due is not None
+        facts = self._facts(None)
+        self.due = due_after_retime(facts._replace(gap_ms=mean_gap_of(facts)), timing, now)
+        if old_due.due_at_ms > now and self.frozen is None and self.state == "PENDING":
+            if self.due.due_at_ms < old_due.due_at_ms:
+                self.back_to_pending(self.due.due_at_ms)
+            self.scheduled_at = max(self.not_before, self.due.due_at_ms)
+
+    def _facts(self, gap: float | None) -> Facts:
         assert self.first_at is not None
         assert self.last_at is not None
-        if old_due > now:
-            between = len(self.waiting) - 1
-            gap = (self.last_at - self.first_at) / between if between else None
-            wait = self._wait(gap, (self.gap_mean, self.gap_dev), timing)
-            self.due_at = max(now, self._due(self.last_at, wait, timing, now))
-            if self.frozen is None and self.state == "PENDING":
-                if self.due_at < old_due:
-                    self.back_to_pending(self.due_at)
-                self.scheduled_at = max(self.not_before, self.due_at)
-
-    def _learn(self, gap: int | None, timing: Timing) -> tuple[float | None, float]:
-        """Store the rhythm, and return it before rounding."""
-        if not timing.adaptive or gap is None or gap > float(timing.adaptive.split()[2]):
-            return self.gap_mean, self.gap_dev
-        if self.gap_mean is None:
-            mean, dev = float(gap), gap / 2
-        else:
-            mean = 0.875 * self.gap_mean + 0.125 * gap
-            dev = 0.75 * self.gap_dev + 0.25 * abs(self.gap_mean - gap)
-        self.gap_mean, self.gap_dev = float(f"{mean:.1f}"), float(f"{dev:.1f}")
-        return mean, dev
-
-    def _wait(self, gap: float | None, rhythm: tuple[float | None, float], timing: Timing) -> int:
-        mean, dev = rhythm
-        if timing.adaptive and mean is not None:
-            k, floor, ceiling = map(float, timing.adaptive.split())
-            return int(max(floor, min(ceiling, math.ceil(mean + k * dev))))
-        if len(self.waiting) > 1 and gap is not None and gap < timing.typing_ms:
-            return max(timing.silence_ms, timing.typing_ms)
-        return timing.silence_ms
-
-    def _due(self, arrived: int, wait: int, timing: Timing, now: int) -> int:
-        assert self.first_at is not None
-        count = len(self.waiting)
-        latest = self.first_at + timing.max_wait_ms
-        due = latest if count < timing.min_messages else min(arrived + wait, latest)
-        if count >= timing.max_messages or timing.flush_reason:
-            due = min(due, now)
-        return max(due, self.held_until) if self.held_until > now else due
+        return Facts(
+            first_at_ms=self.first_at,
+            last_at_ms=self.last_at,
+            message_count=len(self.waiting),
+            gap_ms=gap,
+            rhythm=self.rhythm,
+            held_until_ms=self.held_until,
+            due=self.due,
+        )
 
     def claim(self, deadline: int) -> None:
         self.state, self.scheduled_at, self.is_taken, self.is_found_late = "INFLIGHT", deadline, False, False
@@ -181,7 +174,7 @@ class ConversationModel:
         self.waiting = self.waiting[limit:]
         if self.waiting:
             self.generation += 1
-            self.due_at = now
+            self.due = Due(now, "max_messages")
         return self.frozen
 
     def completed(self, remembered: int) -> None:
@@ -207,8 +200,8 @@ class ConversationModel:
 
     def flush(self, now: int) -> None:
         if self.waiting:
-            assert self.due_at is not None
-            self.due_at = min(self.due_at, now)
+            assert self.due is not None
+            self.due = due_after_flush(self.due, now)
         if self.state == "PENDING" and self.scheduled_at > now:
             self.back_to_pending(now)
 
@@ -227,15 +220,15 @@ class ConversationModel:
         at = max(now, *(each for each in latest if each is not None and each < now + 60_000), now)
         self.cancel()
         self.forgotten |= self.seen.keys()
-        self.seen, self.emitted, self.held_until, self.gap_mean = {}, {}, 0, None
+        self.seen, self.emitted, self.held_until, self.rhythm = {}, {}, 0, None
         self.last_at = self.ended_at = at + 1
-        self.first_at, self.due_at = None, None
+        self.first_at, self.due = None, None
         return at
 
     def hold(self, until: int) -> None:
         until = self.held_until = max(until, self.held_until)
-        if self.waiting and self.due_at is not None and self.due_at < until:
-            self.due_at = until
+        if self.waiting and self.due is not None and self.due.due_at_ms < until:
+            self.due = due_after_hold(self.due, until)
             if self.frozen is None:
                 self.back_to_pending(until)
 
@@ -244,24 +237,26 @@ class ConversationModel:
             self.held_until = 0
 
     def resume(self, now: int) -> None:
-        ran_out, self.held_until = self.held_until <= now, 0
-        if ran_out:
+        held_until, self.held_until = self.held_until, 0
+        if not self.waiting:
             return
-        if self.waiting and self.due_at is not None and self.due_at > now:
-            self.due_at = now
-            if self.frozen is None and self.state == "PENDING":
-                self.back_to_pending(now)
+        old_due = self.due
+        assert old_due is not None
+        self.due = due_after_resume(old_due, held_until_ms=held_until, now_ms=now)
+        if self.due != old_due and self.frozen is None and self.state == "PENDING":
+            self.back_to_pending(now)
 
     def extend(self, extend_ms: int, max_wait_ms: int, now: int) -> None:
         if not self.waiting:
             return
-        assert self.due_at is not None
+        old_due = self.due
+        assert old_due is not None
         assert self.first_at is not None
-        due = min(now + extend_ms, self.first_at + max_wait_ms)
-        if self.due_at > now and due > self.due_at:
-            self.due_at = due
-            if self.frozen is None and self.state == "PENDING":
-                self.scheduled_at = max(self.not_before, due)
+        self.due = due_after_typing(
+            old_due, first_at_ms=self.first_at, extend_ms=extend_ms, max_wait_ms=max_wait_ms, now_ms=now
+        )
+        if self.due != old_due and self.frozen is None and self.state == "PENDING":
+            self.scheduled_at = max(self.not_before, self.due.due_at_ms)
 
     def edit(self, message_id: str, payload: bytes) -> None:
         self.waiting = [(known, payload if known == message_id else old) for known, old in self.waiting]

@@ -608,6 +608,21 @@ def test_a_rule_is_explained_by_value_layer_and_version(desk: Desk) -> None:
     assert another["rules"]["silenceMs"]["layer"] == "deployed"
 
 
+def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
+    desk.result("rules.set", scope="stage", rules={"silenceMs": 2_000, "typingInferenceMs": 4_000})
+    desk.result("rules.set", scope="tenant:pairs", rules={"minMessages": 2, "pressedSilenceMs": 300})
+    desk.result("rules.set", scope="tenant:great", rules={"priority": "vip"})
+
+    def waits_of(tenant: str) -> list[tuple[int, str]]:
+        explained = desk.result("rules.explain", conversation=f"{tenant}/generic/shop/c1")
+        return [(each["waitMs"], each["reason"]) for each in explained["waits"]]
+
+    silences = [(2_000, "silence"), (4_000, "silence"), (0, "silence"), (2_000, "silence"), (15_000, "silence")]
+    assert waits_of("default") == silences
+    assert waits_of("pairs") == [(30_000, "max_wait"), (4_000, "silence")] + [(30_000, "max_wait")] * 3
+    assert waits_of("great") == [(0, "priority")] * 5
+
+
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:
     desk = behind_it
     slow = Rules(silence_ms=20_000, typing_inference_ms=0)

@@ -4,6 +4,12 @@ import pytest
 
 from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Json, Scene, emit, message, photo, texts, waits_ms
+from tests.support.webhook_cases import Case, cases
+
+
+def types_of(case: Case) -> set[str]:
+    """Return the types of the messages that a webhook contains."""
+    return {update.get("type", "") for update in case.expected.get("updates", [])}
 
 
 @pytest.fixture
@@ -66,6 +72,32 @@ def test_an_edited_text_moves_no_time(scene: Scene) -> None:
     before = scene.engine.store.peek_conversation(CHAT).due_at_ms
     scene.post("generic", message("m1", "Hello", edited=True))
     assert (texts(scene), scene.engine.store.peek_conversation(CHAT).due_at_ms) == (["Hello"], before)
+
+
+@pytest.mark.parametrize("type_", ["button", "interactive", "order"])
+def test_a_press_is_a_finished_thought(scene: Scene, type_: str) -> None:
+    assert waits_ms(scene, scene.post("generic", message("m1", "Yes", type=type_))[1]) == 0
+
+
+def test_a_press_does_not_cut_off_what_its_author_typed_before(scene: Scene) -> None:
+    scene.rules.write("stage", {"pressedSilenceMs": 200})
+    scene.post("generic", message("m1", "I would like"))
+    scene.engine.clock.advance(500)
+    scene.post("generic", message("m2", "the big one"))
+    scene.engine.clock.advance(500)
+    assert waits_ms(scene, scene.post("generic", message("m3", "Yes", type="button"))[1]) == 2_500
+    scene.engine.clock.advance(2_400)
+    assert waits_ms(scene, scene.post("generic", message("m4", "No", type="button"))[1]) == 200
+
+
+@pytest.mark.parametrize(
+    "case", [each for each in cases() if types_of(each) & {"button", "interactive", "order"}], ids=str
+)
+def test_what_people_press_on_a_platform_waits_as_a_press(scene: Scene, case: Case) -> None:
+    scene.rules.write("stage", {"pressedSilenceMs": 70})
+    scene.post(case.platform, case.body)
+    (waiting,) = scene.engine.store.list_conversations(0).conversations
+    assert waiting.scheduled_at_ms - scene.engine.clock.now_ms == 70
 
 
 def test_an_album_is_not_split_by_a_batchs_count(scene: Scene) -> None:

@@ -21,6 +21,7 @@ MILLISECONDS = [
     "adaptiveCeilingMs",
     "mediaSilenceMs",
     "transcriptWaitMs",
+    "pressedSilenceMs",
 ]
 COUNTS = ["maxMessages", "minMessages"]
 
@@ -60,6 +61,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "adaptiveK": 4.0,
         "mediaSilenceMs": 2000,
         "transcriptWaitMs": 15000,
+        "pressedSilenceMs": 0,
         "windowMs": 10000,
         "stopWords": (),
         "flushWords": (),
@@ -140,7 +142,8 @@ def test_zero_is_refused_where_it_means_nothing(field: str) -> None:
 
 @pytest.mark.case(9)
 @pytest.mark.parametrize(
-    "field", ["silenceMs", "typingInferenceMs", "vipSilenceMs", "mediaSilenceMs", "transcriptWaitMs"]
+    "field",
+    ["silenceMs", "typingInferenceMs", "vipSilenceMs", "mediaSilenceMs", "transcriptWaitMs", "pressedSilenceMs"],
 )
 def test_zero_is_accepted_where_it_means_no_wait(field: str) -> None:
     assert Rules.model_validate({field: 0}).model_dump()[field] == 0
@@ -311,7 +314,7 @@ def test_min_messages_always_come_with_a_bound() -> None:
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
     assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "", "")
-    assert tuple(name for name in Timing._fields if name != "window_ms") == (
+    assert tuple(name for name in Timing._fields if name not in {"window_ms", "pressed_ms"}) == (
         "silence_ms",
         "typing_ms",
         "max_wait_ms",
@@ -669,30 +672,45 @@ def test_the_nearest_layers_words_replace_those_beneath() -> None:
 # Extra waits of one message
 
 
-def timing_of(rules: Rules, **kind: bool) -> Timing:
-    return rules.timing_of(**({"is_media": False, "is_pending": False, "in_album": False} | kind))
-
-
 def test_files_alone_wait_a_little_longer_for_their_caption() -> None:
     rules = Rules(silence_ms=500, typing_inference_ms=1_000, media_silence_ms=4_000)
-    assert timing_of(rules) == rules.timing
-    assert timing_of(rules, is_media=True) == rules.timing._replace(silence_ms=4_000, typing_ms=0)
+    assert rules.timing_of() == rules.timing
+    assert rules.timing_of(is_media=True) == rules.timing._replace(silence_ms=4_000, typing_ms=0)
     patient = Rules(silence_ms=6_000, media_silence_ms=4_000)
-    assert timing_of(patient, is_media=True) == patient.timing
+    assert patient.timing_of(is_media=True) == patient.timing
 
 
 def test_a_wait_for_more_is_no_shorter_than_the_authors_rhythm_allows() -> None:
     rules = Rules(adaptive=True, transcript_wait_ms=20_000)
-    assert timing_of(rules, is_pending=True).adaptive == "4.0 20000 10000"
+    assert rules.timing_of(is_pending=True).adaptive == "4.0 20000 10000"
 
 
 def test_a_vips_message_waits_for_nothing_else() -> None:
     rules = Rules(priority="vip")
-    assert timing_of(rules, is_media=True, is_pending=True) == rules.timing
+    assert rules.timing_of(is_media=True, is_pending=True) == rules.timing
+
+
+def test_a_press_keeps_its_rules_and_has_a_wait_of_its_own() -> None:
+    rules = Rules(pressed_silence_ms=700, adaptive=True, min_messages=2)
+    assert rules.timing_of(is_pressed=True) == rules.timing._replace(pressed_ms=700)
+    assert rules.timing_of(is_pressed=True, is_media=True) == rules.timing_of(is_pressed=True)
+    assert rules.timing_of(is_pressed=True, in_album=True).pressed_ms == 700
+    assert Rules().timing_of(is_pressed=True).pressed_ms == 0
+    assert rules.timing.pressed_ms is None
+
+
+def test_a_press_with_a_file_waits_for_its_transcript() -> None:
+    rules = Rules(transcript_wait_ms=20_000)
+    assert rules.timing_of(is_pressed=True, is_pending=True) == rules.timing_of(is_pending=True)
+
+
+def test_a_vips_press_waits_as_all_that_the_vip_writes() -> None:
+    rules = Rules(priority="vip", vip_silence_ms=300)
+    assert rules.timing_of(is_pressed=True) == rules.timing
 
 
 def test_no_part_of_an_album_ends_a_batch_by_its_count() -> None:
-    assert timing_of(Rules(max_messages=3), in_album=True).max_messages == MAX_MESSAGES_IN_A_BATCH
+    assert Rules(max_messages=3).timing_of(in_album=True).max_messages == MAX_MESSAGES_IN_A_BATCH
 
 
 def test_an_owner_is_checked_as_rules_are() -> None:

@@ -31,7 +31,7 @@ RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MAX_LINES = 60
-MAX_LINES_OF = {"buffer_message": 145, "claim_due": 100, "forget_conversation": 62, "take_batch": 70}
+MAX_LINES_OF = {"buffer_message": 152, "claim_due": 100, "forget_conversation": 62, "take_batch": 70}
 
 # Keys whose name in the code is another than on the server.
 CALLED = {"held": "holds"}
@@ -453,7 +453,16 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
 
 def test_what_the_scripts_take_of_the_timing_has_its_own_names() -> None:
     timing = Timing(1, 2, 3, 4, 5, "now", "1 2 3", 8)
-    assert timing.for_scripts == {name: value for name, value in timing._asdict().items() if name != "window_ms"}
+    assert timing.for_scripts.items() == timing._asdict().items() - {("window_ms", 8), ("pressed_ms", None)}
+
+
+@pytest.mark.parametrize(("pressed_ms", "sent"), [(None, ""), (0, 0), (700, 700)])
+def test_the_store_says_whether_a_message_was_pressed(pressed_ms: int | None, sent: str | int) -> None:
+    recorder = Recorder()
+    store = Store(recorder, SETTINGS, clock=lambda: NOW_MS, new_call_id=lambda: "call")  # type: ignore[arg-type]
+    store.buffer_message("c", "m", payload=b"p", timing=TIMING._replace(pressed_ms=pressed_ms))
+    ((script, _, args),) = recorder.asked
+    assert dict(zip(script.args, args, strict=True))["pressed"] == sent
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ class Store:
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
             priority=timing.priority,
+            pressed="" if timing.pressed_ms is None else timing.pressed_ms,
         )
         if reply.word == b"BUFFERED":
             return o.Buffered(reply.due_at_ms, reply.count, start_id if reply.start else None)

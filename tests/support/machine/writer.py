@@ -38,6 +38,11 @@ class Writers(Base):
             self.sent += 1
             self._deliver(name, f"m{self.sent}", rules.timing, skew, twice)
 
+    @rule(name=conversations, rules=st.sampled_from(RULES), skew=skews, twice=seldom)
+    def press(self, name: str, rules: Rules, skew: int, twice: bool) -> None:
+        self.sent += 1
+        self._deliver(name, f"m{self.sent}", rules.timing_of(is_pressed=True), skew, twice)
+
     @rule(name=conversations, count=st.integers(1, 6), skew=skews, twice=seldom)
     def burst_at_a_quota(self, name: str, count: int, skew: int, twice: bool) -> None:
         for _ in range(count):

@@ -1,0 +1,197 @@
+"""The one formula of the due time: when a batch is due, and why.
+
+The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
+return a due time with its reason. The scripts in lua/ state the same formula a second time, because they must decide
+inside Valkey; `test_due_time_formula.py` drives both through the same histories and demands equal milliseconds.
+
+A lane may reckon after each message (`due_after_message`), or only when it looks at a buffer (`due_at_look`). Both
+lead to the same time unless a message came after its buffer was due, or after a typing event or a flush.
+"""
+
+import math
+from typing import NamedTuple
+
+from message_buffer.limits import MINUTE_MS
+from message_buffer.rules.timing import Timing
+
+
+class Due(NamedTuple):
+    """A due time and its reason, the event's `flushReason`."""
+
+    due_at_ms: int
+    reason: str
+
+
+class Rhythm(NamedTuple):
+    """The author's rhythm: the smoothed mean of the gaps and their smoothed deviation, to a tenth of a millisecond."""
+
+    mean_ms: float
+    deviation_ms: float
+
+
+class Arrival(NamedTuple):
+    """The time that counts as a message's arrival, and the gap before it; None if no earlier message is remembered."""
+
+    at_ms: int
+    gap_ms: int | None
+
+
+class Facts(NamedTuple):
+    """The facts of an open buffer, including its newest message."""
+
+    first_at_ms: int
+    last_at_ms: int
+    message_count: int
+    gap_ms: float | None = None
+    """The gap before the newest message. None if it is not known, which is normal for the first message."""
+    rhythm: Rhythm | None = None
+    """The author's rhythm, including the newest gap. None if it is not known."""
+    held_until_ms: int = 0
+    """The end of the conversation's hold; a time in the past has no effect."""
+    has_max_bytes: bool = False
+    """The newest message has more than 4 KiB, and with it such messages have as many bytes as a batch may have."""
+    due: Due | None = None
+    """The due time before the newest message. None if that message opened the buffer."""
+
+
+def arrival_of(now_ms: int, last_at_ms: int | None) -> Arrival:
+    """Return the arrival of a message that a host received at `now_ms`, after the last arrival in its conversation.
+
+    A host whose clock lags by up to a minute does not turn time back. If it lags by more, the last arrival's clock was
+    wrong, and the message arrives by its own host's clock.
+    """
+    if last_at_ms is None:
+        return Arrival(now_ms, None)
+    lag_ms = last_at_ms - now_ms
+    return Arrival(last_at_ms if 0 < lag_ms <= MINUTE_MS else now_ms, max(-lag_ms, 0))
+
+
+def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) -> Rhythm | None:
+    """Return the rhythm after a message of these rules, smoothed as RFC 6298 smooths round-trip times.
+
+    The rhythm changes only if the rules are adaptive and the message was typed, not pressed. A gap above the ceiling
+    does not count, because it does not belong to one thought.
+    """
+    if not timing.adaptive or timing.pressed_ms is not None or gap_ms is None:
+        return rhythm
+    _, _, ceiling_ms = _bounds(timing)
+    if gap_ms > ceiling_ms:
+        return rhythm
+    if rhythm is None:
+        return Rhythm(round(float(gap_ms), 1), round(gap_ms / 2, 1))
+    return Rhythm(
+        round(0.875 * rhythm.mean_ms + 0.125 * gap_ms, 1),
+        round(0.75 * rhythm.deviation_ms + 0.25 * abs(rhythm.mean_ms - gap_ms), 1),
+    )
+
+
+def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
+    """Return when the buffer is due after its newest message, which a host received at `now_ms`."""
+    if _is_due(facts, now_ms):
+        return _standing(facts)
+    return _due(facts, timing, _silence_is_over(facts, timing), now_ms)
+
+
+def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
+    """Return when the buffer is due by changed rules: as after a message, but not before now.
+
+    A lane that does not store the last gap gives the buffer's mean gap instead (`mean_gap_of`).
+    """
+    if _is_due(facts, now_ms):
+        return _standing(facts)
+    by_silence = Due(facts.last_at_ms + _wait_ms(facts, timing), "silence")
+    return _due(facts, timing, by_silence, now_ms, not_before_ms=now_ms)
+
+
+def due_at_look(facts: Facts, timing: Timing, now_ms: int) -> Due:
+    """Return when the buffer is due, for a lane that did not reckon when the newest message arrived.
+
+    If `facts.due` has come, it remains. Otherwise the result is what `due_after_message` would have returned when the
+    newest message arrived. For a pressed message, `facts.due` must be the due time of the earlier messages.
+    """
+    if _is_due(facts, now_ms):
+        return _standing(facts)
+    return due_after_message(facts, timing, facts.last_at_ms)
+
+
+def due_after_typing(due: Due, *, first_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int) -> Due:
+    """Return when the buffer is due after its author was seen typing: never earlier, never after the longest wait."""
+    latest_at_ms = first_at_ms + max_wait_ms
+    extended_ms = min(now_ms + extend_ms, latest_at_ms)
+    if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:
+        return due
+    return Due(extended_ms, "max_wait" if extended_ms == latest_at_ms else "silence")
+
+
+def due_after_hold(due: Due, held_until_ms: int) -> Due:
+    """Return when the buffer is due after the hold began. Only a hold moves a buffer that is due already."""
+    return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold")
+
+
+def due_after_resume(due: Due, *, held_until_ms: int, now_ms: int) -> Due:
+    """Return when the buffer is due after an operator ended a hold that had not ended by itself."""
+    return Due(now_ms, "resume") if held_until_ms > now_ms and due.due_at_ms > now_ms else due
+
+
+def due_after_flush(due: Due, now_ms: int) -> Due:
+    """Return when the buffer is due after an operator, or the author, asked for the batch now."""
+    return Due(now_ms, "flush") if due.due_at_ms > now_ms else due
+
+
+def mean_gap_of(facts: Facts) -> float | None:
+    """Return the buffer's mean gap, or None if it has one message."""
+    return (facts.last_at_ms - facts.first_at_ms) / (facts.message_count - 1) if facts.message_count > 1 else None
+
+
+def _is_due(facts: Facts, now_ms: int) -> bool:
+    return facts.due is not None and facts.due.due_at_ms <= now_ms
+
+
+def _standing(facts: Facts) -> Due:
+    assert facts.due is not None
+    return facts.due
+
+
+def _silence_is_over(facts: Facts, timing: Timing) -> Due:
+    """Return when the newest message's wait ends. A pressed message does not shorten the wait of earlier messages."""
+    # A press that reaches minMessages finds messages that waited only for it, so it waits as a typed message does.
+    if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
+        return Due(facts.last_at_ms + _wait_ms(facts, timing), "silence")
+    pressed = Due(facts.last_at_ms + timing.pressed_ms, "silence")
+    return facts.due if facts.due is not None and facts.due.due_at_ms > pressed.due_at_ms else pressed
+
+
+def _wait_ms(facts: Facts, timing: Timing) -> int:
+    """Return the silence for which the rules let a buffer wait after a typed message."""
+    if timing.adaptive and facts.rhythm is not None:
+        deviations, floor_ms, ceiling_ms = _bounds(timing)
+        learned_ms = math.ceil(facts.rhythm.mean_ms + deviations * facts.rhythm.deviation_ms)
+        return max(floor_ms, min(ceiling_ms, learned_ms))
+    if facts.message_count > 1 and facts.gap_ms is not None and facts.gap_ms < timing.typing_ms:
+        return max(timing.silence_ms, timing.typing_ms)
+    return timing.silence_ms
+
+
+def _due(facts: Facts, timing: Timing, by_silence: Due, now_ms: int, *, not_before_ms: int | None = None) -> Due:
+    """Return the due time after all bounds."""
+    due = by_silence
+    latest_at_ms = facts.first_at_ms + timing.max_wait_ms
+    if facts.message_count < timing.min_messages or due.due_at_ms >= latest_at_ms:
+        due = Due(latest_at_ms, "max_wait")
+    if not_before_ms is not None:
+        due = due._replace(due_at_ms=max(due.due_at_ms, not_before_ms))
+    # A later reason wins, but none makes the buffer due later.
+    if due.due_at_ms >= now_ms:
+        if facts.message_count >= timing.max_messages:
+            due = Due(now_ms, "max_messages")
+        if facts.has_max_bytes:
+            due = Due(now_ms, "max_bytes")
+        if timing.flush_reason:
+            due = Due(now_ms, timing.flush_reason)
+    return due_after_hold(due, facts.held_until_ms) if facts.held_until_ms > now_ms else due
+
+
+def _bounds(timing: Timing) -> tuple[float, int, int]:
+    """Return the deviations above the mean gap, the floor and the ceiling of an adaptive wait."""
+    deviations, floor_ms, ceiling_ms = timing.adaptive.split()
+    return float(deviations), int(floor_ms), int(ceiling_ms)

@@ -1,0 +1,227 @@
+"""Random histories of one conversation, played on the scripts in Valkey and on the formula in Python."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import ModuleType
+
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import MINUTE_MS
+from message_buffer.rules import due_time
+from message_buffer.rules.due_time import Due, Facts, Rhythm
+from message_buffer.rules.timing import Timing
+from tests.support.engine import SETTINGS as STAGE_SETTINGS
+from tests.support.engine import Engine, payload
+
+LARGE_BYTES = 5_000
+# Two large messages fill a batch exactly.
+SETTINGS = STAGE_SETTINGS._replace(max_batch_bytes=2 * LARGE_BYTES)
+STEPS = 40
+SKEWS_MS = (*[0] * 14, 3, -3, MINUTE_MS, -MINUTE_MS, -MINUTE_MS - 1, -MINUTE_MS + 1)
+NAME = "c"
+
+
+class TwoFormulas:
+    """One conversation, as Valkey holds it and as the formula reckons it. `check` fails if they differ."""
+
+    def __init__(self, engine: Engine, rng: Random, *, formula: ModuleType = due_time) -> None:
+        self.engine, self.store = engine, engine.another_store(SETTINGS)
+        self.rng, self.formula = rng, formula
+        self.log: list[str] = []
+        self.first_at_ms = 0
+        self.last_at_ms: int | None = None
+        self.rhythm: Rhythm | None = None
+        self.due: Due | None = None  # None if nothing waits
+        self.waiting: list[str] = []
+        self.large_bytes = 0
+        self.held_until_ms = 0
+        self.sent = 0
+        self.is_frozen = False
+        self.timing = draw_timing(rng, None)
+
+    def play(self) -> None:
+        steps = (
+            [self.message] * 6 + [self.new_rules] * 4 + [self.retime] * 3 + [self.typing, self.hold, self.resume] * 2
+            + [self.flush, self.delete, self.take, self.complete]
+        )  # fmt: skip
+        for _ in range(STEPS):
+            self._let_time_pass()
+            with self._host():
+                self._chosen(steps)()
+            self.check()
+
+    def _chosen(self, steps: list[Callable[[], None]]) -> Callable[[], None]:
+        """Return the next step. What is due is often taken, because otherwise most buffers would be due."""
+        if self.rng.random() < 0.5:
+            if self.now_ms == self.held_until_ms:
+                return self.resume
+            if self.is_frozen:
+                return self.complete
+            if self.due is not None and self.due.due_at_ms <= self.now_ms:
+                return self.take
+        return self.rng.choice(steps)
+
+    def check(self) -> None:
+        line = self.engine.admin.hget("{b0}:open", NAME)
+        found = None if line is None else (int(line[26:39]), line[50:].decode())
+        stored = self.engine.admin.hmget(f"{{b0}}:conv:{NAME}", "gap_mean", "gap_dev")
+        rhythm = None if stored[0] is None else tuple(map(float, stored))
+        assert (found, rhythm) == (self.due, self.rhythm), "\n".join(
+            [f"the script says {found}, {rhythm}; the formula says {self.due}, {self.rhythm}", *self.log]
+        )
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def _let_time_pass(self) -> None:
+        """Move the clock by a chance amount, or right before, onto or behind a time at which something changes."""
+        now_ms, edges = self.engine.clock.now_ms, [self.held_until_ms]
+        if self.due is not None:
+            edges.append(self.due.due_at_ms)
+        if self.last_at_ms is not None:
+            edges.append(self.last_at_ms + _ceiling_ms(self.timing))
+        later = [edge + off for edge in edges for off in (-1, 0, 1) if 0 <= edge + off - now_ms <= 5_000]
+        if later and self.rng.random() < 0.3:
+            self.engine.clock.now_ms = self.rng.choice(later)
+        else:
+            self.engine.clock.advance(self.rng.choice((0, 1, 30, 120, 300, 700, self.rng.randint(0, 3_000))))
+
+    @contextmanager
+    def _host(self) -> Iterator[None]:
+        """Make a step on a host whose clock may be off."""
+        true_now_ms = self.engine.clock.now_ms
+        self.engine.clock.advance(self.rng.choice(SKEWS_MS))
+        yield
+        self.engine.clock.now_ms = true_now_ms
+
+    @property
+    def now_ms(self) -> int:
+        return self.engine.clock.now_ms
+
+    def _note(self, text: str) -> None:
+        self.log.append(f"at {self.now_ms}: {text}")
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def new_rules(self) -> None:
+        self.timing = draw_timing(self.rng, self.now_ms - (self.last_at_ms or 0))
+        self.message()
+
+    def message(self) -> None:
+        if not self.waiting:
+            self.large_bytes = 0
+        self.sent += 1
+        message_id, timing = f"m{self.sent}", self.timing
+        if self.rng.random() < 0.25:
+            timing = timing._replace(pressed_ms=self.rng.choice((0, 150, 900, 4_000)))
+        body = payload(message_id)
+        if self.rng.random() < 0.15:
+            body += b" " * (LARGE_BYTES - len(body))
+        self._note(f"{timing}, {len(body)} bytes")
+        self.store.buffer_message(NAME, message_id, payload=body, timing=timing)
+        self._learn_of(message_id, len(body), timing)
+
+    def _learn_of(self, message_id: str, size: int, timing: Timing) -> None:
+        self.last_at_ms, gap_ms = self.formula.arrival_of(self.now_ms, self.last_at_ms)
+        if not self.waiting:
+            self.first_at_ms = self.last_at_ms
+        self.waiting.append(message_id)
+        self.rhythm = self.formula.rhythm_after(self.rhythm, gap_ms, timing)
+        is_large = size > 4_096
+        self.large_bytes += size * is_large
+        has_max_bytes = is_large and self.large_bytes >= SETTINGS.max_batch_bytes
+        facts = self._facts()._replace(gap_ms=gap_ms, has_max_bytes=has_max_bytes)
+        self.due = self.formula.due_after_message(facts, timing, self.now_ms)
+
+    def _facts(self) -> Facts:
+        assert self.last_at_ms is not None
+        return Facts(
+            self.first_at_ms, self.last_at_ms, len(self.waiting),
+            rhythm=self.rhythm, held_until_ms=self.held_until_ms, due=self.due,
+        )  # fmt: skip
+
+    def retime(self) -> None:
+        mean_gap_ms = None if self.due is None else self.formula.mean_gap_of(self._facts())
+        self.timing = draw_timing(self.rng, None if mean_gap_ms is None else int(mean_gap_ms))
+        self._note(f"retime by {self.timing}")
+        self.store.retime_buffer(NAME, timing=self.timing)
+        if self.due is not None:
+            facts = self._facts()
+            facts = facts._replace(gap_ms=self.formula.mean_gap_of(facts))
+            self.due = self.formula.due_after_retime(facts, self.timing, self.now_ms)
+
+    def typing(self) -> None:
+        extend_ms, max_wait_ms = self.rng.choice((1, 500, 3_000)), self.timing.max_wait_ms
+        self._note(f"typing, {extend_ms} ms, at most {max_wait_ms}")
+        self.store.extend_wait(NAME, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
+        if self.due is not None:
+            self.due = self.formula.due_after_typing(
+                self.due, first_at_ms=self.first_at_ms, extend_ms=extend_ms, max_wait_ms=max_wait_ms,
+                now_ms=self.now_ms,
+            )  # fmt: skip
+
+    def hold(self) -> None:
+        hold_ms = self.rng.choice((200, 1_500, 6_000))
+        self._note(f"hold for {hold_ms} ms")
+        self.held_until_ms = self.store.hold_buffer(NAME, hold_ms=hold_ms).held_until_ms
+        if self.due is not None:
+            self.due = self.formula.due_after_hold(self.due, self.held_until_ms)
+
+    def resume(self) -> None:
+        self._note("resume")
+        self.store.resume_buffer(NAME)
+        if self.due is not None:
+            self.due = self.formula.due_after_resume(self.due, held_until_ms=self.held_until_ms, now_ms=self.now_ms)
+        self.held_until_ms = 0
+
+    def flush(self) -> None:
+        self._note("flush")
+        self.store.flush_buffer(NAME)
+        if self.due is not None:
+            self.due = self.formula.due_after_flush(self.due, self.now_ms)
+
+    def delete(self) -> None:
+        if not self.waiting:
+            return
+        message_id = self.waiting.pop(self.rng.randrange(len(self.waiting)))
+        self._note(f"delete {message_id}")
+        self.store.delete_message(NAME, message_id)
+        if not self.waiting:
+            self.due = None
+
+    def take(self) -> None:
+        if self.is_frozen or self.due is None or self.due.due_at_ms > self.now_ms:
+            return
+        self._note("take")
+        if not self.engine.claim():
+            return
+        taken = self.engine.store.take_batch(NAME, "token")  # by this store's bounds the batch is not divided
+        assert isinstance(taken, Taken)
+        assert (taken.due_at_ms, taken.flush_reason) == self.due
+        self.waiting, self.due, self.is_frozen = [], None, True
+
+    def complete(self) -> None:
+        if self.is_frozen:
+            self._note("complete")
+            self.store.complete_batch(NAME, "token")
+            self.is_frozen = False
+
+
+def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
+    """Return random rules, which often infer typing from gaps of about this length."""
+    silence_ms = rng.choice((0, 1, 400, 1_000, 2_500))
+    inferences = [silence_ms + 700] if gap_ms is None else [silence_ms + 700, gap_ms, gap_ms + 1, gap_ms - gap_ms // 4]
+    floor_ms = rng.choice((50, 300, 1_500))
+    return Timing(
+        silence_ms=silence_ms,
+        typing_ms=rng.choice([0, silence_ms + 1, *(each for each in inferences if silence_ms < each < 10_000)]),
+        max_wait_ms=rng.choice((1, 900, 3_500, 20_000, 20_000, 20_000, 20_000)),
+        max_messages=rng.choice((1, 3, 6, 100, 100, 100, 100)),
+        min_messages=rng.choice((1, 1, 1, 2, 4)),
+        flush_reason=rng.choice([""] * 5 + ["priority"]),
+        adaptive=rng.choice(("", "", f"{rng.choice((0.1, 1.0, 4.0))} {floor_ms} {rng.choice((200, 2_000, 5_000))}")),
+        window_ms=10_000,
+    )
+
+
+def _ceiling_ms(timing: Timing) -> int:
+    return int(timing.adaptive.split()[2]) if timing.adaptive else 0
