@@ -11,7 +11,8 @@ from typing import Any
 from bufferctl import commands
 from bufferctl.console import find_nothing, open_console
 from bufferctl.doctor import doctor
-from bufferctl.errors import Failed, errors_of_aws
+from bufferctl.errors import EXIT_STATUSES, Failed, errors_of_aws
+from bufferctl.formatting import as_json
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
 from bufferctl.verify import verify
@@ -24,12 +25,8 @@ EXAMPLES = """examples:
   .venv/bin/python -m bufferctl --stage prod dead redrive --all
   .venv/bin/python -m bufferctl send 'Hey'
 
-exit codes:
-  0  done
-  1  refused, or not found; the message says why
-  2  wrong usage
-  3  AWS, or the stage's Valkey, cannot be reached: try again
-"""
+exit statuses:
+""" + "".join(f"  {code:<3}  {meaning}\n" for code, meaning in EXIT_STATUSES.items())
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
 Run = Callable[[Any, argparse.Namespace], None]
@@ -44,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with errors_of_aws():
             run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
     except Failed as error:
-        print(error, file=sys.stderr)
+        problem = {"error": {"message": str(error), "exitStatus": error.code}}
+        print(as_json(problem, indent=None) if given.json else error, file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

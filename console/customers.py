@@ -12,6 +12,7 @@ from local.webhooks import meta, telegram_message, twilio_message, whatsapp, wha
 Json = dict[str, Any]
 
 PICTURE = "https://example.com/picture.jpg"
+VOICE = "https://example.com/voice.ogg"
 
 
 class CannotDo(Exception):
@@ -46,6 +47,8 @@ def _generic(customer: Customer, kind: str, message_id: str, text: str) -> Any:
     match kind:
         case "file":
             return message | {"type": "image", "attachments": [{"type": "image", "url": PICTURE}]}
+        case "voice":
+            return message | {"type": "audio", "attachments": [{"type": "audio", "url": VOICE, "pending": True}]}
         case "edit":
             return message | {"edited": True}
         case "delete":
@@ -120,7 +123,7 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
 
 # What each platform tells. `again` is the newest body once more, as if the platform had not got our answer.
 KINDS: dict[str, tuple[str, ...]] = {
-    "generic": ("text", "file", "typing", "edit", "delete", "again"),
+    "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
     "whatsapp": ("text", "file", "button", "edit", "delete", "again"),
     "messenger": ("text", "file", "button", "edit", "again"),
     "instagram": ("text", "file", "button", "edit", "delete", "again"),

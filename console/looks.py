@@ -13,6 +13,7 @@ from console.limits import (
     LETTERS_EVERY_SECONDS,
     LETTERS_SHOWN,
     MAX_REQUESTS_IN_A_SWEEP,
+    OWNERS_EVERY_SECONDS,
     PAUSE_AFTER_A_PROBLEM_SECONDS,
     PAUSE_BETWEEN_SWEEPS_SECONDS,
     STATUS_EVERY_SECONDS,
@@ -44,6 +45,8 @@ class Looks:
         self._status_read_at = -STATUS_EVERY_SECONDS
         self._letters: Json | None = None
         self._letters_read_at = -LETTERS_EVERY_SECONDS
+        self._agents: dict[tuple[str, ...], str] = {}
+        self._owners_read_at = -OWNERS_EVERY_SECONDS
         self._problem: str | None = None
         self._ended = threading.Event()
         self._soon = threading.Event()
@@ -107,6 +110,9 @@ class Looks:
             self._status_read_at = now
         if now - self._letters_read_at >= LETTERS_EVERY_SECONDS:
             self.read_letters()
+        if now - self._owners_read_at >= OWNERS_EVERY_SECONDS:
+            self._agents = _agents(self._stage.look("rules.list", prefix="account:")["rules"])
+            self._owners_read_at = now
 
     def read_letters(self) -> None:
         self._letters = self._stage.look("dead.list", limit=LETTERS_SHOWN)
@@ -117,9 +123,22 @@ class Looks:
         return {
             "at": self.clock(),
             "problem": self._problem,
-            "conversations": rows[:CONVERSATIONS_SHOWN],
+            "conversations": [self._with_agent(row) for row in rows[:CONVERSATIONS_SHOWN]],
             "open": len(rows),
             "more": self._more,
             "status": self._status,
             "letters": self._letters,
         }
+
+    def _with_agent(self, row: Json) -> Json:
+        """Add the agent that owns the conversation's account. A generic webhook may have named another one."""
+        return row | {"agent": self._agents.get(tuple(row["conversation"].split("/")[:3]))}
+
+
+def _agents(stored: list[Json]) -> dict[tuple[str, ...], str]:
+    """Return the agent of each owned account, by tenant, platform and account."""
+    return {
+        (owner.get("tenant", "default"), *each["scope"].removeprefix("account:").split("/")): owner["agent"]
+        for each in stored
+        if isinstance(owner := each.get("rules"), dict) and owner.get("agent")
+    }

@@ -1,6 +1,7 @@
 """Plays recorded scenarios: what customers, operators and accidents do, step by step."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class Actor(_Strict):
 
 
 class Step(_Strict):
-    after: float = Field(ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the step before")
+    after: float = Field(ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the beginning of the step before")
     who: int = Field(default=0, ge=0, description="which customer")
     do: str = Field(description="a kind of customers.KINDS, or an accident")
     text: str = Field(default="", max_length=MAX_TEXT_CHARACTERS)
@@ -92,10 +93,13 @@ class Player:
         scenario = self._scenarios[name]
         customers = [Customer(each.platform, each.account, each.user + run, each.tenant) for each in scenario.customers]
         self._tell(name, "began", customers=[each._asdict() for each in customers])
+        began = time.monotonic()
         for number, step in enumerate(scenario.steps, start=1):
-            if self._stopped.wait(step.after):
+            # From the beginning of the step before: a person does not wait for the webhook's answer.
+            if self._stopped.wait(max(began + step.after - time.monotonic(), 0)):
                 self._tell(name, "stopped")
                 return
+            began = time.monotonic()
             self._tell(name, "step", step=number, of=len(scenario.steps), note=step.note)
             try:
                 if step.do in self._accidents:

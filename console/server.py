@@ -116,6 +116,7 @@ def make_app(parts: Parts) -> Starlette:
             post("/api/conversation", OfConversation, answers.conversation),
             post("/api/rules", OfConversation, answers.rules),
             post("/api/logs", OfConversation, answers.log_lines),
+            post("/api/quotas", Nothing, answers.quotas),
             post("/api/letter", OfBatch, answers.letter),
             post("/api/operate", Operate, answers.operate, changes=True),
             post("/api/redrive", OfBatch, answers.redrive, changes=True),
@@ -170,6 +171,7 @@ class _Answers:
             "scenarios": scenarios,
             "batches": self._parts.batches.all(),
             "busProblem": self._parts.bus.problem,
+            "refused": {} if problem else self._parts.simulator.refused,
             "problem": problem,
         }
 
@@ -183,6 +185,10 @@ class _Answers:
 
     def log_lines(self, wish: OfConversation) -> Json:
         return {"lines": self._parts.logs.of(wish.conversation)}
+
+    def quotas(self, _wish: Nothing) -> Json:
+        """Return what is known of refused webhooks. Without a new right, those of other senders are unknown on AWS."""
+        return {"refused": self._parts.simulator.refused, "overQuota": self._parts.logs.over_quota()}
 
     def letter(self, wish: OfBatch) -> Json:
         words = self._parts.place.options.show_words

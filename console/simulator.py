@@ -2,12 +2,14 @@
 
 import threading
 import time
+from collections import Counter, OrderedDict
+from http import HTTPStatus
 from typing import Any
 
 from bufferctl.errors import Failed
 from console.customers import CannotDo, Customer, Customers
 from console.hub import Hub
-from console.limits import RULES_KEPT_SECONDS
+from console.limits import EXPLANATIONS_KEPT, RULES_KEPT_SECONDS
 from console.looks import Looks, now_ms
 from console.pace import PacedStage
 from console.place import Place
@@ -24,7 +26,7 @@ class Explained:
 
     def __init__(self, stage: PacedStage) -> None:
         self._stage = stage
-        self._rules: dict[str, tuple[float, Json]] = {}
+        self._rules: OrderedDict[str, tuple[float, Json]] = OrderedDict()
 
     def show(self, conversation: str, *, messages: bool = False) -> Json:
         shown = self._stage.ask("conversation.show", conversation=conversation, messages=messages)
@@ -35,7 +37,10 @@ class Explained:
         read_at, rules = self._rules.get(conversation, (-RULES_KEPT_SECONDS, {}))
         if time.monotonic() - read_at >= RULES_KEPT_SECONDS:
             rules = self._stage.ask("rules.explain", conversation=conversation)
-            self._rules = {conversation: (time.monotonic(), rules)}
+            self._rules[conversation] = (time.monotonic(), rules)
+            self._rules.move_to_end(conversation)
+            if len(self._rules) > EXPLANATIONS_KEPT:
+                self._rules.popitem(last=False)
         return rules
 
 
@@ -48,10 +53,19 @@ class Simulator:
         self._time_lines = time_lines
         self._customers = Customers()
         self._lock = threading.Lock()
+        self._refused: Counter[int] = Counter()
+        self._unpublished: OrderedDict[str, None] = OrderedDict()
+        self._is_publishing = False
 
     @property
     def kinds(self) -> Json:
         return {platform: list(kinds) for platform, kinds in self._place.sender.kinds.items()}
+
+    @property
+    def refused(self) -> dict[int, int]:
+        """Return how many of the webhooks were refused, by HTTP status."""
+        with self._lock:
+            return dict(self._refused)
 
     def act(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Json:
         """Send what the customer does. Raise CannotDo if the platform does not tell it, Failed if the stage is away."""
@@ -61,6 +75,9 @@ class Simulator:
             posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
         began_ms = now_ms()
         answer = self._place.sender.send(customer.platform, posted)
+        if answer.status != HTTPStatus.OK:
+            with self._lock:
+                self._refused[answer.status] += 1
         conversation, known = _conversation(customer, answer.body)
         sent = {
             "customer": customer._asdict(),
@@ -77,8 +94,26 @@ class Simulator:
         self._time_lines.add(conversation, f"sent {kind}", began_ms, status=answer.status)
         self._hub.publish("sent", sent)
         self._looks.hurry()
-        self._publish_buffer(conversation)
+        self._publish_buffer_soon(conversation)
         return sent
+
+    def _publish_buffer_soon(self, conversation: str) -> None:
+        """Publish the buffer from another thread, because the pace of requests must not slow the customer down."""
+        with self._lock:
+            self._unpublished[conversation] = None
+            if self._is_publishing:
+                return
+            self._is_publishing = True
+        threading.Thread(target=self._publish_buffers, daemon=True).start()
+
+    def _publish_buffers(self) -> None:
+        while True:
+            with self._lock:
+                if not self._unpublished:
+                    self._is_publishing = False
+                    return
+                conversation, _ = self._unpublished.popitem(last=False)
+            self._publish_buffer(conversation)
 
     def _publish_buffer(self, conversation: str) -> None:
         try:

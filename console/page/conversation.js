@@ -1,22 +1,24 @@
 // One conversation: its state, its time line, its rules, and what an operator may do.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, messagesOf, reasonOf } from "./format.js";
+import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf } from "./format.js";
 import { ask } from "./store.js";
 
 const ACTIONS = {
   flush: ["Flush", "The waiting messages are due now, and their batch leaves at once. A hold ends."],
-  hold: ["Hold for an hour", "No batch leaves for an hour, or until somebody resumes it. Messages are kept."],
+  hold: ["Hold", "No batch leaves until the hold ends, or until somebody resumes the conversation. Messages are kept."],
   resume: ["Resume", "The hold ends, and the messages that waited for its end are due now."],
   cancel: ["Cancel", "The waiting messages are dropped for good, and consumers are told. This cannot be undone."],
 };
-const HOUR_MS = 3_600_000;
+const LOGS_EVERY_MS = 5_000;
+const HOLDS = [[15 * 60_000, "15 minutes"], [3_600_000, "an hour"], [8 * 3_600_000, "8 hours"], [24 * 3_600_000, "24 hours"]];
 
 export function ConversationDialog({ conversation, store, close }) {
   const dialog = useRef(null);
   const [shown, setShown] = useState(null);
   const [tab, setTab] = useState("line");
   const [asked, setAsked] = useState(null);
+  const [holdMs, setHoldMs] = useState(HOLDS[1][0]);
   const newest = store.events[0]?.at;
   const read = async () => setShown((await ask("conversation", { conversation })) ?? shown);
   useEffect(() => {
@@ -29,27 +31,28 @@ export function ConversationDialog({ conversation, store, close }) {
   }, [conversation, newest]);
   const act = async (operation) => {
     setAsked(null);
-    await ask("operate", { conversation, operation, ...(operation === "hold" ? { holdMs: HOUR_MS } : {}) });
+    await ask("operate", { conversation, operation, ...(operation === "hold" ? { holdMs } : {}) });
     read();
   };
   return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
     <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
     ${!shown ? html`<p class="empty">Looking …</p>` : html`
-      <p class="why">${shown.why.text}${shown.why.layer ? html` Set by <b>${shown.why.layer}</b>.` : ""}</p>
+      <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><code>${shown.why.rule}</code> is ${shown.why.shown}, set by <b>${layerOf(shown.why.layer)}</b>.</span>` : ""}</p>
       <${Facts} shown=${shown} />
       ${shown.window && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.window} />`}
       ${store.hello.allowChanges && html`<div class="actions" role="group" aria-label="Actions">
         ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} onClick=${() => setAsked(name)}>${title}</button>`)}</div>`}
       ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>${ACTIONS[asked][1]}</p>
+        ${asked === "hold" && html`<label>For <select value=${holdMs} onChange=${(event) => setHoldMs(Number(event.target.value))}>
+          ${HOLDS.map(([ms, text]) => html`<option key=${ms} value=${ms}>${text}</option>`)}</select></label>${" "}`}
         <button onClick=${() => act(asked)}>${ACTIONS[asked][0]} now</button>
         <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}
       <div class="tabs small" role="group" aria-label="What to show">
-        ${[["line", "Time line"], ["messages", "Messages"], ["rules", "Rules"], ...(store.hello.isLocal ? [["logs", "Log lines"]] : [])].map(([name, title]) =>
+        ${[["line", "Time line"], ["messages", "Messages"], ["rules", "Rules"]].map(([name, title]) =>
           html`<button key=${name} aria-pressed=${tab === name} onClick=${() => setTab(name)}>${title}</button>`)}</div>
-      ${tab === "line" && html`<${TimeLine} entries=${shown.timeLine} />`}
+      ${tab === "line" && html`<${TimeLine} entries=${shown.timeLine} conversation=${conversation} withLogs=${store.hello.isLocal} newest=${newest} />`}
       ${tab === "messages" && html`<${Messages} shown=${shown} words=${store.hello.showWords} />`}
-      ${tab === "rules" && html`<${Rules} conversation=${conversation} />`}
-      ${tab === "logs" && html`<${LogLines} conversation=${conversation} />`}`}
+      ${tab === "rules" && html`<${Rules} conversation=${conversation} />`}`}
   </dialog>`;
 }
 
@@ -65,13 +68,35 @@ function Facts({ shown }) {
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value ?? "–"}</dd></div>`)}</dl>`;
 }
 
-function TimeLine({ entries }) {
-  if (!entries.length) return html`<p class="empty">Nothing has been seen of it since the console was started.</p>`;
-  return html`<ol class="line">${entries.map((entry, place) => html`<li key=${place} class=${entry.kind === "look" ? "look" : ""}>
-    <${Moment} at=${entry.at} /> ${entry.kind === "look" ? seen(entry) : told(entry)}</li>`)}</ol>`;
+function TimeLine({ entries, conversation, withLogs, newest }) {
+  const [lines, setLines] = useState([]);
+  const [logs, setLogs] = useState(withLogs);
+  useEffect(() => {
+    if (!logs) return undefined;
+    const read = () => ask("logs", { conversation }).then((found) => found && setLines(found.lines));
+    read();
+    const again = setInterval(read, LOGS_EVERY_MS);
+    return () => clearInterval(again);
+  }, [conversation, logs, newest]);
+  const all = [...entries, ...(logs ? lines : [])].sort((a, b) => a.at - b.at);
+  return html`
+    ${withLogs && html`<label class="note"><input type="checkbox" checked=${logs} onChange=${() => setLogs(!logs)} /> with what the functions logged
+      (a run's lines appear when the run has ended)</label>`}
+    ${!all.length && html`<p class="empty">Nothing has been seen of it since the console was started.</p>`}
+    <ol class="line">${all.map((entry, place) => html`<li key=${place} class=${entry.line ? "logged" : entry.kind === "look" ? "look" : ""}>
+      <${Moment} at=${entry.at} /> ${entry.line ? html`<${LogLine} entry=${entry} />` : entry.kind === "look" ? seen(entry) : told(entry)}</li>`)}</ol>`;
 }
 
-const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, by ${reasonOf(entry.reason)}`;
+const NOT_NEWS = new Set(["level", "message", "timestamp", "service", "conversation", "conversations", "requestId", "batch", "cold_start"]);
+
+function LogLine({ entry }) {
+  const { level, message } = entry.line;
+  const facts = Object.entries(entry.line).filter(([name, value]) => !NOT_NEWS.has(name) && value !== 0 && value !== false && value !== null);
+  return html`<b>${entry.role}</b>${level === "INFO" ? "" : ` ${level}`}: ${String(message)} <code>${facts.map(([name, value]) =>
+    `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")}</code>`;
+}
+
+const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${reasonOf(entry.reason)}`;
 
 function told(entry) {
   const parts = [entry.kind.replace("messages.", "")];
@@ -99,18 +124,6 @@ function Rules({ conversation }) {
   if (!found) return html`<p class="empty">Looking …</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Rules"><table><thead><tr><th scope="col">Rule</th><th scope="col">Value</th>
     <th scope="col">Decided by</th></tr></thead><tbody>${Object.entries(found.rules).map(([name, why]) => html`<tr key=${name} class=${why.layer === "defaults" ? "" : "set"}>
-      <td>${name}</td><td>${JSON.stringify(why.value)}</td><td>${why.layer}${why.version ? `, version ${why.version}` : ""}</td></tr>`)}</tbody></table>
+      <td>${name}</td><td>${JSON.stringify(why.value)}</td><td>${layerOf(why.layer)}${why.version ? `, version ${why.version}` : ""}</td></tr>`)}</tbody></table>
     ${found.skipped.map((each) => html`<p key=${each.layer}>Not in force: ${each.layer}: ${each.reason}</p>`)}</div>`;
-}
-
-function LogLines({ conversation }) {
-  const [found, setFound] = useState(null);
-  const read = () => ask("logs", { conversation }).then(setFound);
-  useEffect(() => {
-    read();
-  }, [conversation]);
-  return html`<button class="plain" onClick=${read}>Read again</button>
-    <p class="empty">A run's lines appear when the run has ended.</p>
-    <ol class="line">${(found?.lines ?? []).map((each, place) => html`<li key=${place}><${Moment} at=${each.at} /> <b>${each.role}</b>
-      ${" "}<code>${JSON.stringify(each.line)}</code></li>`)}</ol>`;
 }

@@ -6,7 +6,7 @@ const exact = new Intl.DateTimeFormat(undefined, {
   dateStyle: "medium", timeStyle: "medium",
 });
 const clock = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3,
+  hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23",
 });
 
 export const timeOf = (ms) => (ms == null ? "–" : clock.format(ms));
@@ -76,9 +76,18 @@ export const REASONS = {
   max_wait: "the longest wait",
   max_messages: "many messages",
   max_bytes: "large messages",
-  hold: "the end of a hold",
+  hold: "a hold",
+  resume: "the end of a hold",
   flush: "a flush",
   priority: "a VIP",
   window: "the fixed window",
 };
+
+const LAYERS = { defaults: "the product's defaults", deployed: "the deployment (cdk.json)", stage: "the rules of the stage" };
+// A layer of rules in words, for example "the rules of tenant acme".
+export function layerOf(layer) {
+  const [kind, ...name] = String(layer ?? "").split(":");
+  return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
+}
+
 export const reasonOf = (reason) => REASONS[reason] ?? reason ?? "–";

@@ -1,14 +1,15 @@
 // Processors, lateness, batches, and dead letters.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { Moment, duration, reasonOf, until } from "./format.js";
+import { Moment, duration, messagesOf, reasonOf, until } from "./format.js";
 import { ask } from "./store.js";
 
 const STEP_MS = 10_000;
 const MINUTES = 15;
 const HEARTBEAT_MS = 6_000;
+const QUOTAS_EVERY_MS = 10_000;
 
-export function Health({ store, choose }) {
+export function Health({ store }) {
   const status = store.look?.status;
   return html`
     <section><h2>Processors</h2>
@@ -22,7 +23,8 @@ export function Health({ store, choose }) {
       ${!status && html`<p class="empty">Looking …</p>`}
     </section>
     <${Charts} batches=${store.batches} />
-    <${Letters} store=${store} />`;
+    <${Letters} store=${store} />
+    <${Refusals} store=${store} />`;
 }
 
 const processor = (shard) =>
@@ -115,4 +117,24 @@ function Letters({ store }) {
     ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>The batch ${asked} is sent again under its old id. It may come out after newer
       batches of its conversation.</p><button onClick=${() => redrive(asked)}>Send it again now</button>
       <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}</section>`;
+}
+
+// What can be known without a new right: the answers to this page's own messages, and on the local stage the log lines.
+function Refusals({ store }) {
+  const [lines, setLines] = useState([]);
+  const { isLocal } = store.hello;
+  useEffect(() => {
+    if (!isLocal) return undefined;
+    const read = () => ask("quotas").then((found) => found && setLines(found.overQuota));
+    read();
+    const again = setInterval(read, QUOTAS_EVERY_MS);
+    return () => clearInterval(again);
+  }, [isLocal]);
+  const own = Object.entries(store.refused);
+  return html`<section><h2>Refused messages</h2>
+    <p>${own.length ? own.map(([status, n]) => `${messagesOf(n)} of this page ${status === "429" ? "by a quota" : "answered"} (${status})`).join(", ") + "."
+      : "No message of this page was refused."}</p>
+    ${isLocal ? html`<p>${lines.length ? `Ingest logged ${lines.length} webhooks over a quota in the last ten minutes; the last one ` : "Ingest logged no webhook over a quota in the last ten minutes."}
+      ${lines.length ? html`<${Moment} at=${lines.at(-1).at} />` : ""}</p>`
+    : html`<p class="empty">Refusals of other senders are in the metric OverQuota, which this page may not read.</p>`}</section>`;
 }

@@ -6,15 +6,16 @@ import { Countdown, messagesOf, partsOf, reasonOf } from "./format.js";
 const ROWS = 200;
 
 export function Live({ store, choose }) {
-  const [filter, setFilter] = useState({ tenant: "", platform: "", user: "" });
+  const [filter, setFilter] = useState({ tenant: "", platform: "", agent: "", user: "" });
   const look = store.look;
   const all = look?.conversations ?? [];
   const rows = useMemo(
     () => all.map((row) => ({ ...row, ...partsOf(row.conversation) })).filter((row) =>
       (!filter.tenant || row.tenant.includes(filter.tenant)) && (!filter.platform || row.platform === filter.platform)
-      && (!filter.user || row.conversation.includes(filter.user))).slice(0, ROWS),
+      && (!filter.agent || row.agent === filter.agent) && (!filter.user || row.conversation.includes(filter.user))).slice(0, ROWS),
     [all, filter]);
   const platforms = [...new Set(all.map((row) => partsOf(row.conversation).platform))].sort();
+  const agents = [...new Set(all.map((row) => row.agent).filter(Boolean))].sort();
   const change = (name) => (event) => setFilter({ ...filter, [name]: event.target.value });
   return html`
     <${Totals} look=${look} />
@@ -22,6 +23,8 @@ export function Live({ store, choose }) {
       <label>Tenant <input value=${filter.tenant} onInput=${change("tenant")} /></label>
       <label>Platform <select value=${filter.platform} onChange=${change("platform")}>
         <option value="">all</option>${platforms.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
+      <label>Agent <select value=${filter.agent} onChange=${change("agent")} title="The agent that owns the account">
+        <option value="">all</option>${agents.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
       <label>Name contains <input value=${filter.user} onInput=${change("user")} /></label>
       <span class="count">${rows.length} of ${look?.open ?? 0}${look?.more ? " or more" : ""} shown, the earliest due first</span>
     </div>
@@ -32,7 +35,7 @@ export function Live({ store, choose }) {
         <tbody>${rows.map((row) => html`<tr key=${`${row.lane}/${row.conversation}`}>
           <td><${Countdown} at=${row.dueAt} /></td>
           <td><button class="plain name" onClick=${() => choose(row.conversation)}>${row.user}
-            <small>${row.tenant} · ${row.platform} · ${row.account}</small></button></td>
+            <small>${row.tenant} · ${row.platform} · ${row.account}${row.agent ? ` · agent ${row.agent}` : ""}</small></button></td>
           <td><span class=${`state ${row.state}`}>${row.state}</span></td>
           <td class="n">${row.count}${row.frozen ? ` + ${row.frozen} taken` : ""}</td>
           <td>${reasonOf(row.reason)}</td><td>${row.lane}</td></tr>`)}</tbody>

@@ -1,8 +1,8 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, messagesOf, reasonOf, useRunning } from "./format.js";
-import { ask, chatOf, changed, state } from "./store.js";
+import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
+import { CANCELLED, ask, chatOf, changed, state } from "./store.js";
 
 const NAMES = {
   generic: "Generic", whatsapp: "WhatsApp", messenger: "Messenger", instagram: "Instagram", twilio: "Twilio SMS",
@@ -34,11 +34,45 @@ export function Simulator({ store, choose }) {
     <${Scenarios} store=${store} />
     <div class="chats">
       ${store.chats.map((chat) => html`<${Chat} key=${chat.key} chat=${chat} store=${store} choose=${choose} />`)}
-      ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
-        chatOf(newCustomer(first));
-        changed();
-      }}>Add a second customer</button>`}
+      <aside class="beside">
+        ${store.chats[0] && html`<${WhenDue} chat=${store.chats[0]} store=${store} />`}
+        ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
+          chatOf(newCustomer(first));
+          changed();
+        }}>Add a second customer</button>`}
+      </aside>
     </div>`;
+}
+
+// The rules of the due time with this stage's numbers. The one that decided is marked.
+const WHEN = [
+  ["silenceMs", (value) => html`after <b>${value}</b> of silence. Each message begins the wait again.`],
+  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after the one before: the
+    author is probably still typing.`],
+  ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words: its caption may follow.`],
+  ["maxWaitMs", (value) => html`at the latest <b>${value}</b> after its first message.`],
+  ["maxMessages", (value) => html`at once when <b>${value}</b> messages wait.`],
+];
+
+function WhenDue({ chat, store }) {
+  const [rules, setRules] = useState(null);
+  const parts = [chat.customer.tenant ?? "default", chat.customer.platform, chat.customer.account, chat.customer.user];
+  const name = chat.conversation ?? parts.map((part) => part.replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
+  const buffer = store.buffers[chat.conversation];
+  const decided = buffer?.count > 0 ? buffer.why?.rule : null;
+  useEffect(() => {
+    let gone = false;
+    ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
+    return () => (gone = true);
+  }, [name]);
+  const value = (rule) => rule.endsWith("Ms") ? duration(rules[rule].value) : rules[rule].value;
+  return html`<section class="when" aria-label="When a batch leaves">
+    <h3>When does a batch leave?</h3>
+    <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves:</p>
+    ${rules && html`<ul>${WHEN.filter(([rule]) => rules[rule]).map(([rule, text]) => html`<li key=${rule} class=${rule === decided ? "decided" : ""}
+      aria-current=${rule === decided ? "true" : null}>${text(value(rule))} <code>${rule}</code></li>`)}</ul>`}
+    <p class="note">An operator can hold a conversation, or flush it. Rules can differ by tenant, agent, platform and conversation.</p>
+  </section>`;
 }
 
 function Scenarios({ store }) {
@@ -47,12 +81,12 @@ function Scenarios({ store }) {
     state.chats = [];
     ask("play", { name, run: String(Date.now() % 1_000_000) });
   };
-  return html`<section class="scenarios" aria-label="Scenarios">
-    <h2>Play</h2>
+  return html`<section class="scenarios" aria-labelledby="play">
+    <h2 id="play">Play a scenario</h2>
     ${store.hello.scenarios.map((each) => html`<button key=${each.name} title=${each.about} disabled=${!!playing}
       onClick=${() => play(each.name)}>${each.title}</button>`)}
-    ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>
-      <span class="note" role="status">${playing.note || ""} ${playing.of ? `(${playing.step} of ${playing.of})` : ""}</span>`}
+    ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
+    <p class="note" role="status">${playing ? `${playing.of ? `Step ${playing.step} of ${playing.of}. ` : ""}${playing.note || ""}` : ""}</p>
   </section>`;
 }
 
@@ -126,6 +160,7 @@ function Phone({ chat, store, name }) {
     </form>
     <div class="actions" role="group" aria-label="Other things that a customer does">
       ${can("file") && html`<button onClick=${() => act("file")}>Send a picture</button>`}
+      ${can("voice") && html`<button onClick=${() => act("voice")}>Send a voice note</button>`}
       ${can("button") && html`<button onClick=${() => act("button", { text: "Yes" })}>Press “Yes”</button>`}
       ${can("typing") && html`<button onClick=${() => act("typing")}>Type</button>`}
       ${can("again") && html`<button onClick=${() => act("again")} disabled=${!chat.items.some((item) => item.kind === "sent")}>
@@ -140,7 +175,7 @@ function Item({ item, can, act }) {
     case "sent":
       return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${item.batchId ? "gone" : "waits"}`}>
         <p>${item.mark === "deleted" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
-        <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · refused: ${item.status}`}</small>
+        <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
         ${!item.batchId && item.what === "text" && html`<span class="tools">
           ${can("edit") && html`<button class="plain" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
@@ -149,20 +184,22 @@ function Item({ item, can, act }) {
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":
-      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, by ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
+      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
     default:
       return html`<p class="divider">${item.text}</p>`;
   }
 }
 
-const what = (item) => ({ file: "(a picture)", button: "(a button)" })[item.what] ?? item.what;
+const what = (item) => ({ file: "(a picture)", voice: "(a voice note)", button: "(a button)" })[item.what] ?? item.what;
+
+const REFUSALS = { 429: "refused by a quota, send it again later", 503: "refused for now, send it again later" };
 
 function outcome(item) {
   const counts = item.answer ?? {};
   if (counts.stopped) return " · stop word";
   if (counts.flushed) return " · flush word";
   if (counts.duplicates) return " · duplicate";
-  return ` · ${item.tookMs} ms`;
+  return ` · accepted in ${item.tookMs} ms`;
 }
 
 function Buffer({ chat, store, choose }) {
@@ -177,18 +214,28 @@ function Buffer({ chat, store, choose }) {
       <p class="due">Due <${Countdown} at=${buffer.dueAt} /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
       <${Track} first=${buffer.firstAt ?? waiting[0]?.at} due=${buffer.dueAt} marks=${waiting.map((item) => item.at)} />
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
-      ${buffer.why?.layer && html`<p class="layer">Set by <b>${buffer.why.layer}</b></p>`}
+      ${buffer.why?.layer && html`<p class="layer"><code>${buffer.why.rule}</code> is ${buffer.why.shown}, set by <b>${layerOf(buffer.why.layer)}</b>.</p>`}
+      <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
     : html`<p class="empty">Nothing waits.</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
-      <p>${messagesOf(last.count)}, by ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      <p>${messagesOf(last.count)}, because of ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
       <p class="id">${last.batchId}</p></div>`}
     ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
   </div>`;
 }
 
+// Shown once a batch is overdue for a second, which a first start of a function takes.
+function Overdue({ at }) {
+  const place = useRef(null);
+  useRunning(() => {
+    if (place.current) place.current.hidden = Date.now() - at < 1000;
+  }, [at]);
+  return html`<p class="late" ref=${place} hidden>It leaves as soon as a processor takes it. A first start takes some seconds.</p>`;
+}
+
 function lastEnd(chat) {
-  const end = chat.items.findLast((item) => item.kind === "batch" || item.text === "messages.buffer.cancelled");
+  const end = chat.items.findLast((item) => item.kind === "batch" || item.text === CANCELLED);
   return end ? end.at - 60_000 : 0;
 }
 

@@ -5,6 +5,7 @@ import { useEffect, useReducer } from "./vendor/htm-preact.js";
 const BATCHES_KEPT = 3000;
 const EVENTS_KEPT = 300;
 const ITEMS_KEPT = 300;
+export const CANCELLED = "Cancelled: the waiting messages were dropped, and consumers were told.";
 
 export const state = {
   connected: false,
@@ -16,6 +17,7 @@ export const state = {
   chats: [], // the simulator's customers, each with what they sent and received
   buffers: {}, // conversation -> its newest buffer, and why it is due
   playing: null,
+  refused: {}, // HTTP status -> how many of the simulator's webhooks
   toast: null,
 };
 
@@ -88,6 +90,7 @@ export function connect() {
     state.hello = hello;
     state.batches = hello.batches;
     state.busProblem = hello.busProblem;
+    state.refused = { ...hello.refused };
     if (hello.problem) say(hello.problem);
   });
   on("state", (look) => (state.look = look));
@@ -95,9 +98,14 @@ export function connect() {
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
   on("sent", takeSent);
-  on("buffer", (buffer) => (state.buffers[buffer.conversation] = buffer));
+  on("buffer", takeBuffer);
   on("scenario", takeScenario);
 }
+
+const IN_WORDS = {
+  "messages.amended": "Consumers were told of a change to a message that had left.",
+  "messages.buffer.cancelled": CANCELLED,
+};
 
 function takeEvent(event) {
   state.events.unshift(event);
@@ -125,28 +133,38 @@ function takeEvent(event) {
       break;
     default:
       if (event.type === "messages.buffer.cancelled") delete state.buffers[chat.conversation];
-      add(chat, { kind: "event", at: event.at, text: event.type });
+      add(chat, { kind: "event", at: event.at, text: IN_WORDS[event.type] ?? event.type });
   }
 }
 
 function takeSent(sent) {
+  if (sent.status !== 200) state.refused[sent.status] = (state.refused[sent.status] ?? 0) + 1;
   const chat = chatOf(sent.customer);
   chat.conversation = sent.conversation;
   const item = chat.items.find((each) => each.messageId === sent.messageId && each.kind === "sent");
   if (sent.kind === "edit" && item && sent.status === 200) {
     item.text = sent.text;
-    item.mark = "edited";
+    item.mark = sent.answer?.amended ? "edited after its batch had left" : "edited";
   } else if (sent.kind === "delete" && item && sent.status === 200) {
-    item.mark = "deleted";
+    item.mark = sent.answer?.amended ? "deleted after its batch had left" : "deleted";
   } else if (sent.kind === "again" || sent.kind === "typing") {
     add(chat, { kind: "event", at: sent.at, text: sent.kind === "again" ? "delivered again" : "is typing" });
   } else {
     add(chat, { ...sent, kind: "sent", what: sent.kind });
   }
   if (sent.dueAt !== undefined) {
-    const before = state.buffers[sent.conversation] || {};
+    const known = state.buffers[sent.conversation];
+    // What was known of an empty buffer says nothing about the new one.
+    const before = known?.count > 0 ? known : {};
     state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count, dueAt: sent.dueAt };
   }
+}
+
+// Only the chats' buffers are kept, so that a page that is open for days does not grow.
+function takeBuffer(buffer) {
+  state.buffers[buffer.conversation] = buffer;
+  const shown = new Set(state.chats.map((chat) => chat.conversation));
+  for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
 }
 
 function takeScenario(step) {
