@@ -80,23 +80,24 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
-# The tests on the local stage share it and send it real traffic: they run one after the other, with nothing beside them.
-ON_THE_STAGE := tests/e2e tests/chaos
+# The tests on the local stage share it and send it real traffic, and those in a browser measure how busy the page is:
+# they run one after the other, with nothing beside them.
+IN_TURN := tests/e2e tests/chaos tests/browser
 
 test: $(READY) ## the tests for every change, at most 5 minutes: all but `make chaos`, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE))
-	@$(BIN)/python -m pytest $(ON_THE_STAGE) -m smoke
+	@$(PYTEST) $(addprefix --ignore=,$(IN_TURN))
+	@$(BIN)/python -m pytest $(IN_TURN) -m smoke
 else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: $(READY) ## the other tests on the local stage, about 11 minutes: kills, outages, every command, hostile input
-	@$(BIN)/python -m pytest $(ON_THE_STAGE) -m "not smoke"
+chaos: $(READY) ## the other tests on the local stage, about 12 minutes: kills, outages, every command, the console in a browser
+	@$(BIN)/python -m pytest $(IN_TURN) -m "not smoke"
 
 # The functions of the local stage run in the emulator's environment, which has no coverage: its tests are left out.
 coverage: $(READY) ## branch coverage of functions and command line, by the tests that need no local stage
-	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE)) --cov --cov-report= -q
+	@$(PYTEST) $(addprefix --ignore=,$(IN_TURN)) --cov --cov-report= -q
 	@$(BIN)/python -m coverage json -q -o - | $(BIN)/python -m tests.support.coverage_table
 
 check: format-check lint types imports test chaos ## everything CI checks: format, lint, types, import rules, all tests

@@ -46,7 +46,9 @@ def main() -> int:
 
 
 def _wait_for_the_end(ended: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    # Not `sys.stdin.buffer`: Python crashes if it ends while another thread reads from that.
+    while os.read(sys.stdin.fileno(), 1024):
+        continue
     ended.set()
 
 

@@ -41,7 +41,7 @@ export function ConversationDialog({ conversation, store, close }) {
       <${Facts} shown=${shown} />
       ${shown.window && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.window} />`}
       ${store.hello.allowChanges && html`<div class="actions" role="group" aria-label="Actions">
-        ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} onClick=${() => setAsked(name)}>${title}</button>`)}</div>`}
+        ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} disabled=${isPointless(name, shown)} onClick=${() => setAsked(name)}>${title}</button>`)}</div>`}
       ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>${ACTIONS[asked][1]}</p>
         ${asked === "hold" && html`<label>For <select value=${holdMs} onChange=${(event) => setHoldMs(Number(event.target.value))}>
           ${HOLDS.map(([ms, text]) => html`<option key=${ms} value=${ms}>${text}</option>`)}</select></label>${" "}`}
@@ -56,10 +56,17 @@ export function ConversationDialog({ conversation, store, close }) {
   </dialog>`;
 }
 
+// The stage would refuse these, because nothing waits or there is no hold.
+function isPointless(name, shown) {
+  const parts = [shown, shown.window].filter(Boolean);
+  if (name === "resume") return !parts.some((each) => each.heldUntil);
+  return name !== "hold" && !parts.some((each) => each.count || each.batch);
+}
+
 function Facts({ shown }) {
   const facts = [
-    ["State", shown.state], ["Messages", shown.count], ["Due", html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
-    ["Because of", reasonOf(shown.reason)], ["First message", html`<${Moment} at=${shown.firstAt} />`],
+    ["State", shown.state], ["Messages", shown.count], ["Due", shown.dueAt && html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
+    ["Because of", reasonOf(shown.reason)], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
     ["Hold", shown.heldUntil ? html`<${Countdown} at=${shown.heldUntil} />` : "none"],
     ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],

@@ -83,7 +83,7 @@ function Chart({ title, data, names }) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
     plot.current = new window.uPlot({
       width: place.current.clientWidth || 420, height: 180, legend: { show: false }, cursor: { show: false },
-      scales: { x: { range: () => [Date.now() / 1000 - MINUTES * 60, Date.now() / 1000] } },
+      scales: { y: { range: (_plot, _least, most) => [0, Math.max(most * 1.1, 10)] }, x: { range: () => [Date.now() / 1000 - MINUTES * 60, Date.now() / 1000] } },
       series: [{}, { label: names[0], stroke: colour("--accent"), width: 2, points: { size: 6 } },
         { label: names[1], stroke: colour("--warn"), width: 2, points: { size: 6 } }],
       axes: [axis, { ...axis, size: 60 }],

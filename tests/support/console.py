@@ -37,6 +37,8 @@ class ImitatedStage:
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "conversation.show":
                 return self._shown(fields)
+            case "rules.list":
+                return {"rules": [], "more": False}
             case "rules.explain":
                 return {"rules": {"silenceMs": {"value": 1_000, "layer": "defaults"}}, "skipped": []}
             case _:

@@ -514,9 +514,8 @@ def test_help_needs_no_sdk() -> None:
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Make both outputs a terminal that knows colours."""
+def become_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make both outputs a terminal that knows colours. pytest replaces them before each test's call."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -531,8 +530,10 @@ def without_styles(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-@pytest.mark.usefixtures("terminal")
-def test_a_terminal_gets_colours_and_people_cannot_steer_it(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_colours_and_people_cannot_steer_it(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch)
     message = {"receivedAt": NOON_MS, "id": "m1", "author": HOSTILE, "text": HOSTILE}
     aws.answer("conversation.show", {"conversation": HOSTILE, "reason": "hold", "batch": None, "messages": [message]})
     assert run("conversation", "show", NAME, "--messages") == 0
@@ -544,11 +545,11 @@ def test_a_terminal_gets_colours_and_people_cannot_steer_it(aws: FakeAws, capsys
     assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 3
 
 
-@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_who_wants_no_colours_gets_what_a_pipe_gets(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
+    become_a_terminal(monkeypatch)
     aws.answer("conversation.list", page(row("d/s/a/1")))
     monkeypatch.setenv(variable, value)
     assert run("conversation", "list") == 0
@@ -559,8 +560,10 @@ def test_who_wants_no_colours_gets_what_a_pipe_gets(
     assert capsys.readouterr().out == on_terminal
 
 
-@pytest.mark.usefixtures("terminal")
-def test_json_has_no_colours_and_no_control_characters(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_no_colours_and_no_control_characters(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch)
     aws.answer("dead.show", {"batchId": "b1", "payloads": [HOSTILE]})
     assert run("dead", "show", "b1", "--payloads", "--json") == 0
     captured = capsys.readouterr()
@@ -569,10 +572,10 @@ def test_json_has_no_colours_and_no_control_characters(aws: FakeAws, capsys: pyt
     assert captured.err == ""
 
 
-@pytest.mark.usefixtures("terminal")
 def test_long_work_shows_how_far_it_is_and_erases_that_at_its_end(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    become_a_terminal(monkeypatch)
     aws.answer("dead.redrive", {"redriven": "b1"})
     assert run("dead", "redrive", "b1", "b1", "b1") == 0
     captured = capsys.readouterr()

@@ -29,10 +29,13 @@ class Stage:
 
     def __init__(self, *pages: list[Json]) -> None:
         self.pages = list(pages)
+        self.owners: list[Json] = []
         self.asked: list[str] = []
 
     def look(self, operation: str, **fields: Any) -> Json:
         self.asked.append(operation)
+        if operation == "rules.list":
+            return {"rules": self.owners}
         if operation != "conversation.list":
             return {"letters": [], "inQueue": 0} if operation == "dead.list" else {"shards": []}
         place = int(fields["cursor"] or 0)
@@ -63,6 +66,17 @@ def test_a_conversation_that_has_left_disappears_and_its_time_line_says_so() -> 
     assert [each["conversation"] for each in looks.state()["conversations"]] == ["t/p/a/b"]
     assert [entry["state"] for entry in time_lines.of("t/p/a/a")] == ["pending", "idle"]
     assert [entry["count"] for entry in time_lines.of("t/p/a/b")] == [1, 2]
+
+
+def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
+    stage = Stage([row("x"), row("other") | {"conversation": "u/p/a/x"}])
+    stage.owners = [{"scope": "account:p/a", "rules": {"tenant": "t", "agent": "sales"}}]
+    looks = looks_at(stage)
+    looks.sweep()
+    assert {each["conversation"]: each["agent"] for each in looks.state()["conversations"]} == {
+        "t/p/a/x": "sales",
+        "u/p/a/x": None,
+    }
 
 
 def test_a_look_that_shows_nothing_new_is_no_entry() -> None:
@@ -182,6 +196,8 @@ def buffer(reason: str, *, wait: int) -> Json:
         (buffer("max_wait", wait=700), "maxWaitMs", "stage"),
         (buffer("max_messages", wait=0), "maxMessages", "defaults"),
         (buffer("silence", wait=1_234), None, None),
+        (buffer("silence", wait=-500), None, None),
+        (buffer("resume", wait=0), None, None),
         (buffer("hold", wait=5_000), None, None),
     ],
 )
@@ -189,6 +205,8 @@ def test_the_sentence_names_the_rule_that_decided_and_its_layer(of: Json, rule: 
     said = why(of, RULES)
     assert (said.get("rule"), said.get("layer")) == (rule, layer)
     assert said["text"].endswith(".")
+    assert "{" not in said["text"]
+    assert "-" not in said["text"]
 
 
 def test_nothing_is_said_of_an_empty_buffer() -> None:
