@@ -46,7 +46,7 @@ REMOVAL = $(BIN)/python -m infra.removal --stage $(STAGE)
 SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
-.PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
+.PHONY: help setup test chaos coverage check format-check lint types imports format nightly rehearse demo up down status logs \
   console verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
@@ -73,7 +73,7 @@ $(READY):
 	old=$$(readlink $(VENV) || true); \
 	if [ -z "$$old" ] && [ -e $(VENV) ]; then old="$$new-replaced"; mv $(VENV) "$$old"; fi; \
 	ln -sfn "$$new" $(VENV); trap - EXIT; \
-	if [ -n "$$old" ]; then rm -rf "$$old"; fi; \
+	case "$$old" in $(VENVS)/*) rm -rf "$$old";; esac; \
 	find $(VENVS) -mindepth 1 -maxdepth 1 -mmin +60 ! -path "$$new" -exec rm -rf {} +
 	@[ -z "$$VIRTUAL_ENV" ] || echo "If $(VENV) is active in this shell, activate it again: . $(VENV)/bin/activate"
 
@@ -125,6 +125,9 @@ format: $(READY) ## format, and fix what ruff can fix
 
 nightly: $(READY) ## all tests, with many more examples for the property tests
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
+
+rehearse: $(READY) ## all of a deployment that needs no AWS account, as a table; ARGS="--only templates": without the local stage
+	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
 	@$(BIN)/python -m local up $(IN_LANE) $(ARGS)

@@ -33,6 +33,7 @@ from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, account, gateway, request
 from tests.support.platforms import FIXTURES, body_of, content_type, one_message, signed
+from tests.support.takeovers import FakeTakeovers
 from tests.support.valkey_server import ValkeyServer
 
 ENVIRONMENT = {
@@ -94,6 +95,7 @@ def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SEC
         bus=FakeBus(),
         telemetry=telemetry,
         book=RuleBook(FakeRules(), {}, telemetry, quota=ACCOUNT_QUOTA),
+        takeovers=FakeTakeovers(),
     )
 
     def handler(event: dict[str, Any], context: None) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
+    _add_door(topics.add_parser("door", help="try the mapping of a door, by which any webhook becomes messages"))
     _add_dead(topics.add_parser("dead", help="show batches that could not be sent, and send them again"))
     logged = _command(topics, "logged", commands.look_up, "show how the logs name a conversation or a batch")
     logged.add_argument("id", help="tenant/platform/account/user, or a batch id")
@@ -142,7 +143,8 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     for each in (get, put, delete):
         each.add_argument(
             "scope",
-            help="stage, tenant:T, agent:T/A, conversation:ID, or account:PLATFORM/ACCOUNT for the owner of an account",
+            help="stage, tenant:T, agent:T/A, conversation:ID, account:PLATFORM/ACCOUNT for the owner of an account,"
+            " or door:NAME for a mapping",
         )
     put.add_argument("rules", help="a JSON object; - reads it from standard input")
     for each in (put, delete):
@@ -157,6 +159,24 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     )
     explain.add_argument("conversation", help="tenant/platform/account/user")
     explain.add_argument("--agent", help="default: the agent that owns the conversation's account")
+
+
+def _add_door(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    tried = _command(verbs, "try", _try_door, "show what a body becomes by a mapping; needs no stage", find=_no_stage)
+    tried.add_argument("mapping", type=Path, help="a file with the mapping")
+    tried.add_argument("body", type=Path, help="a file with the body of a webhook")
+    tried.add_argument("--name", help="the door's name; default: that of the file")
+
+
+def _try_door(_stage: None, given: argparse.Namespace) -> None:
+    from bufferctl.doors import try_mapping  # noqa: PLC0415 - the library would make every other command slow
+
+    try_mapping(given)
+
+
+def _no_stage(_name: str, **_options: Any) -> None:
+    """Find no stage, for a command that needs none."""
 
 
 def _add_dead(parser: argparse.ArgumentParser) -> None:

@@ -63,19 +63,21 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
     notes = ["There are more: filter them, or raise --limit."] if result["more"] else []
-    show_result(given, result, table(shown, LISTED, notes=notes) if shown else "\n".join(["Nothing waits.", *notes]))
+    has_reply_windows = any("replyUntil" in each for each in shown)
+    columns = LISTED if has_reply_windows else [name for name in LISTED if name != "replyUntil"]
+    show_result(given, result, table(shown, columns, notes=notes) if shown else "\n".join(["Nothing waits.", *notes]))
 
 
 def show_conversation(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
     shown = _conversation(result)
-    if "window" in result:
-        shown += ["DynamoDB lane", *_conversation(result["window"])]
+    if "dynamodb" in result:
+        shown += ["DynamoDB lane", *_conversation(result["dynamodb"])]
     show_result(given, result, *shown)
 
 
 def _conversation(seen: Json) -> list[Block]:
-    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "window")}
+    fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
     batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
     shown: list[Block] = [Pairs(fields)]
@@ -134,17 +136,32 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
 
 
 def _erased(result: Json) -> list[Block]:
-    return [Pairs(result["counts"]), "These copies only expire:", table(result["agesOut"], AGES_OUT)]
+    shown: list[Block] = [Pairs(result["counts"]), "These copies only expire:", table(result["agesOut"], AGES_OUT)]
+    if other := result.get("aliasOf"):
+        shown.append(f"This is an alias. The author's messages are in {other}: forget that, too.")
+    if names := result.get("otherNames"):
+        shown += ["If the table of aliases has been unavailable, also forget:", "\n".join(names)]
+    return shown
 
 
 def hold(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration)
-    show_result(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.")
+    show_result(
+        given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}"
+    )
+
+
+def _warning(result: Json) -> str:
+    if "warning" not in result:
+        return ""
+    return f"\nWarning: {result['warning']}\nreplyUntil  {moment(result['replyUntil'])}"
 
 
 def hand_off(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
-    show_result(given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.")
+    show_result(
+        given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.{_warning(result)}"
+    )
 
 
 def history(stage: Stage, given: Namespace) -> None:

@@ -63,7 +63,7 @@ ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT))
 
 
 def stacks(facts: Facts) -> Iterator[Finding]:
-    again = f"Run `make deploy STAGE={facts.name}`; docs/deploy.md#roll-back says what else helps."
+    again = f"Run `{_deploy(facts)}`; docs/deploy.md#roll-back says what else helps."
     if "Buffer" not in facts.stacks:
         yield Finding(BROKEN, f"The stack MessageBuffer-{facts.name}-Buffer does not exist in this account.", again)
     for stack in facts.stacks.values():
@@ -79,6 +79,10 @@ def stacks(facts: Facts) -> Iterator[Finding]:
         yield Finding(FAILING, "The stage has no alarms: its stack Operability does not exist.", again)
 
 
+def _deploy(facts: Facts) -> str:
+    return "make up" if facts.is_local else f"make deploy STAGE={facts.name}"
+
+
 def version(facts: Facts) -> Iterator[Finding]:
     deployed, here = facts.outputs.get("Commit"), checkout.commit()
     if deployed is None or here is None:
@@ -87,13 +91,13 @@ def version(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             ADVICE,
             f"Commit {_short(deployed)} is deployed, and this checkout is {_short(here)}.",
-            f"If this checkout should run there, run `make deploy STAGE={facts.name}`.",
+            f"If this checkout should run there, run `{_deploy(facts)}`.",
         )
 
 
 def functions(facts: Facts) -> Iterator[Finding]:
     """Find functions' settings that differ from the template, because a person may have changed them by hand."""
-    deploy = f"Run `make deploy STAGE={facts.name}`, or correct it by hand."
+    deploy = f"Run `{_deploy(facts)}`, or correct it by hand."
     for function in facts.of_type("AWS::Lambda::Function"):
         name = _role_of(facts, function)
         found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=function.id)
@@ -139,9 +143,10 @@ def triggers(facts: Facts) -> Iterator[Finding]:
     """Find rules and queues that no longer start what they should."""
     for rule in facts.of_type("AWS::Events::Rule"):
         bus, _, name = rule.id.rpartition("|")
+        # The emulator leaves the bus out of the id. Every rule that names a bus is on the stage's own.
+        if not bus and rule.properties.get("EventBusName"):
+            bus = facts.outputs["EventBusName"]
         place = {"Name": name, **({"EventBusName": bus} if bus else {})}
-        if not bus and isinstance(rule.properties.get("EventBusName"), dict):
-            place["EventBusName"] = facts.outputs["EventBusName"]
         found = _read_or_none(facts, "events", "describe_rule", **place)
         if found is None or found["State"] != "ENABLED":
             state = "does not exist" if found is None else "is disabled"
@@ -276,7 +281,7 @@ def refusals(facts: Facts) -> Iterator[Finding]:
     for reason, count in later.most_common():
         yield Finding(
             BROKEN,
-            f"{count} webhooks were answered 503 within the hour: {reason}.",
+            f"{count} {'webhook was' if count == 1 else 'webhooks were'} answered 503 within the hour: {reason}.",
             f"See {RUNBOOK}#webhooks-fail.",
         )
 
@@ -608,7 +613,10 @@ def _brief(reason: object) -> str:
 def _require_age(facts: Facts, who: str) -> None:
     """Raise Unreadable if the stage is so young that `who` need not have logged anything yet."""
     if facts.age_days * 1_440 < MAX_SILENCE_MINUTES:
-        raise Unreadable(f"{who} has logged nothing yet, but the stage is younger than {MAX_SILENCE_MINUTES} minutes")
+        raise Unreadable(
+            f"{who} has logged nothing yet; in a stage that is younger than {MAX_SILENCE_MINUTES} minutes that may be "
+            "right"
+        )
 
 
 def _logs_info(facts: Facts, role: str) -> bool:

@@ -1,11 +1,12 @@
 """Implements `bufferctl doctor`, which prints what is wrong with a stage, worst first, and changes nothing."""
 
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
-from bufferctl.errors import FoundProblems
+from bufferctl.errors import FoundProblems, Unreachable
 from bufferctl.facts import Facts, Unreadable
 from bufferctl.formatting import Line, Lines, Tone
 from bufferctl.stage import Account
@@ -38,11 +39,13 @@ def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
 
 
 def doctor(account: Account, given: Namespace) -> None:
-    """Print all findings. Raise FoundProblems if one of them is more than advice."""
+    """Print all findings. Raise FoundProblems if one is more than advice, Unreachable if nothing could be read."""
     with working(given, "Diagnose", total=len(DIAGNOSES)) as step:
         found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint), done=step.advance)
     shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
     show_result(given, {"findings": shown, "unread": found.unread}, Lines(_lines(found)))
+    if len(found.unread) == len(DIAGNOSES):
+        raise Unreachable("Nothing could be read, so nothing is known about this stage.")
     if bad := [each for each in found.findings if each.severity < Severity.ADVICE]:
         raise FoundProblems(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
 
@@ -52,10 +55,13 @@ def _lines(found: Report) -> list[Line]:
     for finding in found.findings:
         word = finding.severity.name.lower()
         lines.append(Line(f"{word:<8} {finding.what}\n{'':<8} {finding.do}", TONES.get(finding.severity, "plain")))
-    if not found.findings:
+    if not found.findings and len(found.unread) < len(DIAGNOSES):
         made = len(DIAGNOSES) - len(found.unread)
         lines.append(Line(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))
     if found.unread:
+        names = defaultdict[str, list[str]](list)
+        for name, reason in found.unread.items():
+            names[reason].append(name)
         lines.append(Line("Not diagnosed:"))
-        lines += [Line(f"  {name}: {reason}") for name, reason in found.unread.items()]
+        lines += [Line(f"  {', '.join(each)}: {reason}") for reason, each in names.items()]
     return lines

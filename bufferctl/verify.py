@@ -50,7 +50,7 @@ STOP_WORD = "stop the trial"
 AS_EDITED = "as edited"
 CANCELLED = "messages.buffer.cancelled"
 COLUMNS = ("check", "found", "time", "at most")
-LANES = {"debounce": "Valkey lane", "window": "DynamoDB lane"}
+LANES = {"valkey": "Valkey lane", "dynamodb": "DynamoDB lane"}
 AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
 # The ends of the names of a trial's conversations, after the trial's id.
 NAMES = ("first", "five", "edit", "stop", "large", "fallback")
@@ -76,6 +76,9 @@ class Result:
 def verify(stage: Stage, given: Namespace) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
+    print(
+        "Trying the stage. This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True
+    )
     with endings_interrupt():
         remove_leftovers(stage)
         with _trial(stage, seconds=seconds) as trial:
@@ -137,9 +140,19 @@ def _trial(stage: Stage, *, seconds: float) -> Iterator["Trial"]:
 def _forget_all(stage: Stage, trial_id: str) -> None:
     for name in NAMES:
         account = FALLBACK if name == "fallback" else ACCOUNT
-        result = erase(stage, f"{TENANT}/generic/{account}/{trial_id}-{name}")
+        conversation = f"{TENANT}/generic/{account}/{trial_id}-{name}"
+        try:
+            result = erase(stage, conversation)
+        except Failed as error:
+            # Raised from here, this error would hide why the trial itself has failed.
+            print(
+                f"Could not erase {conversation} and the conversations after it: {error}\n"
+                f"Later, erase what `bufferctl conversation list --tenant {TENANT}` and `bufferctl rules list` show.",
+                file=sys.stderr,
+            )
+            return
         if result["againInMs"] is not None:
-            print(f"Not everything of {result['conversation']} could be erased.", file=sys.stderr)
+            print(f"Not everything of {conversation} could be erased.", file=sys.stderr)
 
 
 class Trial:
@@ -180,8 +193,7 @@ class Trial:
         fallback = [self._a_batch_of_the_fallback()] if with_fallback else []
         self.say("Wait until the rules are in force, then send a stop word")
         time.sleep(max(rules_in_force_at - time.monotonic(), 0))
-        stop = self._a_stop_word()
-        cancelled = self._cancelled(stop)
+        cancelled = self._a_stop_word()
         self._collect(five, edit, large, *fallback)
         self.say("Listen for second events, which would be errors")
         self._look_for(MAX_SECOND_EVENT_SECONDS)
@@ -266,13 +278,13 @@ class Trial:
         burst.send_together(*(burst.message(f"{self._id}-f{number}", "Hey") for number in range(2)))
         return burst
 
-    def _a_stop_word(self) -> Burst:
+    def _a_stop_word(self) -> Result:
         burst = self._burst("stop")
         said = [burst.message(f"{self._id}-s1", "Hey"), burst.message(f"{self._id}-s2", STOP_WORD)]
-        accepted(self._webhook.post(said))
-        return burst
+        status = self._webhook.post(said).status
+        if status != HTTPStatus.OK:
+            return Result("a stop word", f"answered {status}", ok=False)
 
-    def _cancelled(self, burst: Burst) -> Result:
         def came(detail_type: str) -> list[Json]:
             mine = [each for each in self._arrivals if each.batch["conversationId"] == burst.conversation]
             return [each.batch for each in mine if each.event["detail-type"] == detail_type]
@@ -328,5 +340,5 @@ def _placed(detail: Json) -> tuple[str, bool]:
 
 
 def _by_the_fallback(detail: Json) -> tuple[str, bool]:
-    ok = detail["lane"] == "window"
+    ok = detail["lane"] == "dynamodb"
     return ("one batch" if ok else "the stage has no fallback"), ok

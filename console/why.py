@@ -43,6 +43,8 @@ def why(conversation: Json, rules: Json) -> Json:
         return {"text": "Nothing waits."}
     if reason == "silence" and conversation.get("lastAt") is not None:
         return _of_silence(due_at_ms - conversation["lastAt"], rules)
+    if reason == "hold" and conversation.get("takenOverAt"):
+        return {"text": "A person of the business has taken over. The batch leaves when that hold ends."}
     text, rule = REASONS.get(str(reason), (f"The reason is {reason}.", None))
     return _by_rule(text, rule, rules) if rule else {"text": text}
 

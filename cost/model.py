@@ -3,7 +3,7 @@
 from math import ceil
 from typing import Any
 
-from cost import dynamodb_lane
+from cost import dynamodb_lane, end_user_messaging
 from cost.canary import of_canary
 from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
 from cost.lines import Line, billed_seconds, log_lines, total
@@ -43,6 +43,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
         *_delivery(config, traffic),
         *_secrets(config, traffic),
         *_rules(config, traffic),
+        *_aliases(traffic),
         *_watching(config, traffic),
     ]
     if config.has_valkey_lane:
@@ -51,6 +52,8 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
             lines += dynamodb_lane.as_fallback(config, traffic)
     else:
         lines += dynamodb_lane.alone(config, traffic)
+    if config.end_user_messaging:
+        lines += end_user_messaging.queue(traffic)
     if config.canary:
         lines += of_canary(config)
     return [line for line in lines if line.quantity]
@@ -283,6 +286,14 @@ def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
              "instances of ingest x a look every 5 s; cold starts x all rules, by 4 KB"),
     ]  # fmt: skip
+
+
+def _aliases(traffic: Traffic) -> list[Line]:
+    read, written = used("alias_reads") * traffic.batches, used("alias_writes") * traffic.batches
+    return [
+        Line("aliases", "DynamoDB: reads of aliases", "dynamodb_read", read / MILLION, "batches x reads"),
+        Line("aliases", "DynamoDB: writes of aliases", "dynamodb_write", written / MILLION, "batches x writes"),
+    ]
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:

@@ -36,6 +36,8 @@ SIGN_IN_FAILURES = (
     ("keys", "KeyAuthorizationFailures", "The cache's user may not use a key of a script."),
     ("throttled", "IamAuthenticationThrottling", "ElastiCache throttles sign-ins."),
 )
+# A webhook is refused for this long during a fault, or if its account sends far more than its quota.
+MAX_QUEUED_WEBHOOK_SECONDS = 600
 # A batch of the canary waits for the cold starts of up to four functions. It comes later than this only if something is
 # wrong.
 MAX_CANARY_LATENESS_MS = 15_000
@@ -178,6 +180,7 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
         else [],
         _causes_in_dynamodb_lane(metrics) if config.has_dynamodb_lane else [],
         _causes_in_lambda(metrics),
+        _causes_in_whatsapp_queues(metrics),
         _causes_in_responder(metrics),
     )
 
@@ -279,6 +282,12 @@ def _causes_in_runtime(metrics: Metrics) -> Iterable[Watch]:
             heading="Rules unreachable",
             says="The table of rules does not answer: changes have no effect, and new instances accept no messages.",
             metric=metrics.custom("RulesUnreachable", "ingest", period=FIVE_MINUTES),
+            periods=2,
+        ),
+        Watch(
+            heading="Aliases unreachable",
+            says="The table of aliases does not answer, so authors who hide their number begin new conversations.",
+            metric=metrics.custom("AliasesUnreachable", "ingest", period=FIVE_MINUTES),
             periods=2,
         ),
         Watch(
@@ -401,6 +410,24 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says="The watchdog could not handle some of Lambda's notices of runs that failed.",
             metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
         )
+
+
+def _causes_in_whatsapp_queues(metrics: Metrics) -> Iterable[Watch]:
+    if metrics.whatsapp_queues is None:
+        return
+    yield Watch(
+        heading="Queued webhooks wait",
+        says=f"For {MAX_QUEUED_WEBHOOK_SECONDS // 60} minutes a webhook of AWS End User Messaging has been refused.",
+        metric=metrics.whatsapp_queues.webhooks.metric_approximate_age_of_oldest_message(
+            period=FIVE_MINUTES, statistic="Maximum", label="age of the oldest queued webhook"
+        ),
+        above=MAX_QUEUED_WEBHOOK_SECONDS,
+    )
+    yield Watch(
+        heading="Unreadable webhooks",
+        says="Some notifications of AWS End User Messaging could not be read; their messages are not buffered.",
+        metric=metrics.waiting_in(metrics.whatsapp_queues.unreadable, label="unreadable webhooks"),
+    )
 
 
 def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:

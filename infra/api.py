@@ -16,7 +16,11 @@ from infra.firewall import Firewall
 from infra.function import keep_identity, removal_policy, suppress_finding
 from infra.settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
 
-ROUTES = {"webhook": ("GET", "POST"), "typing": ("POST",)}
+ROUTES = {
+    "/webhook/{platform}": ("GET", "POST"),
+    "/webhook/{platform}/{door}": ("POST",),
+    "/typing/{platform}": ("POST",),
+}
 REST_STAGE = "live"
 # The fields contain no body, headers or query, in which there are customers' messages, signatures and verify tokens.
 ACCESS_LOG = {
@@ -82,9 +86,9 @@ def _open_http(
     if config.is_local:
         cdk.Tags.of(api).add("ms-custom-id", LOCAL_API_ID)
     integration = HttpLambdaIntegration("Ingest", ingest)
-    for route, methods in ROUTES.items():
+    for path, methods in ROUTES.items():
         api.add_routes(
-            path=f"/{route}/{{platform}}",
+            path=path,
             methods=[apigw.HttpMethod[method] for method in methods],
             integration=integration,
         )
@@ -133,8 +137,8 @@ def _open_rest(
     keep_identity(api, "RestApi")
     # CDK's own output names the default endpoint even if that endpoint is disabled.
     api.node.try_remove_child("Endpoint")
-    for route, methods in ROUTES.items():
-        resource = api.root.add_resource(route).add_resource("{platform}")
+    for path, methods in ROUTES.items():
+        resource = api.root.resource_for_path(path)
         for method in methods:
             resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage

@@ -11,6 +11,7 @@ from infra import permissions
 from infra.api import open_webhooks
 from infra.bus import BatchBus
 from infra.canary import Canary
+from infra.end_user_messaging import WhatsAppQueues
 from infra.function import Function, Placement, Runtime, source_code
 from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
@@ -18,10 +19,12 @@ from infra.lanes.valkey import ValkeyLane
 from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import (
+    AliasesTable,
     EventDestinations,
     OversizeBucket,
     Queue,
     RulesTable,
+    TakeoversTable,
     WebhookSecrets,
     key_of_logged_ids,
 )
@@ -63,6 +66,8 @@ class BufferStack(cdk.Stack):
         self.oversize = OversizeBucket(self, "Oversize", config=config)
         self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
         self.rules_table = RulesTable(self, "Rules", config=config)
+        self.takeovers_table = TakeoversTable(self, "Takeovers", config=config)
+        self.aliases_table = AliasesTable(self, "Aliases", config=config)
         self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
         self.dynamodb_lane = (
@@ -78,7 +83,14 @@ class BufferStack(cdk.Stack):
         )
         if self.dynamodb_lane and self.valkey_lane:
             self.dynamodb_lane.ask_valkey_through(self.valkey_lane.conversation_processor)
+        self.whatsapp_queues = (
+            WhatsAppQueues(self, config=config, settings=config.end_user_messaging)
+            if config.end_user_messaging
+            else None
+        )
         self.ingest = self._make_ingest()
+        if self.whatsapp_queues:
+            self.whatsapp_queues.invoke(self.ingest.entrance)
         self.admin = self._make_admin()
         self.gate = self._make_gate()
         permissions.grant_to_entrances(self)
@@ -137,7 +149,10 @@ class BufferStack(cdk.Stack):
                 windows=self._windows,
                 webhook_secrets=self.webhook_secrets,
                 rules_table=self.rules_table,
+                takeovers_table=self.takeovers_table,
+                aliases_table=self.aliases_table,
                 bus=self.bus,
+                whatsapp_queues=self.whatsapp_queues,
             ),
             warmth=self._config.warmth,
         )
@@ -165,6 +180,8 @@ class BufferStack(cdk.Stack):
                 redrive=self.emitter,
                 destinations=self.destinations,
                 rules_table=self.rules_table,
+                takeovers_table=self.takeovers_table,
+                aliases_table=self.aliases_table,
                 undelivered=self.undelivered,
             ),
         )
@@ -207,6 +224,8 @@ class BufferStack(cdk.Stack):
             outputs["Commit"] = commit
         if self.undelivered is not None:
             outputs["UndeliveredQueueUrl"] = self.undelivered.queue_url
+        if self.whatsapp_queues is not None:
+            outputs["UnreadableWebhooksQueueUrl"] = self.whatsapp_queues.unreadable.queue_url
         if self._windows is not None:
             outputs["HoldingTableName"] = self._windows.table.table_name
             outputs["TriggerQueueUrl"] = self._windows.triggers.queue_url

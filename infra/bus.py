@@ -22,6 +22,7 @@ EVENTS = {
     "messages.amended": "Amended",
     "messages.buffer.cancelled": "BufferCancelled",
     "messages.conversation.forgotten": "ConversationForgotten",
+    "messages.conversation.taken_over": "ConversationTakenOver",
     "messages.reply.sent": "ReplySent",
     "messages.reply.withheld": "ReplyWithheld",
 }

@@ -92,6 +92,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             dead_letters=buffer.dead_letters,
             notices=buffer.valkey_lane.notices if buffer.valkey_lane else None,
             undelivered=buffer.undelivered,
+            whatsapp_queues=buffer.whatsapp_queues,
             reply_dead_letters=responder.dead_letters if responder else None,
         )
         OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)

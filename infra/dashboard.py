@@ -96,6 +96,8 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
     queues = [metrics.waiting_in(metrics.dead_letters, label="dead letters")]
     if metrics.undelivered:
         queues.append(metrics.waiting_in(metrics.undelivered, label="undelivered starts"))
+    if metrics.whatsapp_queues:
+        queues.append(metrics.waiting_in(metrics.whatsapp_queues.unreadable, label="unreadable webhooks"))
     overdue, lateness = _promptness(metrics)
     if metrics.config.canary:
         lateness.append(metrics.custom("CanaryLatenessMs", "canary", statistic="Maximum").with_(label="canary"))

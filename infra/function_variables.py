@@ -3,7 +3,8 @@
 The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor
 and watchdog. If the third column is empty, every stage has the variable. Otherwise it says which stages have it:
 those with the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`),
-those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), or those with `log_ids: hashed` (`hashed ids`).
+those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), those with `log_ids: hashed` (`hashed ids`), or those
+with `end_user_messaging` (`WhatsApp by SNS`).
 tests/infra/test_environment_table.py compares this table with the templates, function by function.
 
 | variable | functions | in stages with | contains |
@@ -34,12 +35,16 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | TRIGGER_QUEUE_URL | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
+| TAKEOVERS_TABLE | ingest, admin, responder | | the table of the conversations that people of the business answer |
+| ALIASES_TABLE | ingest, admin | | the table of the names of authors that have several |
 | GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest, canary | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
 | ACCOUNT_MESSAGES_PER_MINUTE | ingest | | the quota of an account for which the rules set none |
 | ACCOUNT_CONVERSATIONS_PER_MINUTE | ingest | | the same, in opened buffers |
 | MAX_WAITING_MESSAGES | ingest | Valkey | with so many messages waiting, a conversation is full |
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
+| WHATSAPP_QUEUE_URL | ingest | WhatsApp by SNS | the queue of webhooks of AWS End User Messaging Social |
+| UNREADABLE_QUEUE_URL | ingest | WhatsApp by SNS | the queue for those of them that cannot be read |
 | NOTICE_QUEUE_URL | watchdog | Valkey | the queue for Lambda's notices of runs that failed |
 | UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for notices that the watchdog could not handle |
 | AGES_OUT | admin | | JSON: the copies that `conversation.forget` cannot erase, and for how many days they remain |
@@ -81,6 +86,7 @@ from infra.settings_and_defaults import ConfigError, Responder, StageConfig
 
 if TYPE_CHECKING:
     # Only for types: `infra.storage` imports `infra.function`, which imports this module.
+    from infra.end_user_messaging import WhatsAppQueues
     from infra.storage import EventDestinations, WindowStorage
 
 Environment = Mapping[str, str]
@@ -148,10 +154,11 @@ def check_size(role: str, environment: Environment) -> None:
     )
 
 
-def responder(
+def responder(  # noqa: PLR0913 - each is a variable
     *,
     config: Responder,
     table: dynamodb.ITable,
+    takeovers_table: dynamodb.ITable,
     queue: sqs.IQueue,
     dead_letters: sqs.IQueue,
     secret: secretsmanager.ISecret,
@@ -164,6 +171,7 @@ def responder(
     options = {**config.model_dump(mode="json"), **times}
     return {
         "CONVERSATIONS_TABLE": table.table_name,
+        "TAKEOVERS_TABLE": takeovers_table.table_name,
         "QUEUE_URL": queue.queue_url,
         "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
         "RESPONDER_SECRET_ID": secret.secret_arn,
@@ -179,23 +187,33 @@ def responder_seconds(config: Responder) -> int:
     return config.assistant_seconds + RESPONDER_MARGIN_SECONDS
 
 
-def ingest(
+def ingest(  # noqa: PLR0913 - the stack makes each of them
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
     windows: WindowStorage | None,
     webhook_secrets: secretsmanager.ISecret,
     rules_table: dynamodb.ITable,
+    takeovers_table: dynamodb.ITable,
+    aliases_table: dynamodb.ITable,
     bus: events.IEventBus,
+    whatsapp_queues: WhatsAppQueues | None,
 ) -> Environment:
+    of_whatsapp = {
+        "WHATSAPP_QUEUE_URL": whatsapp_queues.webhooks.queue_url,
+        "UNREADABLE_QUEUE_URL": whatsapp_queues.unreadable.queue_url,
+    } if whatsapp_queues else {}  # fmt: skip
     return {
         "LANE": config.lane,
         "EVENT_BUS_NAME": bus.event_bus_name,
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
+        "TAKEOVERS_TABLE": takeovers_table.table_name,
+        "ALIASES_TABLE": aliases_table.table_name,
         "WEBHOOK_SECRET_ID": webhook_secrets.secret_arn,
         "ACCOUNT_MESSAGES_PER_MINUTE": str(config.quota.account_messages_per_minute),
         "ACCOUNT_CONVERSATIONS_PER_MINUTE": str(config.quota.account_conversations_per_minute),
+        **of_whatsapp,
         **_waiting(config),
         "GENERIC_TIMESTAMP": config.api.generic_timestamp,
         **_starting(processor),
@@ -242,7 +260,7 @@ def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.
     return {**_claims(config), "NOTICE_QUEUE_URL": notices.queue_url, **_starting(processor)}
 
 
-def admin(
+def admin(  # noqa: PLR0913 - each is a variable
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
@@ -250,6 +268,8 @@ def admin(
     redrive: lambda_.IFunction,
     destinations: EventDestinations,
     rules_table: dynamodb.ITable,
+    takeovers_table: dynamodb.ITable,
+    aliases_table: dynamodb.ITable,
     undelivered: sqs.IQueue | None,
 ) -> Environment:
     return {
@@ -262,6 +282,8 @@ def admin(
         **({"UNDELIVERED_QUEUE_URL": undelivered.queue_url} if undelivered else {}),
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
+        "TAKEOVERS_TABLE": takeovers_table.table_name,
+        "ALIASES_TABLE": aliases_table.table_name,
         **_starting(processor),
         **_windows(windows),
     }

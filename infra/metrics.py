@@ -13,6 +13,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_sqs as sqs
 
+from infra.end_user_messaging import WhatsAppQueues
 from infra.function import Function
 from infra.settings_and_defaults import StageConfig
 
@@ -44,6 +45,8 @@ class Metrics:
     notices: sqs.IQueue | None
     undelivered: sqs.IQueue | None
     """`None`, like `notices` and `cache_name`, in a stage without the Valkey lane."""
+    whatsapp_queues: WhatsAppQueues | None = None
+    """`None` in a stage without AWS End User Messaging Social."""
     reply_dead_letters: sqs.IQueue | None = None
     """`None` in a stage without a responder."""
 

@@ -17,7 +17,11 @@ def grant_to_entrances(stack: BufferStack) -> None:
     """Grant ingest, admin and gate access to secrets, rules, bus, dead letters and the lanes."""
     stack.webhook_secrets.grant_get_value(stack.ingest)
     stack.rules_table.grant_read_rules(stack.ingest)
+    stack.takeovers_table.grant_record_replies(stack.ingest)
+    stack.aliases_table.grant_learn(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
+    if stack.whatsapp_queues:
+        stack.whatsapp_queues.unreadable.grant_send(stack.ingest)
 
     stack.emitter.grant_invoke_function(stack.admin)
     stack.bus.grant_publish(stack.admin)
@@ -27,6 +31,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
     if stack.undelivered:
         stack.undelivered.grant_look_through(stack.admin)
     stack.rules_table.grant_change_rules(stack.admin)
+    stack.takeovers_table.grant_resume_and_forget(stack.admin)
+    stack.aliases_table.grant_forget(stack.admin)
 
     if valkey := stack.valkey_lane:
         valkey.grant_start_processor(stack.ingest)
@@ -69,12 +75,16 @@ def grant_to_canary(stack: BufferStack) -> None:
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
-    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have."""
+    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have.
+
+    Only the responder may also record which messages it sends. Other consumers need not, because rules name their app.
+    """
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)
     stack.dead_letters.grant_send(stack.function)
     stack.dead_letters.grant_look_through(stack.function)
     buffer.gate.grant_invoke_function(stack.function)
+    buffer.takeovers_table.grant_record_sent_messages(stack.function)
     buffer.bus.grant_publish(stack.function)
     buffer.oversize.grant_read_batches(stack.function)
     stack.grant_model()

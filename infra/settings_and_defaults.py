@@ -161,6 +161,15 @@ class Api(Settings):
     """Without a domain, the API has the address that API Gateway gives it."""
 
 
+class EndUserMessaging(Settings):
+    """`end_user_messaging`: AWS End User Messaging Social, which publishes WhatsApp's webhooks to a topic of SNS."""
+
+    topic_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
+    """The topic that is the event destination of your WhatsApp Business Account, in the stage's region. A principal
+    that may publish to it can write as any customer, so its policy should admit only
+    `social-messaging.amazonaws.com`."""
+
+
 class Bus(Settings):
     """`bus`: the event bus on which batches are published."""
 
@@ -371,6 +380,8 @@ class StageConfig(Settings):
     """Measures against cold starts of ingest."""
     api: Api = Api()
     """The API that receives the webhooks."""
+    end_user_messaging: EndUserMessaging | None = None
+    """Receive WhatsApp's messages from AWS End User Messaging Social. Meta's webhook remains possible."""
     bus: Bus = Bus()
     """The event bus."""
     alarms: Alarms = Alarms()
@@ -493,6 +504,9 @@ class StageConfig(Settings):
         zones = self.network.availability_zones
         if len(set(zones)) != len(zones) or not all(zone.startswith(self.region) for zone in zones):
             raise ValueError(f"network.availability_zones must be different zones of {self.region}")
+        topic = self.end_user_messaging
+        if topic and f":sns:{self.region}:" not in topic.topic_arn:
+            raise ValueError(f"end_user_messaging.topic_arn must name a topic in {self.region}, the stage's region")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
             raise ValueError(

@@ -203,6 +203,21 @@ class RulesTable(Table):
         return self._grant(grantee, "GetItem", "Scan", "PutItem", "DeleteItem")
 
 
+class AliasesTable(Table):
+    """The names of an author that lead to the same conversation."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
+
+    def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` look names up, and write what it learns."""
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem")
+
+    def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` find the names of an author, and let them expire."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
+
+
 class MessageTable(Table):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
@@ -248,6 +263,27 @@ class WindowStorage:
 
 def _text(name: str) -> dynamodb.Attribute:
     return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)
+
+
+class TakeoversTable(Table):
+    """The conversations that people of the business answer. `message_buffer/takeovers/` defines the items."""
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
+        super().__init__(
+            scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expires_at"
+        )
+
+    def grant_record_replies(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read and change takeovers, as ingest does."""
+        return self._grant(grantee, "GetItem", "UpdateItem")
+
+    def grant_resume_and_forget(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` read, end and erase takeovers."""
+        return self._grant(grantee, "GetItem", "UpdateItem", "Query", "DeleteItem")
+
+    def grant_record_sent_messages(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` record the ids of messages that it sends."""
+        return self._grant(grantee, "UpdateItem", "PutItem")
 
 
 class ConversationsTable(Table):

@@ -32,8 +32,13 @@ class IngestSettings(NamedTuple):
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
+    takeovers_table: str
+    aliases_table: str
     account_quota: Quota
     """The quota of an account for which the rules set none."""
+    whatsapp_queue: tuple[str, str] | None
+    """The URLs of the queues of WhatsApp's webhooks and of those that are unreadable. None on a stage without AWS End
+    User Messaging Social."""
 
 
 class ProcessorSettings(NamedTuple):
@@ -73,6 +78,8 @@ class AdminSettings(NamedTuple):
     rules: Mapping[str, Any]
     """The rules layer that is deployed with the stage, as parsed JSON."""
     rules_table: str
+    takeovers_table: str
+    aliases_table: str
     oversize_bucket: str
     undelivered_queue_url: str | None
     """None on a stage without the Valkey lane."""
@@ -159,10 +166,15 @@ def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:
         event_bus=env.text("EVENT_BUS_NAME"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
+        takeovers_table=env.text("TAKEOVERS_TABLE"),
+        aliases_table=env.text("ALIASES_TABLE"),
         account_quota=Quota(
             messages_per_minute=env.whole("ACCOUNT_MESSAGES_PER_MINUTE"),
             conversations_per_minute=env.whole("ACCOUNT_CONVERSATIONS_PER_MINUTE"),
         ),
+        whatsapp_queue=(env.text("WHATSAPP_QUEUE_URL"), env.text("UNREADABLE_QUEUE_URL"))
+        if env.optional("WHATSAPP_QUEUE_URL")
+        else None,
     )
 
 
@@ -216,6 +228,8 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         rules=env.object("RULES"),
         rules_table=env.text("RULES_TABLE"),
+        takeovers_table=env.text("TAKEOVERS_TABLE"),
+        aliases_table=env.text("ALIASES_TABLE"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
         undelivered_queue_url=env.optional("UNDELIVERED_QUEUE_URL"),
         ages_out=[{"place": place, "days": days} for place, days in env.object("AGES_OUT").items()],

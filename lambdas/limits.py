@@ -4,7 +4,7 @@ Operators change the numbers in `infra/settings_and_defaults.py` and in the rule
 `limits.py`.
 """
 
-from message_buffer.limits import DAY_MS, HOUR_MS, MAX_CALL_MS, MINUTE_MS
+from message_buffer.limits import HOUR_MS, MAX_CALL_MS, MINUTE_MS
 
 # -- ingest: requests ----------------------------------------------------------------------------------------
 
@@ -36,8 +36,15 @@ MIN_MS_BETWEEN_SECRET_READS = 10_000
 # As many messages as WhatsApp, which sends the largest webhooks of all platforms, puts into one webhook.
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
+# A person writes to one customer after the other, so platforms report few of their replies at once.
+MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
+# A save fails only if another request changes the same conversation's takeover at the same time.
+MAX_SAVES_OF_A_TAKEOVER = 5
 # Changes are edits, deletions and reactions.
 MAX_CHANGES_IN_A_WEBHOOK = 1_000
+# Each reported change of an author's number takes some ten calls to DynamoDB. The changes beyond these are ignored, and
+# their authors begin new conversations.
+MAX_IDENTITY_CHANGES_IN_A_WEBHOOK = 50
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts at most this many files in one message.
@@ -53,6 +60,16 @@ MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
 
+# -- ingest: webhooks from a queue ---------------------------------------------------------------------------
+
+# A webhook that is refused for now is hidden for this time, which doubles with each delivery. After the longest pause
+# at most five minutes pass between the end of an outage and the webhook's next delivery.
+MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
+MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
+# A webhook takes milliseconds, or a few seconds if Valkey does not answer. With less time left, the others of a batch
+# are delivered again at once.
+MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 10_000
+
 # -- admin ---------------------------------------------------------------------------------------------------
 
 # A function returns at most 6 MB. 60 messages are smaller than that, even if each has the maximum size.
@@ -63,8 +80,6 @@ MAX_RULES_LISTED = 5_000
 MAX_NAME_CHARACTERS = 1_100
 # The ARN of an assumed role has at most 168 characters. A log line shows this many characters of every name.
 MAX_CALLER_CHARACTERS = 256
-# A hold that a person forgets blocks a customer for no longer than a day.
-MAX_HOLD_MS = DAY_MS
 # A page is small, because the script that reads it blocks Valkey.
 MAX_CONVERSATIONS_IN_A_PAGE = 500
 # A call of `conversation.list` reads the state of each conversation that it lists, one after the other.

@@ -20,6 +20,8 @@ MAX_MESSAGE_ID_BYTES = 1_024
 MAX_CONVERSATION_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
+# Meta's platforms let a business answer freely for this time after the customer's last message.
+REPLY_WINDOW_MS = DAY_MS
 
 # -- batches -------------------------------------------------------------------------------------------------
 
@@ -52,10 +54,30 @@ MAX_CONTROL_WORDS = 50
 MAX_CONTROL_WORD_CHARACTERS = 40
 # A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
+# A hold that a person forgets blocks a customer for no longer than a day.
+MAX_HOLD_MS = DAY_MS
+# Apps of Meta that a rule names. An id has 15 or 16 digits today.
+MAX_APPS = 20
+MAX_APP_ID_DIGITS = 32
 # No quota may be higher, because a script counts a message's cost in whole microseconds.
 MAX_QUOTA = 10_000_000
 # The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
+# A stage has few doors, and an instance reads the mappings of all of them with the rules.
+MAX_DOORS = 50
+MAX_DOOR_BYTES = 16 * 1024
+# The bounds of a mapping let the largest webhook be read in a fraction of a second: each item is read with each
+# condition and pointer once. A product's messages are nested a few levels deep.
+MAX_LEVELS_OF_A_POINTER = 16
+MAX_POINTER_CHARACTERS = 256
+MAX_ALTERNATIVES_IN_A_DOOR = 16
+MAX_CONDITIONS_IN_A_DOOR = 16
+MAX_VALUES_IN_A_CONDITION = 32
+MAX_ATTACHMENTS_IN_A_DOOR = 16
+MAX_WORDS_IN_A_DOOR = 64
+MAX_WORD_CHARACTERS_IN_A_DOOR = 128
+# A body of a door contains at most as many items as one of the generic platform.
+MAX_ITEMS_OF_A_DOOR = 1_000
 # An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
 # combine each agent with each conversation that has rules of its own.
 MAX_RESOLVED_RULES = 4_096
@@ -81,6 +103,28 @@ SECRET_LIFE_MS = MINUTE_MS
 # IAM's sign-in tokens for the cache are valid for 15 minutes. A function reuses a token for a shorter time.
 SIGN_IN_TOKEN_SECONDS = 900
 SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
+
+# -- aliases of authors --------------------------------------------------------------------------------------
+
+# An alias expires when its author has not written for a year. It is renewed when half of that is left, so that few
+# messages cause a write.
+ALIAS_LIFE_MS = 365 * DAY_MS
+MIN_ALIAS_LIFE_LEFT_MS = ALIAS_LIFE_MS // 2
+# A report of a changed number without an id is valid for this long. After 45 days, operators give a number to another
+# person, who would otherwise get the conversation.
+CHANGED_NUMBER_LIFE_MS = 30 * DAY_MS
+# An instance looks an alias up again when its copy is this old, because another instance may have moved the alias.
+ALIAS_COPY_LIFE_MS = MINUTE_MS
+# An instance keeps this many copies. Each takes a few hundred bytes.
+MAX_ALIASES_KEPT = 4_096
+# An author who has changed the number more often begins a new conversation. A forget reads an item for each id.
+MAX_IDS_OF_AN_AUTHOR = 20
+# WhatsApp's ids have at most 135 characters. A longer id is not looked up.
+MAX_USER_ID_CHARACTERS = 256
+# A report of a changed number is tried this often if other instances learn about the same author at the same time.
+MAX_MOVES_TRIED = 3
+# All look-ups for one webhook may take this long. The other authors then keep the id that came.
+MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 
@@ -136,6 +180,19 @@ MAX_CHARGES_KEPT = 1_024
 # The Valkey lane remembers this many emitted batches of a conversation. When a message is edited after its batch was
 # emitted, the event about the edit names that batch.
 MAX_BATCHES_REMEMBERED = 100
+
+# -- takeovers -----------------------------------------------------------------------------------------------
+
+# Further words of a person prolong the hold, but the hold ends this many times its length after their first words.
+MAX_HOLDS_IN_A_TAKEOVER = 2
+# A takeover remembers the ids of this many of the person's latest messages, to recognise a redelivery.
+MAX_REPLIES_REMEMBERED = 50
+# Platforms try to deliver a webhook for at most a week.
+TAKEOVER_KEPT_MS = 8 * DAY_MS
+# Some platforms round the time of a message down to a second.
+REPORTED_TIME_STEP_MS = SECOND_MS
+# A platform's clock, or the time at which it makes a webhook, may be this much later than the message was sent.
+MAX_REPORT_DELAY_MS = MINUTE_MS
 
 # -- the fallback --------------------------------------------------------------------------------------------
 

@@ -10,8 +10,11 @@ from responder.limits import MAX_BATCH_BYTES
 
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
-EVENT_VERSION = 1
-LANES = ("debounce", "window")
+# Batches of version 1 may still wait in the queue, or come from an archive. The fields read here are the same.
+BATCH_VERSIONS = (1, 2)
+FORGOTTEN_VERSION = 1
+# The lanes by the names that batches give them; those of version 1 of the event came first.
+LANES = {"debounce": "valkey", "window": "dynamodb", "valkey": "valkey", "dynamodb": "dynamodb"}
 # The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"
 
@@ -39,6 +42,18 @@ class Batch(NamedTuple):
     """The question for the assistant: the text of each message, or the type of a message without text."""
     last_message_id: str
     last_message_at_ms: int
+    reply_until_ms: int = 0
+    """The end of the platform's reply window; 0 if it has none, or if the event is older than this field."""
+    address: str | None = None
+    """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
+
+    @property
+    def recipient(self) -> ConversationId:
+        """Return where to send the reply.
+
+        The conversation keeps the author's first name. That may be a number which another person has by now.
+        """
+        return self.conversation._replace(user=self.address) if self.address else self.conversation
 
 
 def read_batch(body: str, objects: Objects) -> Batch:
@@ -49,24 +64,35 @@ def read_batch(body: str, objects: Objects) -> Batch:
     try:
         event = json.loads(body)
         detail = event["detail"]
-        if event["detail-type"] != DETAIL_TYPE or detail["version"] != EVENT_VERSION:
+        if event["detail-type"] != DETAIL_TYPE or detail["version"] not in BATCH_VERSIONS:
             raise MalformedEvent("the event has another type or version")
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
+        conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
         return Batch(
             batch_id=_require_type(str, detail["batchId"]),
-            conversation=parse_conversation_id(_require_type(str, detail["conversationId"])),
+            conversation=conversation,
             generation=_require_type(int, detail["generation"]),
             # Archived events may be from a version without lanes, and then have no field `lane`.
-            lane=_require_lane(detail.get("lane", "debounce")),
+            lane=_require_lane(detail.get("lane", "valkey")),
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
+            reply_until_ms=_require_type(int, detail.get("replyUntil", 0)),
+            address=_whatsapp_address(conversation, messages[-1]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
         if isinstance(error, MalformedEvent):
             raise
         # The error's text may quote a customer, so the reason contains only its type.
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
+
+
+def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
+    author, chat = message.get("author"), message.get("chat")
+    is_whatsapp = conversation.platform == "whatsapp" or conversation.account.startswith("whatsapp:")
+    if not is_whatsapp or not isinstance(author, str) or (isinstance(chat, dict) and chat.get("type") == "group"):
+        return None
+    return author.removeprefix("whatsapp:").removeprefix("+") or None
 
 
 def read_forgotten(body: str) -> Forgotten | None:
@@ -81,7 +107,7 @@ def read_forgotten(body: str) -> Forgotten | None:
         if event["detail-type"] != FORGOTTEN:
             return None
         detail = event["detail"]
-        if detail["version"] != EVENT_VERSION:
+        if detail["version"] != FORGOTTEN_VERSION:
             raise MalformedEvent("the event has another version")
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
         return Forgotten(str(conversation), _require_type(int, detail["at"]))
@@ -104,9 +130,9 @@ def _fetch_messages(reference: Any, objects: Objects) -> Any:
 
 
 def _require_lane(value: Any) -> str:
-    if value not in LANES:
+    if not isinstance(value, str) or value not in LANES:
         raise MalformedEvent("there is no such lane")
-    return str(value)
+    return LANES[value]
 
 
 def _require_type(kind: type, value: Any) -> Any:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
+from responder.batch import LANES
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
@@ -66,6 +67,8 @@ class ConversationRecord(NamedTuple):
     forgotten_at_ms: int = 0
     """Batches whose last message arrived at or before this time are dropped."""
     is_tombstone: bool = False
+    reply_until_ms: int = 0
+    """The end of the platform's reply window after the newest batch, or 0 if that is not known."""
 
 
 class OwnedByAnother(NamedTuple):
@@ -102,6 +105,7 @@ class FinishedBatch(NamedTuple):
     output_tokens: int
     processing_ms: int
     now_ms: int
+    reply_until_ms: int = 0
 
 
 class ConversationsTable(Table):
@@ -179,11 +183,15 @@ class ConversationsTable(Table):
         values = {"me": owner, "status": status, "reason": reason}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
 
-    def hand_off(self, conversation: str, *, until_ms: int, now_ms: int) -> None:
-        """Record that a person answers the conversation until `until_ms`."""
+    def hand_off(self, conversation: str, *, until_ms: int, now_ms: int) -> int:
+        """Record that a person answers the conversation until `until_ms`.
+
+        Return the end of the platform's reply window, or 0 if that is not known.
+        """
         do = "SET #handOffUntil = :until, #createdAt = if_not_exists(#createdAt, :now), #expiresAt = :at"
         values: Values = {"until": until_ms, "now": now_ms, "at": _expires_at(now_ms, self._turn_days)}
-        self._update("hand off conversation", _key(conversation, RECORD), do, values)
+        updated = self._update("hand off conversation", _key(conversation, RECORD), do, values, answer="ALL_OLD")
+        return number(updated.item, "replyUntil")
 
     def hand_back(self, conversation: str) -> None:
         """End a hand-off. This creates no record for a conversation that never had one."""
@@ -255,11 +263,12 @@ class ConversationsTable(Table):
         Return False if another run owns the conversation.
         """
         f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
+        reply_until = ", #replyUntil = :replyUntil" if f.reply_until_ms else ""
         record = self._change(
             _key(conversation, RECORD),
             "SET #turns = :turns, #rolled = :rolled, #parked = :parked, #conversationStatus = :status, "
-            "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now, #expiresAt = :at "
-            "REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
+            "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now, #expiresAt = :at"
+            f"{reply_until} REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
             {
                 "me": owner,
                 "turns": _to_json([_from_turn(turn) for turn in f.turns]),
@@ -271,6 +280,7 @@ class ConversationsTable(Table):
                 "ms": f.processing_ms,
                 "now": f.now_ms,
                 "at": expires_at,
+                **({"replyUntil": f.reply_until_ms} if f.reply_until_ms else {}),
                 "in": f.input_tokens,
                 "out": f.output_tokens,
             },
@@ -379,10 +389,11 @@ def _to_record(item: Item) -> ConversationRecord:
         turns=[_to_turn(each) for each in _json(item, "turns", [])],
         older_turn_count=number(item, "rolled"),
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
-        answered=_json(item, "answered", {}),
+        answered=_to_answered(_json(item, "answered", {})),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
         is_tombstone="forgottenAt" in item and "createdAt" not in item,
+        reply_until_ms=number(item, "replyUntil"),
     )
 
 
@@ -423,11 +434,19 @@ def _from_turn(turn: Turn) -> Json:
     return {"role": turn.role, "text": turn.text, "at_ms": turn.at_ms, "batch_id": turn.batch_id}
 
 
+def _to_answered(value: Json) -> dict[str, int]:
+    """Return the highest answered generation of each lane, which may be stored under the lane's old name, too."""
+    answered: dict[str, int] = {}
+    for name, generation in value.items():
+        answered[LANES[name]] = max(answered.get(LANES[name], 0), generation)
+    return answered
+
+
 def _to_parked(value: Json) -> ParkedBatch:
     return ParkedBatch(
         batch_id=value["batch_id"],
         generation=value["generation"],
-        lane=value["lane"],
+        lane=LANES[value["lane"]],
         text=value["text"],
         sent_text=value["said"],
     )

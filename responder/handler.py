@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.secrets import Secrets
@@ -15,6 +16,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
@@ -72,6 +74,7 @@ def _components() -> _Components:
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=buffer,
+        sent_messages=TakeoversTable(settings.takeovers_table, patience=aws.PATIENT),
         dead_letter=lambda body, reason: deliveries.dead_letter(body, reason=reason),
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, Fake(bus)),
@@ -102,7 +105,8 @@ def _assistant(options: ResponderOptions, credentials: CredentialStore) -> Assis
 def _channel(
     options: ResponderOptions, credentials: CredentialStore, fake: Channel, to: ConversationId
 ) -> Channel | None:
-    if options.channel == "fake" or to.platform == "generic":
+    # We know no address of the products whose webhooks come through doors, so their replies go to the bus, too.
+    if options.channel == "fake" or to.platform in ("generic", "custom"):
         return fake
     make = CHANNELS.get(to.platform)
     return make(_http(), credentials.of(to.platform, to.account)) if make else None

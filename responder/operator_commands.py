@@ -21,6 +21,11 @@ from responder.limits import (
     MAX_OPERATOR_NAME_CHARACTERS,
 )
 
+OUTLASTS_REPLY_WINDOW = (
+    "The hand-off ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary "
+    "replies until the customer writes again."
+)
+
 
 class OperatorCommands:
     def __init__(
@@ -66,16 +71,20 @@ class OperatorCommands:
         return {"ok": True, "result": result}
 
     def hand_off(self, conversation: str, event: Json) -> Json:
-        """Stop answering the conversation for `forMs` and hold its buffer for as long."""
+        """Stop answering the conversation for `forMs` and hold its buffer for as long.
+
+        Return when the hand-off ends, with a warning if the platform's reply window ends earlier.
+        """
         for_ms = event.get("forMs")
         if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
             raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
         now_ms = self._clock()
         # Write to the table first: if the buffer then cannot be held, the responder withholds the batches that it
         # emits.
-        self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
+        reply_until_ms = self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
         self._buffer.hold(conversation, for_ms)
-        return {"handedOffUntil": now_ms + for_ms}
+        result = {"handedOffUntil": now_ms + for_ms, **({"replyUntil": reply_until_ms} if reply_until_ms else {})}
+        return result | ({"warning": OUTLASTS_REPLY_WINDOW} if 0 < reply_until_ms < now_ms + for_ms else {})
 
     def hand_back(self, conversation: str, _event: Json) -> Json:
         """Answer the conversation again. The buffer stays on hold until `bufferctl` resumes it."""

@@ -136,6 +136,8 @@ class OwnedBatch:
             output_tokens=self.outbox.output_tokens if self.outbox else 0,
             processing_ms=processing_ms,
             now_ms=now_ms,
+            # A redriven batch comes after newer ones.
+            reply_until_ms=max(record.reply_until_ms, batch.reply_until_ms),
         )
         if not self.table.finish(self.conversation, self.owner, finished):
             raise LockLost(LOST)

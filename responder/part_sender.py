@@ -1,7 +1,14 @@
-"""Sends the parts of a reply, each at most once, and records the state of each."""
+"""Sends the parts of a reply, each at most once, and records the state of each.
 
+If the platform may report the part to the buffer as a message of the business, the responder also records the send in
+the buffer's table of takeovers. Otherwise the buffer would believe that a person has answered.
+"""
+
+from message_buffer.clock import Clock
+from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 from responder.channels.base import Channel
+from responder.collaborators import SentMessages
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.limits import MIN_TIME_TO_SEND_MS
 from responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
@@ -9,21 +16,32 @@ from responder.owned_batch import OwnedBatch
 
 
 class PartSender:
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, sent_messages: SentMessages, telemetry: Telemetry, clock: Clock) -> None:
+        self._sent_messages = sent_messages
         self._telemetry = telemetry
+        self._clock = clock
 
     def send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
         """Send a planned part. If the channel raises Busy or Refused, mark the part as planned again."""
         owned.require_time(MIN_TIME_TO_SEND_MS)
+        if channel.is_echoed:
+            # Do this before the part is marked, so that after a failure here the part may still be sent.
+            now_ms = self._clock()
+            self._sent_messages.begin_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms + MIN_TIME_TO_SEND_MS)
         owned.mark(number, before=PLANNED, after=SENDING)
         try:
-            channel.send(owned.batch.conversation, text)
+            message_id = channel.send(owned.batch.recipient, text)
         except (Busy, Refused):
             owned.mark(number, before=SENDING, after=PLANNED)
+            self._end_sending(owned, channel, None)
             raise
         except Unconfirmed as error:
             self._mark_unconfirmed(owned, number, str(error))
             return
+        if message_id is not None:
+            self._end_sending(owned, channel, message_id)
+        elif channel.is_echoed:
+            self._doubt_sending(owned)
         owned.mark(number, before=SENDING, after=SENT)
         self._telemetry.count("PartsSent")
 
@@ -34,6 +52,7 @@ class PartSender:
                 self._mark_unconfirmed(owned, number, "the run that sent it ended before the answer")
 
     def _mark_unconfirmed(self, owned: OwnedBatch, number: int, reason: str) -> None:
+        self._doubt_sending(owned)
         owned.mark(number, before=SENDING, after=UNCONFIRMED)
         self._telemetry.count("UnconfirmedSends")
         self._telemetry.warn(
@@ -43,3 +62,25 @@ class PartSender:
             part=number,
             reason=reason,
         )
+
+    # -- the buffer's table ------------------------------------------------------------------------
+    # The part was sent, or will be sent again, so a failure here must not fail the batch. Without a record of its end,
+    # the buffer treats the send as unconfirmed.
+
+    def _end_sending(self, owned: OwnedBatch, channel: Channel, message_id: str | None) -> None:
+        if not channel.is_echoed:
+            return
+        try:
+            self._sent_messages.end_sending(owned.conversation, message_id, now_ms=self._clock())
+        except SendFailed as error:
+            self._warn(owned, error)
+
+    def _doubt_sending(self, owned: OwnedBatch) -> None:
+        now_ms = self._clock()
+        try:
+            self._sent_messages.doubt_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms)
+        except SendFailed as error:
+            self._warn(owned, error)
+
+    def _warn(self, owned: OwnedBatch, error: SendFailed) -> None:
+        self._telemetry.warn("sent message was not recorded", conversation=owned.conversation, reason=str(error))

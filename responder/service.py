@@ -56,7 +56,7 @@ class Responder:
         self._clock = clock
         self._new_owner = new_owner
         self._gate = Gate(options.gate, collaborators.buffer)
-        self._sender = PartSender(telemetry)
+        self._sender = PartSender(collaborators.sent_messages, telemetry, clock)
         self._withholding = Withholding(
             table=table,
             collaborators=collaborators,
@@ -212,7 +212,7 @@ class Responder:
 
     def _show_typing(self, owned: OwnedBatch, channel: Channel) -> None:
         try:
-            channel.show_typing(owned.batch.conversation, owned.batch.last_message_id)
+            channel.show_typing(owned.batch.recipient, owned.batch.last_message_id)
         except (Busy, Refused, Unconfirmed) as error:
             self._telemetry.debug("typing was not shown", conversation=owned.conversation, reason=str(error))
 

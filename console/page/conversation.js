@@ -39,7 +39,7 @@ export function ConversationDialog({ conversation, store, close }) {
     ${!shown ? html`<p class="empty">Looking …</p>` : html`
       <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><code>${shown.why.rule}</code> is ${shown.why.shown}, set by <b>${layerOf(shown.why.layer)}</b>.</span>` : ""}</p>
       <${Facts} shown=${shown} />
-      ${shown.window && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.window} />`}
+      ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}
       ${store.hello.allowChanges && html`<div class="actions" role="group" aria-label="Actions">
         ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} disabled=${isPointless(name, shown)} onClick=${() => setAsked(name)}>${title}</button>`)}</div>`}
       ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>${ACTIONS[asked][1]}</p>
@@ -58,7 +58,7 @@ export function ConversationDialog({ conversation, store, close }) {
 
 // The stage would refuse these, because nothing waits or there is no hold.
 function isPointless(name, shown) {
-  const parts = [shown, shown.window].filter(Boolean);
+  const parts = [shown, shown.dynamodb].filter(Boolean);
   if (name === "resume") return !parts.some((each) => each.heldUntil);
   return name !== "hold" && !parts.some((each) => each.count || each.batch);
 }
@@ -68,7 +68,8 @@ function Facts({ shown }) {
     ["State", shown.state], ["Messages", shown.count], ["Due", shown.dueAt && html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
     ["Because of", reasonOf(shown.reason)], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
-    ["Hold", shown.heldUntil ? html`<${Countdown} at=${shown.heldUntil} />` : "none"],
+    ["Hold", shown.heldUntil ? html`<${Countdown} at=${shown.heldUntil} />${shown.takenOverAt ? ", a person has taken over" : ""}` : "none"],
+    ...(shown.replyUntil ? [["Reply until", html`<${Moment} at=${shown.replyUntil} />`]] : []),
     ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],
     ["Generation", shown.generation],
   ];
@@ -117,7 +118,7 @@ function told(entry) {
 
 function Messages({ shown, words }) {
   if (!words) return html`<p class="empty">People's words are hidden. Start the console with <code>--show-words</code> to see them.</p>`;
-  const all = [...(shown.messages ?? []), ...(shown.window?.messages ?? [])];
+  const all = [...(shown.messages ?? []), ...(shown.dynamodb?.messages ?? [])];
   if (!all.length) return html`<p class="empty">No message waits.</p>`;
   return html`<ol class="messages">${all.map((message, place) => html`<li key=${place}><${Moment} at=${message.receivedAt} />
     ${" "}<b>${message.author ?? ""}</b> ${message.text || `(${message.type})`}</li>`)}</ol>`;

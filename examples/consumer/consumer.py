@@ -12,6 +12,8 @@ from typing import Any
 import boto3
 
 REMEMBER_SECONDS = 35 * 86_400
+# The version of all three kinds of events that `handle` reads.
+VERSION = 2
 TABLES = """
     CREATE TABLE IF NOT EXISTS handled (event TEXT PRIMARY KEY, at REAL);
     CREATE TABLE IF NOT EXISTS cancelled (conversation TEXT, lane TEXT, generation INTEGER, at INTEGER);
@@ -26,8 +28,8 @@ IDENTITY = {
 
 def handle(kind: str, detail: dict[str, Any], memory: sqlite3.Connection) -> dict[str, Any]:
     """Handle one event and return what was done; if this raises, the queue delivers the event again."""
-    if detail["version"] != 1:
-        raise ValueError(f"{kind} has version {detail['version']}, this consumer reads version 1")
+    if detail["version"] != VERSION:
+        raise ValueError(f"{kind} has version {detail['version']}, this consumer reads version {VERSION}")
     by_operator = kind == "messages.buffer.cancelled" and detail["messageId"] is None
     event = json.dumps([kind, *(detail[field] for field in IDENTITY[kind]), detail["at"] if by_operator else None])
     forget_before = time.time() - REMEMBER_SECONDS

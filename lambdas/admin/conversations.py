@@ -1,11 +1,15 @@
 """Shows conversations and shards to operators, and carries out their commands on a conversation."""
 
 import json
+from collections.abc import Callable
+from typing import Protocol
 
 from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.gate.service import Gate
 from lambdas.admin.listing import list_conversations
+from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW, reply_until
 from lambdas.admin.requests import (
+    HoldConversation,
     ListConversations,
     OfConversation,
     Request,
@@ -19,8 +23,15 @@ from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
+from message_buffer.takeovers.takeover import Takeover
+
+
+class Takeovers(Protocol):
+    def read(self, conversation: str) -> Takeover: ...
+
+    def resume(self, conversation: str, *, now_ms: int) -> None: ...
 
 
 class Conversations(Gate):
@@ -30,12 +41,16 @@ class Conversations(Gate):
         self,
         valkey_lane: ValkeyLane | None,
         bus: Publishes,
+        takeovers: Takeovers,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
+        agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
         clock: Clock = system_clock,
     ) -> None:
         super().__init__(valkey_lane, dynamodb_lane=dynamodb_lane, clock=clock)
         self._bus = bus
+        self._takeovers = takeovers
+        self._agent_of = agent_of
 
     def status(self, _request: Request) -> Json:
         """Return the state of the shards and open windows, after putting expired claims back as the watchdog does."""
@@ -79,15 +94,24 @@ class Conversations(Gate):
     def show(self, request: ShowConversation) -> Json:
         """Return the state of a conversation in the stage's lane.
 
-        If the fallback has messages of the conversation too, the field `window` has its state in that lane.
+        `takenOverAt` is when a person of the business began to answer, if that put the conversation on hold. If the
+        fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
         """
         name = _name(request)
-        first, *behind = [self._seen(lane, name, request) for lane in self._lanes]
+        first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
-        return {"conversation": name, **first, **({"window": waiting[0]} if waiting else {})}
+        takeover = self._takeovers.read(name)
+        taken_over_at_ms = takeover.began_at_ms if first["heldUntil"] and takeover.is_on(self._clock()) else None
+        return {
+            "conversation": name,
+            **first,
+            "takenOverAt": taken_over_at_ms,
+            **({"dynamodb": waiting[0]} if waiting else {}),
+        }
 
-    def _seen(self, lane: ValkeyLane | DynamoDbLane, name: str, request: ShowConversation) -> Json:
-        seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN if request.messages else 0)
+    def _seen(self, lane: ValkeyLane | DynamoDbLane, request: ShowConversation) -> Json:
+        name = _name(request)
+        seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
         held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
             **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
@@ -99,6 +123,7 @@ class Conversations(Gate):
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,
             "heldUntil": seen.held_until_ms if held else None,
+            **reply_until(name, seen),
             "batch": seen.batch_id and {"batchId": seen.batch_id, "attempt": seen.attempt, "count": seen.frozen},
         }
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
@@ -122,7 +147,10 @@ class Conversations(Gate):
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
         for other in others:
             outcome = o.cancelled_in_both(outcome, other)
-        detail = cancelled_event(parse_conversation_id(name), outcome, reason="operator", at_ms=self._clock())
+        conversation = parse_conversation_id(name)
+        detail = cancelled_event(
+            conversation, outcome, reason="operator", at_ms=self._clock(), agent=self._agent_of(conversation)
+        )
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:
@@ -132,9 +160,23 @@ class Conversations(Gate):
         published = json.loads(detail)
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
+    def hold(self, request: HoldConversation) -> Json:
+        """Keep the conversation's messages back. Return when the hold ends, with a warning if that is too late.
+
+        After the end of the platform's reply window, the customer must write before anybody may answer freely.
+        """
+        held, name = super().hold(request), _name(request)
+        peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
+        ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
+        if not ends or held["heldUntil"] <= max(ends):
+            return held | ({"replyUntil": max(ends)} if ends else {})
+        return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
+
     def resume(self, request: OfConversation) -> Json:
         """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
+        # Do this first, so that an earlier reply of a person, which the platform delivers late, holds nothing again.
+        self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")

@@ -23,7 +23,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.telemetry import Telemetry
@@ -43,6 +43,22 @@ class RulesOfScopes(Protocol):
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
 
 
+class Takeovers(Protocol):
+    def count(self, conversation: str) -> int: ...
+
+    def forget(self, conversation: str) -> int: ...
+
+
+class Aliases(Protocol):
+    def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None: ...
+
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]: ...
+
+    def count(self, conversation: ConversationId, *, now_ms: int) -> int: ...
+
+    def forget(self, conversation: ConversationId, *, now_ms: int) -> int: ...
+
+
 class Places(NamedTuple):
     """The places, besides the lanes, where a stage stores parts of a conversation."""
 
@@ -51,8 +67,10 @@ class Places(NamedTuple):
     dead_letters: Queue
     undelivered: Queue | None
     """None in a stage without the Valkey lane."""
+    takeovers: Takeovers
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
+    aliases: Aliases
 
 
 class Forgetting:
@@ -96,12 +114,14 @@ class Forgetting:
             )
             lane_at_ms = forgotten[0].at_ms
         at_ms = max(each.at_ms for each in forgotten)
-        counts = dict.fromkeys(("waiting", "frozen", "rules"), 0)
+        counts = dict.fromkeys(("waiting", "frozen", "rules", "aliases", "takeovers"), 0)
         if first:
             self._tell(name, at_ms)
             counts["waiting"] = sum(each.waiting for each in forgotten)
             counts["frozen"] = sum(each.frozen for each in forgotten)
             counts["rules"] = self._drop_rules(name, request.by)
+            counts["takeovers"] = self._places.takeovers.forget(name)
+            counts["aliases"] = self._places.aliases.forget(parse_conversation_id(name), now_ms=self._clock())
         until_ms = None if first else at_ms
         letters, starts = self._letters(name, until_ms=until_ms, keep=False), self._starts(name, keep=False)
         keys = self._keys(name, until_ms=until_ms)
@@ -122,12 +142,21 @@ class Forgetting:
             "waiting": sum(each.count for each in seen),
             "frozen": sum(each.frozen for each in seen),
             "rules": scopes.count(conversation_scope(name)),
+            "takeovers": self._places.takeovers.count(name),
+            "aliases": self._places.aliases.count(parse_conversation_id(name), now_ms=self._clock()),
         }
         letters, starts = self._letters(name, until_ms=None, keep=True), self._starts(name, keep=True)
         return self._answer(name, counts | _counts(letters, starts, self._keys(name, until_ms=None)))
 
     def _answer(self, name: str, counts: Json) -> Json:
-        return {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
+        conversation, now_ms, aliases = parse_conversation_id(name), self._clock(), self._places.aliases
+        root, others = aliases.leads_elsewhere(conversation, now_ms=now_ms), []
+        if root is None:
+            others = [str(each) for each in aliases.other_names(conversation, now_ms=now_ms)]
+        names = {"aliasOf": root and str(root), "otherNames": others}
+        return {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)} | {
+            field: value for field, value in names.items() if value
+        }
 
     def _drop_rules(self, name: str, by: str) -> int:
         scope, at_ms = conversation_scope(name), self._clock()

@@ -12,6 +12,8 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
+from message_buffer.aliases.aliases_table import AliasesTable
+from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
@@ -20,6 +22,7 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
@@ -47,15 +50,23 @@ def _parts() -> _Parts:
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
     settings, valkey_lane, dynamodb_lane, functions, telemetry = _parts()
+    rules = RulesAdmin(
+        table=RulesTable(settings.rules_table),
+        stage_rules=settings.rules,
+        valkey_lane=valkey_lane,
+        telemetry=telemetry,
+        time_left=context.get_remaining_time_in_millis,
+    )
+    takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
     operations = operations_of(
-        Conversations(valkey_lane, EventBus(settings.event_bus), dynamodb_lane=dynamodb_lane),
-        RulesAdmin(
-            table=RulesTable(settings.rules_table),
-            stage_rules=settings.rules,
-            valkey_lane=valkey_lane,
-            telemetry=telemetry,
-            time_left=context.get_remaining_time_in_millis,
+        Conversations(
+            valkey_lane,
+            EventBus(settings.event_bus),
+            takeovers,
+            dynamodb_lane=dynamodb_lane,
+            agent_of=rules.agent_of,
         ),
+        rules,
         DeadLetters(
             DeadLetterQueue(settings.dead_letter_queue_url),
             functions,
@@ -69,7 +80,9 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
                 objects=ObjectStore(settings.oversize_bucket),
                 dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
                 undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
+                takeovers=takeovers,
                 ages_out=settings.ages_out,
+                aliases=AliasesTable(settings.aliases_table),
             ),
             bus=EventBus(settings.event_bus),
             telemetry=telemetry,

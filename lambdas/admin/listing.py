@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from lambdas.admin.reply_windows import reply_until
 from lambdas.admin.requests import ListConversations
 from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_PAGES_IN_A_LISTING, MAX_WINDOWS_IN_A_LISTING
 from message_buffer.errors import InvalidInput
@@ -104,4 +105,5 @@ def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
         "frozen": seen.frozen,
         "reason": seen.flush_reason,
         "dueAt": seen.due_at_ms,
+        **reply_until(name, seen),
     }

@@ -1,8 +1,8 @@
 """The requests of operators: one model for each operation, with the field names of the JSON event."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from lambdas.limits import (
     DEFAULT_CONVERSATIONS_LISTED,
@@ -11,10 +11,11 @@ from lambdas.limits import (
     MAX_CONVERSATIONS_LISTED,
     MAX_CURSOR_CHARACTERS,
     MAX_DEAD_LETTERS_LISTED,
-    MAX_HOLD_MS,
     MAX_NAME_CHARACTERS,
 )
 from message_buffer.errors import InvalidInput
+from message_buffer.lanes.outcomes import LaneName, lane_of
+from message_buffer.limits import MAX_HOLD_MS
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
@@ -59,7 +60,7 @@ class ForgetConversation(OfConversation):
 class AskGate(OfConversation):
     generation: Annotated[int, Field(ge=1)]
     """The generation of the batch that the consumer is about to answer."""
-    lane: Literal["debounce", "window"] = "debounce"
+    lane: Annotated[LaneName, BeforeValidator(lane_of)] = "valkey"
     """The lane of that batch, since each lane counts generations for itself."""
 
 
@@ -125,5 +126,5 @@ def _sentences(model: type[Request], error: ValidationError) -> list[str]:
             case "extra_forbidden":
                 sentences.append(f"{where} is unknown here; valid: {valid}.")
             case _:
-                sentences.append(f"{where}: {problem['msg'].removeprefix('Input ')}.")
+                sentences.append(f"{where}: {problem['msg'].removeprefix('Input ').removeprefix('Value error, ')}.")
     return sentences

@@ -3,6 +3,7 @@
 A change also applies to buffers that are already open: those in its scope are retimed.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -15,18 +16,22 @@ from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFai
 from message_buffer.lanes.outcomes import Retimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
+from message_buffer.limits import MAX_DOOR_BYTES, MAX_DOORS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
+from message_buffer.rules.doors import is_door_name
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
-from message_buffer.rules.rule_book import RuleBook, Stored, account_scope, read_scope, scopes_of
+from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
 # Stands for each part of a conversation's id that a scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
-_SCOPE = re.compile(f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}")
+_SCOPE = re.compile(
+    f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}|door:[^/%]+"
+)
 
 
 class Table(Protocol):
@@ -90,6 +95,8 @@ class RulesAdmin:
         scope = _checked_scope(request.scope)
         check_platform_names(_platforms_named(scope, request.rules))
         others = [each for each in self._table.read_all() if each.scope != scope]
+        if scope.startswith(DOOR):
+            _require_room_for_door(request.rules, others)
         self._check(scope, [*others, _Candidate(scope, request.rules, 0)])
         version = self._table.put(
             scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
@@ -120,13 +127,21 @@ class RulesAdmin:
             "skipped": skipped,
         }
 
+    def agent_of(self, conversation: ConversationId) -> str | None:
+        """Return the agent of the conversation's account, or None if it has none, or if the rules cannot be read."""
+        try:
+            return _agent_of(self._book(self._table.read_all()), conversation)
+        except SendFailed as error:
+            self._telemetry.warn("agent not read", conversation=str(conversation), reason=str(error))
+            return None
+
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
 
         Check the rules for every platform that one of these layers names.
         """
         read_scope(scope, stored[-1].rules)
-        if scope.startswith("account:"):
+        if scope.startswith(("account:", DOOR)):
             return
         book, conversation = self._book(stored), _example_of(scope)
         layers = book.layers_for(conversation, _agent_in(scope) or _agent_of(book, conversation))
@@ -142,6 +157,8 @@ class RulesAdmin:
         The change is already stored, so return a failure as `problem` instead of raising it.
         """
         counts = {"looked": 0, "retimed": 0}
+        if scope.startswith(DOOR):
+            return {**counts, "complete": True}  # a mapping is about messages to come
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
         except (StoreError, SendFailed, InvalidId) as error:
@@ -219,10 +236,19 @@ def _problem(stored: Stored) -> str | None:
 def _checked_scope(scope: str) -> str:
     if not _SCOPE.fullmatch(scope):
         raise InvalidInput(
-            "A scope must be stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id> or"
-            " account:<platform>/<account>; inside a name, write %2F for a / and %25 for a %."
+            "A scope must be stage, tenant:<tenant>, agent:<tenant>/<agent>, conversation:<conversation id>,"
+            " account:<platform>/<account> or door:<name>; inside a name, write %2F for a / and %25 for a %."
         )
+    if scope.startswith(DOOR) and not is_door_name(scope.removeprefix(DOOR)):
+        raise InvalidInput("A door's name has at most 31 lower-case letters, digits and single hyphens.")
     return scope
+
+
+def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[Stored]) -> None:
+    if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
+        raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
+    if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
+        raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
 
 
 def _platforms_named(scope: str, rules: Mapping[str, Any]) -> Iterable[str]:

@@ -322,7 +322,7 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         due_at_ms=frozen.due_at_ms,
         flush_reason=frozen.reason,
         payloads=payloads,
-        lane="window",
+        lane="dynamodb",
         failures=batch.window.failures,
         # Do not count this run, which has not ended either.
         deaths=max(batch.window.unended - 1, 0),

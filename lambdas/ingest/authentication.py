@@ -35,10 +35,10 @@ class Authentication:
 
         Raises SendFailed if the secrets were never read.
         """
-        echo = platform.challenge(webhook.query, self._secrets.of(platform.name))
+        echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
         if echo is None:
-            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.name))
-        self._telemetry.info("challenge", platform=platform.name, passed=echo is not None)
+            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.full_name))
+        self._telemetry.info("challenge", platform=platform.full_name, passed=echo is not None)
         return echo
 
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
@@ -46,9 +46,9 @@ class Authentication:
 
         Raises Unauthentic, or SendFailed if the secrets were never read.
         """
-        credentials = self._secrets.of(platform.name)
+        credentials = self._secrets.of(platform.full_name)
         signer = platform.authenticate(webhook, credentials)
-        if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
+        if signer is None and (renewed := self._secrets.after_a_refusal(platform.full_name)) != credentials:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
         if signer is None and credentials.are_missing:
             self._telemetry.count("NoSecret")

@@ -47,4 +47,4 @@ class Changes:
                 found = deleted
             case Reacted(_, message_id):
                 found = self._lane.find_message(conversation, message_id)
-        return amended_event(prepared.change, batch_id=found.batch_id, lane=found.lane)
+        return amended_event(prepared.change, batch_id=found.batch_id, lane=found.lane, agent=prepared.agent)

@@ -24,7 +24,12 @@ class ControlWordActions:
         name = str(message.conversation)
         outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
         event = cancelled_event(
-            message.conversation, outcome, reason="stop_word", at_ms=self._clock(), message_id=message.id
+            message.conversation,
+            outcome,
+            reason="stop_word",
+            at_ms=self._clock(),
+            message_id=message.id,
+            agent=message.agent,
         )
         self._bus.publish(CANCELLED, event)
         done.stopped += 1

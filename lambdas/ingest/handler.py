@@ -1,6 +1,8 @@
-"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /typing/{platform}`.
+"""Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
+`POST /typing/{platform}`.
 
-Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API.
+Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API. A stage with
+AWS End User Messaging Social also invokes it with batches of a queue.
 """
 
 from base64 import b64decode
@@ -10,11 +12,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from lambdas import environment as config
+from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Webhook
+from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
 from lambdas.ingest.report import report_refusal
-from lambdas.ingest.responses import Request, Response, refuse
+from lambdas.ingest.responses import Request, Response, in_form_of, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidInput
@@ -26,6 +32,7 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
@@ -44,6 +51,8 @@ def _ingest() -> Ingest:
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
+        takeovers=TakeoversTable(settings.takeovers_table),
+        aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
     )
@@ -74,14 +83,25 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: Webho
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 
-def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+@cache
+def _queued_webhooks() -> QueuedWebhooks:
+    settings = config.read_ingest()
+    assert settings.whatsapp_queue is not None, "only a stage with this queue invokes ingest with its batches"
+    return QueuedWebhooks(_ingest(), SqsWebhookQueues(*settings.whatsapp_queue), _telemetry())
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """Return a response even after an unforeseen error. An exception would become a 500 with the gateway's text."""
     telemetry = _telemetry()
+    if "Records" in event:
+        again = _queued_webhooks().take_all(event["Records"], context.get_remaining_time_in_millis)
+        telemetry.flush()
+        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
         report_refusal(telemetry, _platform(event), status=400, problem=str(error))
-        response = refuse(400, str(error))
+        response = in_form_of(PLATFORMS.get(_platform(event)), refuse(400, str(error)))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
@@ -100,6 +120,7 @@ def _request(event: dict[str, Any]) -> Request:
     route = event.get("routeKey") or event.get("resource") or ""
     return Request(
         platform=_platform(event),
+        door=(event.get("pathParameters") or {}).get("door"),
         route="typing" if "/typing/" in route else "webhook",
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],

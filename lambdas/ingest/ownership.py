@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from lambdas.ingest.platforms.base import Incoming, Update
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, escape_part
 from message_buffer.rules.layers import Owner
@@ -23,16 +24,26 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
     return Belongs(conversation._replace(tenant=owner.tenant), agent or owner.agent)
 
 
-def update_belongs(update: Update, owner: Owner | None) -> Belongs:
-    """Return an update's conversation and agent. With `per_author`, each author of a group has a conversation."""
+def update_belongs(update: Update, owner: Owner | None, *, aliases: Aliases | None = None) -> Belongs:
+    """Return an update's conversation and agent. With `per_author`, each author of a group has a conversation.
+
+    `aliases` knows the conversation of an author whom the platform names by different ids.
+    """
     agent = update.agent if isinstance(update, Incoming | Edited) else None
     found = belongs(update.conversation, owner, agent=agent)
     author = _author_in_group(update)
-    if owner is None or not owner.per_author or author is None:
-        return found
+    if author is None or owner is None or not owner.per_author:
+        is_of_author = isinstance(update, Reacted) or not update.group
+        by_author = _of_author(found.conversation, update, aliases) if is_of_author else found.conversation
+        return found._replace(conversation=by_author)
+    author = _of_author(found.conversation._replace(user=author), update, aliases).user
     # The author is escaped, so the last slash separates group and author.
     user = f"{found.conversation.user}/{escape_part(author)}"
     return found._replace(conversation=found.conversation._replace(user=user))
+
+
+def _of_author(named: ConversationId, update: Update, aliases: Aliases | None) -> ConversationId:
+    return aliases.conversation_of(named, update.author_ids) if aliases and update.author_ids else named
 
 
 def _author_in_group(update: Update) -> str | None:

@@ -5,9 +5,10 @@ So ingest can still refuse the whole body because of one wrong update.
 
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import update_belongs
-from lambdas.ingest.platforms.base import Incoming, Intake, Update
+from lambdas.ingest.ownership import belongs, update_belongs
+from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.messages.changes import Change, Edited
@@ -37,6 +38,7 @@ class PreparedMessage(NamedTuple):
     timing: Timing
     control_word: Literal["stop", "flush"] | None
     charge: Charge | None = None
+    agent: str | None = None
 
 
 class PreparedChange(NamedTuple):
@@ -48,28 +50,43 @@ class PreparedChange(NamedTuple):
     timing: Timing | None = None
     """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
     transcript. Otherwise None."""
+    agent: str | None = None
+
+
+class PreparedReply(NamedTuple):
+    """A message of a person of the business, after which the rules put the conversation on hold."""
+
+    conversation: ConversationId
+    agent: str | None
+    id: str
+    at_ms: int
+    hold_ms: int
 
 
 class Prepared(NamedTuple):
     messages: list[PreparedMessage]
     changes: list[PreparedChange]
+    human_replies: list[PreparedReply]
 
 
-def prepare(intake: Intake, book: RuleBook, *, leave_out: bool) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, leave_out: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
     intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
     """
-    prepared = Prepared([], [])
+    prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
-            _prepare_one(update, book, prepared)
+            _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
             if not leave_out:
                 raise
             intake.ignored["unreadable"] += 1
     _require_few(prepared)
+    prepared.human_replies.extend(
+        filter(None, (_prepare_reply(reply, book, aliases) for reply in intake.human_replies))
+    )
     return prepared
 
 
@@ -81,9 +98,9 @@ def _require_few(prepared: Prepared) -> None:
         raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
-def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
+def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
-    conversation, agent = update_belongs(update, owner)
+    conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
     match update:
         case Incoming(_, message):
@@ -93,19 +110,42 @@ def _prepare_one(update: Update, book: RuleBook, prepared: Prepared) -> None:
                 PreparedMessage(
                     conversation,
                     message.id,
-                    encode(message),
+                    encode(_with_agent(message, agent)),
                     timing_of(message, rules),
                     word,
                     book.charge_for(conversation),
+                    agent,
                 )
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), encode(message), timing))
+            change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
+            prepared.changes.append(PreparedChange(change, payload, timing, agent))
         case _:
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation)))
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), agent=agent))
+
+
+def _with_agent(message: Message, agent: str | None) -> Message:
+    """Return the message with its agent, which the batch's event names, so that rules of the bus can route by it."""
+    return message if agent is None else message.model_copy(update={"agent": agent})
+
+
+def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
+    """Return the reply if the rules put its conversation on hold, and people type in its app. Otherwise return None."""
+    owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
+    conversation, agent = belongs(reply.conversation, owner)
+    try:
+        encode_conversation(str(conversation))
+    except InvalidInput:
+        return None
+    rules = book.for_conversation(conversation, agent).rules
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_of_a_person(reply.app)):
+        return None
+    if aliases and reply.customer_ids:
+        conversation = aliases.conversation_of(conversation, reply.customer_ids)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
 
 
 def _is_typed(message: Message) -> bool:

@@ -28,6 +28,13 @@ class Done:
     amended: int = 0
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
+    taken_over: list[str] = field(default_factory=list)
+    """Conversations that a person of the business has begun to answer."""
+    undecided_replies: int = 0
+    """Replies that the platform must send again, because our responder may be the sender."""
+    left_out_replies: int = 0
+    """Replies to more conversations than a webhook may put on hold."""
+
     def summary(self) -> dict[str, object]:
         """Return the response's body, which says what became of the messages and changes, and when buffers are due."""
         return {
@@ -66,6 +73,7 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.stopped or done.flushed:
         telemetry.count("Stopped", done.stopped)
         telemetry.count("Flushed", done.flushed)
+    _report_takeovers(telemetry, platform, done)
     _report_refusals(telemetry, platform, done)
     telemetry.info(
         "buffered",
@@ -79,6 +87,16 @@ def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem:
     """Count and log a refused body, because some platforms do not send it again, and its messages are then lost."""
     telemetry.count("BodiesRefused")
     telemetry.warn("body refused", platform=platform, status=status, reason=problem)
+
+
+def _report_takeovers(telemetry: Telemetry, platform: str, done: Done) -> None:
+    if done.taken_over:
+        telemetry.count("TakenOver", len(done.taken_over))
+        telemetry.info("taken over", platform=platform, conversations=done.taken_over)
+    if done.undecided_replies:
+        telemetry.info("echo is not decided yet", platform=platform, replies=done.undecided_replies)
+    if done.left_out_replies:
+        telemetry.warn("too many conversations taken over at once", platform=platform, replies=done.left_out_replies)
 
 
 def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:

@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.platforms.base import Webhook, to_json
+from lambdas.ingest.platforms.base import Platform, Webhook, to_json
 from lambdas.limits import MAX_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS
+
+HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
 class Request(NamedTuple):
-    """One call of a route, whose path names the platform."""
+    """One call of a route, whose path names the platform, and for the platform `custom` a door."""
 
     platform: str
     webhook: Webhook
     route: Literal["webhook", "typing"] = "webhook"
+    door: str | None = None
 
 
 class Response(NamedTuple):
@@ -22,11 +25,28 @@ class Response(NamedTuple):
     body: str
     content_type: str = "application/json"
     headers: Mapping[str, str] = {}
+    unreadable: int = 0
+    """The number of items that were left out because they cannot be read. It is not part of the response's body."""
 
 
 def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return a refusal whose body is `{"error": problem}`."""
     return Response(status, to_json({"error": problem}), headers=headers or {})
+
+
+def in_form_of(platform: Platform | None, response: Response) -> Response:
+    """Return the response as the platform reads it. If a redelivery would be refused too, the body may be empty.
+
+    The status stays, because the platform shows it to its operators, and calls another URL after some statuses.
+    """
+    if (
+        platform is None
+        or platform.empty_refusal is None
+        or not HTTP_BAD_REQUEST <= response.status < HTTP_SERVER_ERROR
+    ):
+        return response
+    body, content_type = platform.empty_refusal
+    return response._replace(body=body, content_type=content_type)
 
 
 def refuse_platform() -> Response:

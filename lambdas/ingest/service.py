@@ -12,13 +12,17 @@ from lambdas.ingest.authentication import Authentication, Unauthentic, require_a
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
+from lambdas.ingest.human_replies import HumanReplies, Takeovers
+from lambdas.ingest.identity_changes import learn_changes
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Platform, Webhook, to_json
+from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
+from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import (
     Request,
     Response,
+    in_form_of,
     refuse,
     refuse_challenge,
     refuse_for_now,
@@ -28,8 +32,9 @@ from lambdas.ingest.responses import (
 )
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, MessageTooLarge, SendFailed, StoreError
+from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.keys import encode_conversation
@@ -47,6 +52,8 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
+        takeovers: Takeovers,
+        aliases: Aliases | None = None,
         platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -57,8 +64,10 @@ class Ingest:
         self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
+        self._human_replies = HumanReplies(lane, bus, takeovers, clock)
         self._telemetry = telemetry
         self._book = book
+        self._aliases = aliases
         self._platforms = platforms
         self._clock = clock
 
@@ -66,20 +75,45 @@ class Ingest:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
         if self._patience:
             self._patience.begin()
-        platform = self._platforms.get(request.platform)
+        try:
+            platform = self._platform_of(request)
+        except SendFailed as error:
+            # Do not log the door's name, which a stranger may have made long.
+            return self._refuse_after(error, request.platform)
         if platform is None or (request.route == "typing" and not platform.tells_typing):
-            return refuse_platform()
+            return in_form_of(platform, refuse_platform())
+        return in_form_of(platform, self._answer_or_refuse(platform, request))
+
+    def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
         try:
             return self._answer(platform, request)
         except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=platform.name, reason=str(error))
+            self._telemetry.warn("signature refused", platform=platform.full_name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            if isinstance(error, StoreError):
-                self._telemetry.count("StoreFailures")
-            self._telemetry.warn("refused for now", platform=platform.name, reason=str(error))
-            return self._refuse_for_now()
+            return self._refuse_after(error, platform.full_name)
+
+    def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
+        """Return the response to a webhook whose sender is proven by something else than a signature."""
+        if self._patience:
+            self._patience.begin()
+        try:
+            return self._take(self._platforms[platform], webhook, signer)
+        except (StoreError, SendFailed) as error:
+            return self._refuse_after(error, platform)
+
+    def _refuse_after(self, error: MessageBufferError, platform: str) -> Response:
+        if isinstance(error, StoreError):
+            self._telemetry.count("StoreFailures")
+        self._telemetry.warn("refused for now", platform=platform, reason=str(error))
+        return self._refuse_for_now()
+
+    def _platform_of(self, request: Request) -> Platform | None:
+        """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
+        if request.door is None:
+            return self._platforms.get(request.platform)
+        return platform_of_door(self._book, request.platform, request.door)
 
     def _answer(self, platform: Platform, request: Request) -> Response:
         match request.webhook.method, request.route:
@@ -99,27 +133,38 @@ class Ingest:
         return refuse_challenge() if echo is None else Response(200, echo, "text/plain")
 
     def _receive(self, platform: Platform, webhook: Webhook) -> Response:
-        signer = self._authentication.signer_of(platform, webhook)
+        return self._take(platform, webhook, self._authentication.signer_of(platform, webhook))
+
+    def _take(self, platform: Platform, webhook: Webhook, signer: Signer) -> Response:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Read everything before storing anything, so that a refused body leaves nothing behind.
-            messages, changes = prepare(intake, self._book, leave_out=platform.leaves_out_what_is_wrong)
+            # Without authority over its accounts, a body must not teach us who an author is.
+            require_authority(signer, intake.accounts)
+            if self._aliases:
+                self._aliases.begin_webhook()
+                learn_changes(intake.identity_changes, self._book, self._aliases)
+            # Read everything before storing anything, so that a refused body leaves no message behind.
+            messages, changes, human_replies = prepare(
+                intake, self._book, aliases=self._aliases, leave_out=platform.leaves_out_what_is_wrong
+            )
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        require_authority(signer, intake.accounts)
         done = Done(ignored=Counter(intake.ignored))
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
-        report(self._telemetry, platform.name, done)
+        self._human_replies.hold_all(human_replies, done)
+        report(self._telemetry, platform.full_name, done)
+        if done.undecided_replies:
+            return self._refuse_for_now()
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
-        return Response(200, body, content_type)
+        return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
 
     def _refuse_for_now(self) -> Response:
         self._telemetry.count("Refused")
@@ -136,9 +181,9 @@ class Ingest:
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(typing, self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
+        self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
-        report_refusal(self._telemetry, platform.name, status=status, problem=problem)
+        report_refusal(self._telemetry, platform.full_name, status=status, problem=problem)
         return refuse(status, problem)

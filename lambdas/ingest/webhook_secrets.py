@@ -11,6 +11,7 @@
 - twilio: the auth token; accounts are the numbers written to, digits only, `whatsapp:<digits>` for WhatsApp.
 - telegram: setWebhook's `secret_token`, a different one for each bot; accounts are our names of the bots. The bot that
   uses the platform's own secret is called `bot`.
+- custom/<door>: the secret of a door; for Basic, `<user>:<password>`. Accounts are `<door>:<account>`.
 
 A secret may be a list of two, while one replaces the other. The secrets of an account are valid for that account only,
 which accepts no other secrets. The platform's own secret is valid for every account without secrets of its own. A

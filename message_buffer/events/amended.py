@@ -6,20 +6,23 @@
 import json
 from typing import Any
 
+from message_buffer.events.message_fields import message_fields
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, encode
+from message_buffer.messages.wire_form import Json, decode_fields
 
 DETAIL_TYPE = "messages.amended"
-EVENT_VERSION = 1
+EVENT_VERSION = 2
 
 
-def amended_event(change: Change, *, batch_id: str | None, lane: LaneName) -> str:
+def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent: str | None = None) -> str:
     """Return the event's detail. `lane` is the lane that searched for the message's batch, even if it found none."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(change.conversation),
         "tenant": change.conversation.tenant,
+        **({} if agent is None else {"agent": agent}),
         "batchId": batch_id,
         "lane": lane,
         "at": change.at_ms,
@@ -44,7 +47,5 @@ def _fields(kind: str, message_id: str, author: str | None) -> dict[str, Any]:
     return {"change": kind, "messageId": message_id, "author": author, "message": None, "emoji": None}
 
 
-def _as_on_the_bus(message: Message) -> dict[str, Any]:
-    # JSON has no NaN, so pydantic writes null, as for a batch.
-    fields: dict[str, Any] = json.loads(message.model_dump_json(by_alias=True))
-    return fields
+def _as_on_the_bus(message: Message) -> Json:
+    return message_fields(decode_fields(encode(message)))

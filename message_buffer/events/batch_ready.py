@@ -1,4 +1,6 @@
-"""Makes the event, or the dead letter, of a taken batch. The results depend on nothing but the batch.
+"""Makes the event, or the dead letter, of a taken batch.
+
+Both depend on nothing but the batch, except that an event says when it was emitted.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -9,14 +11,16 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from message_buffer.errors import InvalidInput, MalformedMessage
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.errors import InvalidInput
+from message_buffer.events.message_fields import message_fields
+from message_buffer.lanes.outcomes import Taken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import Json, decode_fields
+from message_buffer.messages.reply_window import reply_until_ms
+from message_buffer.messages.wire_form import Json, decode_fields, sent_at_ms
 
 DETAIL_TYPE = "messages.batch.ready"
-EVENT_VERSION = 1
+EVENT_VERSION = 2
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
@@ -25,75 +29,69 @@ BATCHES, DEAD_LETTERS = "batches", "dead-letters"
 _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}[-/](\d+)-")
 
 
-# The fields that every message has on the bus, and their values if the platform has not given them.
-_MESSAGE: Json = {
-    "id": None,
-    "text": "",
-    "type": "text",
-    "author": None,
-    "attachments": [],
-    "replyTo": None,
-    "sentAt": None,
-    "receivedAt": None,
-    "platform": None,
-}
-_REQUIRED = {"id": str, "text": str, "receivedAt": int, "platform": str}
-
-
 class Content(NamedTuple):
-    """The part of an event that may be too large for the bus."""
+    """The part of an event that depends on the messages. It is the same in every attempt."""
 
     messages: list[Json]
     text: str
+    agent: str | None
+    """The agent of the newest message that has one."""
+    last_sent_at_ms: int
 
     @property
     def wire(self) -> bytes:
+        """Return the part of the event that may be too large for the bus."""
         return to_json({"messages": self.messages, "text": self.text})
 
 
 def content_of(payloads: list[bytes]) -> Content:
-    messages = [_message(payload) for payload in payloads]
-    return Content(messages, "\n".join(message["text"] for message in messages if message["text"]))
+    stored = [decode_fields(payload) for payload in payloads]
+    messages = [message_fields(each) for each in stored]
+    agents = [agent for each in stored if isinstance(agent := each.get("agent"), str)]
+    return Content(
+        messages,
+        "\n".join(message["text"] for message in messages if message["text"]),
+        agents[-1] if agents else None,
+        max(map(sent_at_ms, messages), default=0),
+    )
 
 
-def _message(payload: bytes) -> Json:
-    message = _MESSAGE | decode_fields(payload)
-    for name, kind in _REQUIRED.items():
-        if type(message[name]) is not kind:
-            raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    return message
-
-
-def event_of(conversation: str, taken: Taken, content: Content) -> Json:
-    return _envelope(conversation, taken, content.messages[0]["platform"]) | {
+def event_of(conversation: str, taken: Taken, content: Content, *, emitted_at_ms: int) -> Json:
+    return _envelope(conversation, taken, content, emitted_at_ms) | {
         "messages": content.messages,
         "text": content.text,
     }
 
 
-def event_by_reference(conversation: str, taken: Taken, content: Content, *, reference: Json) -> Json:
-    """Return the event with a reference in place of its content."""
-    return _envelope(conversation, taken, content.messages[0]["platform"]) | {
+def event_by_reference(
+    conversation: str, taken: Taken, content: Content, *, emitted_at_ms: int, reference: Json
+) -> Json:
+    """Return the event with a reference in place of its messages and their text."""
+    return _envelope(conversation, taken, content, emitted_at_ms) | {
         "messages": [],
         "text": None,
         "messagesRef": reference,
     }
 
 
-def _envelope(conversation: str, taken: Taken, platform: str) -> Json:
+def _envelope(conversation: str, taken: Taken, content: Content, emitted_at_ms: int) -> Json:
+    name = parse_conversation_id(conversation)
+    reply_until = reply_until_ms(name, content.last_sent_at_ms)
     return {
         "version": EVENT_VERSION,
         "batchId": taken.batch_id,
         "conversationId": conversation,
-        "tenant": parse_conversation_id(conversation).tenant,
+        "tenant": name.tenant,
+        **({} if content.agent is None else {"agent": content.agent}),
         "generation": taken.generation,
         "attempt": taken.attempt,
         "messageCount": len(taken.payloads),
-        "bufferedAt": taken.first_at_ms,
+        "bufferedAt": emitted_at_ms,
         "flushReason": taken.flush_reason,
         "lane": taken.lane,
+        **({} if reply_until is None else {"replyUntil": reply_until}),
         "metadata": {
-            "platform": platform,
+            "platform": content.messages[0]["platform"],
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
             # The time until the batch was due, not until it was emitted, so it is the same in every attempt.
@@ -168,7 +166,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
             # Dead letters from versions with only one lane do not name the lane.
-            lane=letter.get("lane", "debounce"),
+            lane=lane_of(letter.get("lane", "valkey")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("this is not the body of a dead letter") from error

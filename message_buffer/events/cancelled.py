@@ -10,7 +10,7 @@ from message_buffer.lanes.outcomes import AlreadyCancelled, Cancelled
 from message_buffer.messages.conversation_id import ConversationId
 
 DETAIL_TYPE = "messages.buffer.cancelled"
-EVENT_VERSION = 1
+EVENT_VERSION = 2
 
 
 def cancelled_event(
@@ -20,6 +20,7 @@ def cancelled_event(
     reason: Literal["stop_word", "operator"],
     at_ms: int,
     message_id: str | None = None,
+    agent: str | None = None,
 ) -> str:
     """Return the event's detail. A repeated cancel does not know the counts and the generation, so they are null."""
     first = outcome if isinstance(outcome, Cancelled) else None
@@ -27,6 +28,7 @@ def cancelled_event(
         "version": EVENT_VERSION,
         "conversationId": str(conversation),
         "tenant": conversation.tenant,
+        **({} if agent is None else {"agent": agent}),
         "generation": first.generation if first else None,
         "dropped": first.buffered if first else None,
         "frozen": first.frozen if first else None,

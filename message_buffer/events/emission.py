@@ -21,7 +21,7 @@ from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
 
 # The function that emits the batches of each lane.
-RUNS = {"debounce": "conversation processor", "window": "DynamoDB processor"}
+RUNS = {"valkey": "conversation processor", "dynamodb": "DynamoDB processor"}
 
 
 class Limits(NamedTuple):
@@ -120,15 +120,16 @@ class Emission:
         return taken.batch_id
 
     def _emit(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
-        content = batch.content_of(taken.payloads)
-        detail = batch.to_json(batch.event_of(conversation, taken, content))
+        content, now_ms = batch.content_of(taken.payloads), self._clock()
+        detail = batch.to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
         if oversize:
             key, body = batch.object_key(conversation, taken), content.wire
             time.require_a_call()
             self._objects.put(key, body)
             reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
-            detail = batch.to_json(batch.event_by_reference(conversation, taken, content, reference=reference))
+            event = batch.event_by_reference(conversation, taken, content, emitted_at_ms=now_ms, reference=reference)
+            detail = batch.to_json(event)
         time.require_a_call()
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
         self._report_emitted(conversation, taken, oversize=oversize)

@@ -69,6 +69,26 @@ class LaneWithFallback:
             return in_dynamodb if outcome is None or isinstance(outcome, o.Empty) else outcome
         return outcome or o.Empty()
 
+    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
+        """Hold the conversation in both lanes, since its messages may come into either.
+
+        Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
+        lane, and the caller holds it again later.
+        """
+        self._dynamodb_lane.hold_buffer(conversation, hold_ms=hold_ms)
+        held = self._tried(lambda: self._valkey_lane.hold_buffer(conversation, hold_ms=hold_ms))
+        if held is None:
+            raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
+        return held
+
+    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
+        """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
+        in_dynamodb = self._dynamodb_lane.resume_buffer(conversation)
+        resumed = self._tried(lambda: self._valkey_lane.resume_buffer(conversation))
+        if resumed is None:
+            raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
+        return resumed if isinstance(resumed, o.Resumed) else in_dynamodb
+
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         outcome = self._tried(
             lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)

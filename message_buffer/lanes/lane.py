@@ -25,6 +25,11 @@ class Lane(Protocol):
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""
 
+    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
+        """Keep the conversation's messages back, unless a longer hold does."""
+
+    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold: ...
+
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int
     ) -> o.Extended | o.Unmoved | o.Empty: ...

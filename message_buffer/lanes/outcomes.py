@@ -7,13 +7,29 @@ processor under this id, and the caller must start it now. `ValkeyLane` does thi
 from dataclasses import dataclass
 from typing import Literal
 
-LaneName = Literal["debounce", "window"]
+from message_buffer.errors import InvalidInput
+
+LaneName = Literal["valkey", "dynamodb"]
+_LANES: dict[str, LaneName] = {
+    "valkey": "valkey",
+    "dynamodb": "dynamodb",
+    # Version 1 used these names in events, in dead letters and in questions to the gate.
+    "debounce": "valkey",
+    "window": "dynamodb",
+}
 RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
 """The quota that is used up, or `waiting` if too much waits in the conversation."""
 Counted = Literal["failures", "waits", "unasked"]
 """Which count of a frozen batch `retry_batch` raises. `Taken` describes the counts."""
+
+
+def lane_of(name: object) -> LaneName:
+    """Return the lane that has this name now, or had it in version 1 of the events. Raises InvalidInput."""
+    if not isinstance(name, str) or name not in _LANES:
+        raise InvalidInput("there is no such lane; valid: valkey, dynamodb")
+    return _LANES[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +163,7 @@ class Taken:
     due_at_ms: int
     flush_reason: str
     payloads: list[bytes]
-    lane: LaneName = "debounce"
+    lane: LaneName = "valkey"
     until_ms: int = 0
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
     left_out: frozenset[int] | None = None
@@ -243,7 +259,7 @@ class Cancelled:
     buffered: int
     frozen: int
     leaving: bool
-    lane: LaneName = "debounce"
+    lane: LaneName = "valkey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +267,7 @@ class AlreadyCancelled:
     """This cancel was already carried out. Newer messages are kept. Publish the cancellation again."""
 
     generation: int
-    lane: LaneName = "debounce"
+    lane: LaneName = "valkey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,16 +288,16 @@ class Forgotten:
 
 
 def cancelled_in_both(
-    main: Cancelled | AlreadyCancelled, window: Cancelled | AlreadyCancelled
+    in_valkey: Cancelled | AlreadyCancelled, in_dynamodb: Cancelled | AlreadyCancelled
 ) -> Cancelled | AlreadyCancelled:
     """Return the Valkey lane's outcome with the DynamoDB lane's counts added, if both are known."""
-    if isinstance(main, AlreadyCancelled) or isinstance(window, AlreadyCancelled):
-        return main
+    if isinstance(in_valkey, AlreadyCancelled) or isinstance(in_dynamodb, AlreadyCancelled):
+        return in_valkey
     return Cancelled(
-        main.generation,
-        main.buffered + window.buffered,
-        main.frozen + window.frozen,
-        main.leaving or window.leaving,
+        in_valkey.generation,
+        in_valkey.buffered + in_dynamodb.buffered,
+        in_valkey.frozen + in_dynamodb.frozen,
+        in_valkey.leaving or in_dynamodb.leaving,
     )
 
 
@@ -346,7 +362,7 @@ class Waiting:
     """The message waits in its buffer."""
 
     position: int
-    lane: LaneName = "debounce"
+    lane: LaneName = "valkey"
 
     @property
     def batch_id(self) -> None:
@@ -365,7 +381,7 @@ class Frozen:
     """The message is in a batch that is being emitted, so it was not changed. Publish the change."""
 
     batch_id: str
-    lane: LaneName = "debounce"
+    lane: LaneName = "valkey"
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +394,7 @@ class Absent:
 
     known: bool
     batch_id: str | None
-    lane: LaneName = "debounce"
+    lane: LaneName = "valkey"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message
 
@@ -15,6 +16,8 @@ class Edited(NamedTuple):
     """Several authors write in this conversation."""
     agent: str | None = None
     """The agent who serves the conversation, if the platform names one."""
+    author_ids: AuthorIds | None = None
+    """The ids of the author, on a platform that may name an author by different ones."""
 
 
 class Deleted(NamedTuple):
@@ -23,6 +26,7 @@ class Deleted(NamedTuple):
     author: str | None
     at_ms: int
     group: bool = False
+    author_ids: AuthorIds | None = None
 
 
 class Reacted(NamedTuple):
@@ -32,6 +36,8 @@ class Reacted(NamedTuple):
     emoji: str | None
     """None if the author has removed the reaction."""
     at_ms: int
+    author_ids: AuthorIds | None = None
+    """None in a group, whose conversation is not the author's."""
 
 
 Change = Edited | Deleted | Reacted

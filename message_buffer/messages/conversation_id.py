@@ -12,7 +12,7 @@ from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
 DEFAULT_TENANT = "default"
 # Every platform that ingest knows; a test compares these names with its modules.
-PLATFORM_NAMES = ("generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
+PLATFORM_NAMES = ("custom", "generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
 # The tenant of the conversations with which the canary and `bufferctl verify` try a stage. Statistics leave it out.
 TRIAL_TENANT = "message-buffer-trial"
 # The beginning of the ids of trial conversations that use the fallback even if Valkey is available.

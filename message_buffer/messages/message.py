@@ -118,6 +118,8 @@ class Message(_Open):
     sent_at: _TimeMs | None = None
     received_at: _TimeMs
     platform: Annotated[_Text, Field(min_length=1)]
+    agent: _Text | None = None
+    """The agent that served the conversation when the message arrived."""
 
     @model_validator(mode="after")
     def _keep_the_version_free(self) -> Self:

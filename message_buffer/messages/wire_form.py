@@ -13,6 +13,7 @@ import json
 from typing import Any
 
 from message_buffer.errors import MalformedMessage
+from message_buffer.limits import MAX_TIME_MS
 
 Json = dict[str, Any]
 """A JSON object."""
@@ -61,3 +62,14 @@ def decode_fields(wire: bytes) -> Json:
     if type(version) is not int or version < WIRE_VERSION:
         raise MalformedMessage("no version in the body")
     return body | {"id": message_id}
+
+
+def sent_at_ms(fields: Json) -> int:
+    """Return when the message was sent, or, if its platform does not say so, when it was received.
+
+    Raises MalformedMessage if that is not a time.
+    """
+    at_ms = fields.get("sentAt", fields.get("receivedAt"))
+    if type(at_ms) is not int or not 0 <= at_ms <= MAX_TIME_MS:
+        raise MalformedMessage("the message's time is not in milliseconds since 1970")
+    return at_ms

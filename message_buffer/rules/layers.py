@@ -10,7 +10,7 @@ with a line for each problem, which names the field by its wire name and says wh
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, get_args
 
 from pydantic import (
     AfterValidator,
@@ -26,14 +26,20 @@ from pydantic.alias_generators import to_camel
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
+    HOUR_MS,
     MAX_ADAPTIVE_K,
+    MAX_APP_ID_DIGITS,
+    MAX_APPS,
     MAX_CONTROL_WORD_CHARACTERS,
     MAX_CONTROL_WORDS,
+    MAX_HOLD_MS,
     MAX_MESSAGES_IN_A_BATCH,
     MAX_NAME_CHARACTERS,
     MAX_QUOTA,
     MAX_SILENCE_MS,
     MAX_WAIT_MS,
+    MINUTE_MS,
+    SECOND_MS,
 )
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
 from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
@@ -43,7 +49,7 @@ from message_buffer.rules.timing import Timing
 _UNREADABLE = 10**30
 
 PresetName = Literal["quickSupport", "complexInquiry", "highVolume"]
-RuleValue = int | float | str | tuple[str, ...]
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
 
 PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
     "quickSupport": {"silence_ms": 500, "max_wait_ms": 5_000},
@@ -99,6 +105,11 @@ _COMBINATIONS = (
         frozenset({"stop_words", "flush_words"}),
         lambda rules: bool(_in_both(rules["stop_words"], rules["flush_words"])),
         "flushWords: has a word that is in stopWords too; keep it in one of them",
+    ),
+    _Combination(
+        frozenset({"inbox_apps", "bot_apps"}),
+        lambda rules: not set(rules["inbox_apps"]).isdisjoint(rules["bot_apps"]),
+        "inboxApps: has an app that is in botApps too; keep it in one of them",
     ),
 )
 
@@ -158,41 +169,60 @@ class _Checked(BaseModel):
 
     @classmethod
     def _problems(cls, error: ValidationError) -> Iterator[str]:
-        wire_names = {name: field.alias or name for name, field in cls.model_fields.items()}
-        fields = {wire_names[name]: field for name, field in cls.model_fields.items()}
+        wire_names = cls._wire_names()
         for detail in error.errors(include_url=False):
             path = [str(part) for part in detail["loc"]]
             path[:1] = [wire_names.get(part, part) for part in path[:1]]
             where = ".".join(path)
             cause = detail.get("ctx", {}).get("error")
             # The path of a list item ends in its position. Use the description of the list.
-            field = ".".join(path[:-1]) if path and isinstance(detail["loc"][-1], int) else where
-            legal = fields[field].description if field in fields else "an object of rules"
+            field = path[:-1] if path and isinstance(detail["loc"][-1], int) else path
             if isinstance(cause, InvalidRules):
                 yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
             elif detail["type"] == "extra_forbidden":
-                yield f"{where}: {_unknown(str(detail['loc'][-1]), wire_names)}"
+                yield f"{where}: {_unknown(str(detail['loc'][-1]), cls._model_at(path[:-1])._wire_names())}"
             elif detail["type"] == "missing":
-                yield f"{where}: is missing; use {legal}"
+                yield f"{where}: is missing; use {cls._legal(field)}"
             else:
-                yield f"{where or 'rules'}: got {_shown(detail['input'])}; use {legal}"
+                yield f"{where or 'rules'}: got {_shown(detail['input'])}; use {cls._legal(field)}"
+
+    @classmethod
+    def _wire_names(cls) -> dict[str, str]:
+        return {name: field.alias or name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def _model_at(cls, path: Iterable[str]) -> "type[_Checked]":
+        """Return the model of the object at this path of wire names."""
+        model: type[_Checked] = cls
+        for part in path:
+            field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
+            # A part that is no field is a key, such as the platform of an override.
+            for each in (field.annotation, *get_args(field.annotation)) if field else ():
+                if isinstance(each, type) and issubclass(each, _Checked):
+                    model = each
+        return model
+
+    @classmethod
+    def _legal(cls, path: list[str]) -> str:
+        """Return what the field at this path may be."""
+        fields = cls._model_at(path[:-1]).model_fields.values() if path else ()
+        return next((field.description or "" for field in fields if field.alias == path[-1]), "an object of rules")
 
 
-def _nearest(given: str, names: Iterable[str]) -> str | None:
-    """Return the name that was probably meant."""
+def nearest_name(given: str, names: Mapping[str, str]) -> str | None:
+    """Return the name that was probably meant. `names` are the names by their form in lower case."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a refusal needs it, so a cold start does not pay
 
     found = get_close_matches(given.lower(), names, n=1)
-    return found[0] if found else None
+    return names[found[0]] if found else None
 
 
 def _unknown(given: str, wire_names: Mapping[str, str]) -> str:
     if given in wire_names:
         return f"given twice; remove it and keep {wire_names[given]}"
-    names = {wire.lower(): wire for wire in wire_names.values()}
-    nearest = _nearest(given, names)
+    nearest = nearest_name(given, {wire.lower(): wire for wire in wire_names.values()})
     if nearest is not None:
-        return f"unknown field; did you mean {names[nearest]}?"
+        return f"unknown field; did you mean {nearest}?"
     return f"unknown field; use one of {', '.join(wire_names.values())}"
 
 
@@ -247,6 +277,52 @@ _Languages = Annotated[
 ]
 
 
+_UNITS_MS = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS}
+_MAX_DIGITS_OF_A_DURATION = 5
+
+
+def _legal_duration(duration: str) -> str:
+    if not 0 < _duration_ms(duration) <= MAX_HOLD_MS:
+        raise ValueError("it is zero, or too long")
+    return duration
+
+
+def _duration_ms(duration: str) -> int:
+    return int(duration[:-1]) * _UNITS_MS[duration[-1]]
+
+
+_Duration = Annotated[
+    str,
+    Field(
+        pattern=rf"^[0-9]{{1,{_MAX_DIGITS_OF_A_DURATION}}}[smh]$",
+        description=f"a time such as '30m' or '12h', at most '{MAX_HOLD_MS // HOUR_MS}h'",
+    ),
+    AfterValidator(_legal_duration),
+]
+
+
+class OnHumanReply(_Checked):
+    """The effect of an answer that a person of the business typed: the conversation is put on hold."""
+
+    hold: _Duration
+
+    @property
+    def hold_ms(self) -> int:
+        return _duration_ms(self.hold)
+
+
+UNNAMED_APP = "unnamed"
+_App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,{MAX_APP_ID_DIGITS}}}|{UNNAMED_APP})$")]
+_Apps = Annotated[
+    tuple[_App, ...],
+    Field(
+        strict=False,
+        max_length=MAX_APPS,
+        description=f"a list of at most {MAX_APPS} ids of Meta's apps, as strings of digits, or '{UNNAMED_APP}'",
+    ),
+]
+
+
 class _RuleFields(_Checked):
     silence_ms: _Silence = 1_000
     typing_inference_ms: _Silence = 3_000
@@ -270,6 +346,9 @@ class _RuleFields(_Checked):
     stop_words: _Words = ()
     flush_words: _Words = ()
     control_languages: _Languages = ()
+    on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
+    inbox_apps: _Apps = ()
+    bot_apps: _Apps = ()
 
 
 RULE_FIELDS: Mapping[str, str] = {name: to_camel(name) for name in _RuleFields.model_fields}
@@ -326,6 +405,10 @@ class Rules(_RuleFields):
             typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
             adaptive=self._adaptive(floor_ms=least_ms),
         )
+
+    def is_of_a_person(self, app: str) -> bool:
+        """Return whether people type in this app, which is `UNNAMED_APP` if a message names none."""
+        return app in self.inbox_apps
 
     def _adaptive(self, floor_ms: int = 0) -> str:
         if not self.adaptive or self.priority == "vip":
@@ -393,7 +476,7 @@ class PartialRules(_RuleFields):
 
     @model_serializer(mode="wrap")
     def _emit_what_was_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        names = {name for name in self.model_fields_set if getattr(self, name) is not None}
+        names = {name for name in self.model_fields_set if name in RULE_FIELDS or getattr(self, name) is not None}
         wire_names = {type(self).model_fields[name].alias for name in names}
         return {key: value for key, value in serialize(self).items() if key in names or key in wire_names}
 
@@ -444,7 +527,7 @@ def check_platform_names(names: Iterable[str]) -> None:
 
 
 def _unknown_platform(given: str) -> str:
-    nearest = _nearest(given, PLATFORM_NAMES)
+    nearest = nearest_name(given, {name: name for name in PLATFORM_NAMES})
     if nearest is not None:
         return f"unknown platform; did you mean {nearest}?"
     return f"unknown platform; use one of {', '.join(PLATFORM_NAMES)}"
@@ -468,7 +551,7 @@ class SkippedLayer(NamedTuple):
 
 
 class Explanation(TypedDict):
-    value: RuleValue
+    value: "int | float | str | tuple[str, ...] | dict[str, str] | None"
     layer: str
     via: str
     version: int | None
@@ -490,6 +573,7 @@ class ResolvedRules(NamedTuple):
         for name, wire_name in RULE_FIELDS.items():
             layer, via, version = self.origins.get(name, _DEFAULT)
             value = getattr(self.rules, name)
+            value = value.model_dump() if isinstance(value, OnHumanReply) else value
             explained[wire_name] = {"value": value, "layer": layer, "via": via, "version": version}
         return explained
 

@@ -10,7 +10,7 @@ so it refuses messages.
 
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
@@ -25,8 +25,12 @@ from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.telemetry import Telemetry
 
+if TYPE_CHECKING:
+    from message_buffer.rules.doors import Door
 DEPLOYED = "deployed"
 STAGE = "stage"
+# A door's scope is this and its name.
+DOOR = "door:"
 
 
 class Stored(Protocol):
@@ -61,8 +65,15 @@ def account_scope(platform: str, account: str) -> str:
     return f"account:{escape_part(platform)}/{escape_part(account)}"
 
 
-def read_scope(scope: str, rules: Any, *, version: int | None = None) -> RuleLayer | Owner:
-    """Return the layer or the owner that is stored under a scope. Raises InvalidRules, with a line for each problem."""
+def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLayer | Owner | Door":
+    """Return the layer, the owner or the door that is stored under a scope.
+
+    Raises InvalidRules, with a line for each problem.
+    """
+    if scope.startswith(DOOR):
+        from message_buffer.rules.doors import read_door  # noqa: PLC0415 - most stages have no doors
+
+        return read_door(scope.removeprefix(DOOR), rules)
     if not isinstance(rules, dict):
         raise InvalidRules("rules: use an object of rules")
     if scope.startswith("account:"):
@@ -81,7 +92,7 @@ class _Snapshot:
         self._stored = {each.scope: each for each in stored}
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        self._read: dict[str, RuleLayer | Owner | None] = {}
+        self._read: dict[str, RuleLayer | Owner | Door | None] = {}
         self._resolved: dict[tuple[tuple[str, ...], str], ResolvedRules] = {}
 
     def resolve(self, scopes: Iterable[str], platform: str) -> ResolvedRules:
@@ -108,14 +119,18 @@ class _Snapshot:
         layer = self._of(scope)
         return layer if isinstance(layer, RuleLayer) else None
 
-    def _of(self, scope: str) -> RuleLayer | Owner | None:
+    def door(self, name: str) -> "Door | None":
+        door = self._of(f"{DOOR}{name}")
+        return None if isinstance(door, RuleLayer | Owner) else door
+
+    def _of(self, scope: str) -> "RuleLayer | Owner | Door | None":
         if scope != DEPLOYED and scope not in self._stored:
             return None
         if scope not in self._read:
             self._read[scope] = self._understood(scope)
         return self._read[scope]
 
-    def _understood(self, scope: str) -> RuleLayer | Owner | None:
+    def _understood(self, scope: str) -> "RuleLayer | Owner | Door | None":
         try:
             if scope == DEPLOYED:
                 return read_scope(scope, self._stage_rules)
@@ -165,10 +180,15 @@ class RuleBook:
 
         Raises SendFailed if the table was never read, because there is no safe default for an owner.
         """
-        snapshot = self._current()
-        if self._table is not None and self._version is None:
-            raise SendFailed("read rules: the table was never reached, so the owner of an account is not known")
-        return snapshot.owner(account_scope(platform, account))
+        return self._current_of_table("the owner of an account is not known").owner(account_scope(platform, account))
+
+    def door(self, name: str) -> "Door | None":
+        """Return the door of this name, or None if the table has no valid one.
+
+        Raises SendFailed if the table was never read, since a sender would give up after an answer that a door is
+        missing.
+        """
+        return self._current_of_table("the doors are not known").door(name)
 
     def charge_for(self, conversation: ConversationId) -> Charge | None:
         """Return the quotas of the conversation's account and tenant, or None if this book has no default quota."""
@@ -185,6 +205,12 @@ class RuleBook:
             of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,
             is_exact=bool(of_account or of_tenant),
         )
+
+    def _current_of_table(self, otherwise: str) -> _Snapshot:
+        snapshot = self._current()
+        if self._table is not None and self._version is None:
+            raise SendFailed(f"read rules: the table was never reached, so {otherwise}")
+        return snapshot
 
     def _current(self) -> _Snapshot:
         with self._checking:

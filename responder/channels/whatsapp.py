@@ -1,32 +1,41 @@
 """Sends by the WhatsApp Cloud API. The credential is `accessToken`; the account is the phone number id."""
 
+import re
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import Credentials, require_credential
+from responder.channels.base import Credentials, require_credential, text_or_none
 from responder.http_client import Http
 from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"
+# The beginning of the ids with which WhatsApp replaces hidden numbers.
+USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
 class WhatsApp:
     max_part_characters = 4_096
+    is_echoed = True
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
         self._token = require_credential(credentials, "accessToken")
         self._url = url
 
-    def send(self, to: ConversationId, text: str) -> None:
-        self._post(to, {"recipient_type": "individual", "to": to.user, "type": "text", "text": {"body": text}})
+    def send(self, to: ConversationId, text: str) -> str | None:
+        # WhatsApp's own id of a person who hides the number has a field of its own, and must be sent unchanged.
+        name = "recipient" if USER_ID.match(to.user) else "to"
+        fields = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
+        messages = self._post(to, fields).get("messages")
+        first = messages[0] if isinstance(messages, list) and messages else None
+        return text_or_none(first.get("id")) if isinstance(first, dict) else None
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self._post(to, {"status": "read", "message_id": message_id, "typing_indicator": {"type": "text"}})
 
-    def _post(self, to: ConversationId, fields: Json) -> None:
-        self._http.post_json(
+    def _post(self, to: ConversationId, fields: Json) -> Json:
+        return self._http.post_json(
             f"{self._url}/{quote(to.account, safe='')}/messages",
             {"messaging_product": "whatsapp", **fields},
             headers={"Authorization": f"Bearer {self._token}"},

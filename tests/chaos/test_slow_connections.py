@@ -63,7 +63,7 @@ def test_slow_new_connections_make_nothing_fall_back_or_be_lost(stage: LocalStag
         if any("still connecting" in line for line in fallbacks):
             return False  # on a busy machine, a connection may take much longer than its delay
         assert fallbacks == []
-        assert {arrival.batch["lane"] for arrival in arrivals} == {"debounce"}
+        assert {arrival.batch["lane"] for arrival in arrivals} == {"valkey"}
         return True
 
     if_quick_enough(attempt)

@@ -34,7 +34,7 @@ def test_fragments_of_a_window_are_one_event(talk: Talk) -> None:
     assert [each for batch in batches for each in batch] == talk.ids
     arrival = talk.arrivals()[0]
     judge_schema(arrival)
-    assert arrival.batch["lane"] == "window"
+    assert arrival.batch["lane"] == "dynamodb"
     # The window began when its first message was stored, a moment after the message was received.
     first = arrival.batch["messages"][0]
     assert WINDOW_MS <= talk.accepted[0].due_at_ms - first["receivedAt"] < 2 * WINDOW_MS
@@ -101,7 +101,7 @@ def test_an_operator_leads_a_conversation_of_the_dynamodb_lane(
     assert operator.asks("status")["windows"]["open"] >= 1
     assert "DynamoDB lane" in operator.types("status")
     operator.types("conversation", "resume", operator.conversation)
-    assert operator.sees(timeout_seconds=COME_SECONDS).batch["lane"] == "window"
+    assert operator.sees(timeout_seconds=COME_SECONDS).batch["lane"] == "dynamodb"
     operator.sends("again")
     operator.types("conversation", "cancel", operator.conversation, "--yes")
     assert operator.asks("conversation", "show", operator.conversation)["state"] == "idle"

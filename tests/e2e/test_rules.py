@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,26 @@ def test_a_write_that_expects_an_old_version_is_refused(table: RulesTable, scope
             put(table, scope, {}, expected_version=stale)
     (stored,) = [each for each in table.read_all() if each.scope == scope]
     assert (stored.rules, stored.updated_by) == ({"silenceMs": 5}, "test")
+
+
+def test_a_rule_of_the_bus_selects_the_events_of_an_agent(stage: LocalStage) -> None:
+    """A consumer that serves one agent receives that agent's batches and amendments only."""
+    agent = f"agent-{uuid.uuid4().hex}"
+    pattern = {"source": ["message-buffer"], "detail": {"agent": [agent]}}
+    with subscribe(stage.outputs.client, stage.outputs.EventBusName, pattern=pattern, prefix="test") as subscription:
+        for conversation, serving in (("mine", agent), ("another's", f"{agent}-2"), ("nobody's", None)):
+            body = {"account": agent, "conversation": conversation, "id": f"{agent}-{conversation}", "text": "Hey"}
+            named = {} if serving is None else {"agent": serving}
+            assert stage.webhooks.post("generic", body | named).status == 200
+        edit = {"account": agent, "conversation": "mine", "id": "of-yesterday", "text": "Ho", "edited": True}
+        assert stage.webhooks.post("generic", edit | {"agent": agent}).status == 200
+        events = [*islice(subscription.receive(timeout_seconds=30), 2), *subscription.receive(timeout_seconds=3)]
+    assert {event["detail-type"] for event in events} == {"messages.batch.ready", "messages.amended"}
+    assert {event["detail"]["conversationId"] for event in events} == {f"default/generic/{agent}/mine"}
+    assert {event["detail"]["agent"] for event in events} == {agent}
+    batch = next(event["detail"] for event in events if event["detail-type"] == "messages.batch.ready")
+    assert batch["version"] == 2
+    assert batch["bufferedAt"] >= batch["metadata"]["firstMessageAt"] + SILENCE_MS
 
 
 @pytest.mark.case(23)

@@ -1,6 +1,7 @@
 """WhatsApp's webhooks as Meta sends them, by HTTP and the bus only."""
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,12 @@ def new_id() -> str:
     return f"wamid.{uuid.uuid4().hex}"
 
 
+def body_with(**value: Any) -> dict[str, Any]:
+    body = whatsapp()
+    body["entry"][0]["changes"][0]["value"] |= value
+    return body
+
+
 def new_number() -> str:
     return f"4915{uuid.uuid4().int % 10**9:09}"
 
@@ -32,6 +39,29 @@ def test_fragments_become_one_event(stage: LocalStage) -> None:
     assert arrival.batch["text"] == "Hey\nI have a question\nOrder #12345"
     assert arrival.batch["metadata"]["platform"] == "whatsapp"
     assert {message["author"] for message in arrival.batch["messages"]} == {sender}
+
+
+@pytest.mark.smoke
+def test_a_burst_of_an_author_who_hides_and_changes_the_number_is_one_event(stage: LocalStage) -> None:
+    talk, sender = Talk(stage), new_number()
+    old_id, later_id = (f"DE.{uuid.uuid4().hex}" for _ in range(2))
+    names = [(sender, old_id), (None, old_id), (new_number(), later_id), (None, later_id)]
+    for number, user_id in names:
+        if user_id == later_id and number:
+            ids = {"previous": old_id, "current": later_id}
+            report = body_with(user_id_update=[{"user_id": ids}])
+            assert stage.webhooks.post("whatsapp", report).json == NOTHING_DONE | {"ignored": 1}
+        message_id = new_id()
+        item = whatsapp_text(message_id, f"text of {message_id}", sender=number or "") | {"from_user_id": user_id}
+        talk.note(stage.webhooks.post("whatsapp", body_with(messages=[item])), message_id)
+    (arrival,) = judge([talk], within_ms=WITHIN_MS)
+    assert arrival.batch["conversationId"].endswith(f"/{sender}")
+    assert len(arrival.batch["messages"]) == 4
+    answer = stage.admin.ask("conversation.forget", conversation=arrival.batch["conversationId"], dryRun=True)
+    assert answer["counts"]["aliases"] == 3
+    assert (
+        stage.admin.ask("conversation.forget", conversation=arrival.batch["conversationId"])["counts"]["aliases"] == 3
+    )
 
 
 def test_one_post_with_messages_of_several_people_and_statuses_between(stage: LocalStage) -> None:

@@ -10,6 +10,8 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra import bus
+from infra.limits import INGEST_TIMEOUT_SECONDS
+from infra.settings_and_defaults import ConfigError, load_stage
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -70,15 +72,20 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
     http = synthesize("dev")["Buffer"]
     routes = {route["RouteKey"] for route in all_of(http, "AWS::ApiGatewayV2::Route")}
-    assert routes == {"GET /webhook/{platform}", "POST /webhook/{platform}", "POST /typing/{platform}"}
+    assert routes == {
+        "GET /webhook/{platform}",
+        "POST /webhook/{platform}",
+        "POST /webhook/{platform}/{door}",
+        "POST /typing/{platform}",
+    }
     http.all_resources_properties("AWS::ApiGatewayV2::Integration", {"PayloadFormatVersion": "2.0"})
 
     rest = synthesize("dev", api={"kind": "rest"})["Buffer"]
     methods = all_of(rest, "AWS::ApiGateway::Method")
-    assert sorted(method["HttpMethod"] for method in methods) == ["GET", "POST", "POST"]
+    assert sorted(method["HttpMethod"] for method in methods) == ["GET", "POST", "POST", "POST"]
     assert {method["Integration"]["Type"] for method in methods} == {"AWS_PROXY"}
     paths = {resource["PathPart"] for resource in all_of(rest, "AWS::ApiGateway::Resource")}
-    assert paths == {"webhook", "typing", "{platform}"}
+    assert paths == {"webhook", "typing", "{platform}", "{door}"}
 
 
 def test_an_http_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
@@ -266,6 +273,9 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
                 ("dynamodb:GetItem", "<Rules>"),
                 ("dynamodb:Scan", "<Rules>"),
+                ("dynamodb:GetItem", "<Takeovers>"),
+                ("dynamodb:UpdateItem", "<Takeovers>"),
+                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "PutItem", "UpdateItem")),
                 ("events:PutEvents", "<Bus>"),
                 *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },
@@ -322,6 +332,11 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Scan", "<Rules>"),
                 ("dynamodb:PutItem", "<Rules>"),
                 ("dynamodb:DeleteItem", "<Rules>"),
+                ("dynamodb:GetItem", "<Takeovers>"),
+                ("dynamodb:UpdateItem", "<Takeovers>"),
+                ("dynamodb:Query", "<Takeovers>"),
+                ("dynamodb:DeleteItem", "<Takeovers>"),
+                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "UpdateItem")),
                 *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
             },
@@ -466,3 +481,67 @@ def test_the_local_stages_api_is_one_that_the_emulator_serves_under_a_known_path
     template.has_resource_properties(
         "AWS::ApiGatewayV2::Api", {"ProtocolType": "HTTP", "Tags": Match.object_like({"ms-custom-id": "b0ffe2ed"})}
     )
+
+
+# -- WhatsApp by SNS -------------------------------------------------------------------------------
+
+TOPIC = "arn:aws:sns:us-east-1:111122223333:whatsapp"
+
+
+def queues_of_whatsapp(synthesize: Synthesize) -> tuple[Template, Properties, Properties]:
+    template = synthesize("dev", end_user_messaging={"topic_arn": TOPIC})["Buffer"]
+    resources = template.to_json()["Resources"]
+    return template, resources["WhatsAppWebhooks"]["Properties"], resources["UnreadableWebhooks"]["Properties"]
+
+
+def test_no_delivery_of_a_queued_webhook_counts_towards_a_redrive(synthesize: Synthesize) -> None:
+    template, webhooks, unreadable = queues_of_whatsapp(synthesize)
+    assert "RedrivePolicy" not in webhooks
+    assert webhooks["VisibilityTimeout"] == 6 * INGEST_TIMEOUT_SECONDS
+    assert webhooks["MessageRetentionPeriod"] == unreadable["MessageRetentionPeriod"] == 14 * 86_400
+    (mapping,) = (
+        each
+        for each in all_of(template, "AWS::Lambda::EventSourceMapping")
+        if "WhatsAppWebhooks" in str(each["EventSourceArn"])
+    )
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert mapping["FunctionName"] == {"Ref": next(iter(template.find_resources("AWS::Lambda::Function", {
+        "Properties": {"Handler": "lambdas.ingest.handler.handler"}
+    })))}  # fmt: skip
+
+
+@pytest.mark.promise("P9")
+def test_only_the_topic_may_send_to_the_queue_and_only_over_tls(synthesize: Synthesize) -> None:
+    template, webhooks, _ = queues_of_whatsapp(synthesize)
+    assert webhooks["SqsManagedSseEnabled"] is True
+    found = [
+        statement
+        for policy in all_of(template, "AWS::SQS::QueuePolicy")
+        if policy["Queues"] == [{"Ref": "WhatsAppWebhooks"}]
+        for statement in policy["PolicyDocument"]["Statement"]
+    ]
+    (refused,) = (each for each in found if each["Effect"] == "Deny")
+    assert refused["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+    (allowed,) = (each for each in found if each["Effect"] == "Allow")
+    assert allowed["Action"] == "sqs:SendMessage"
+    assert allowed["Principal"] == {"Service": "sns.amazonaws.com"}
+    assert allowed["Condition"] == {"ArnEquals": {"aws:SourceArn": TOPIC}}
+    (subscription,) = all_of(template, "AWS::SNS::Subscription")
+    assert (subscription["TopicArn"], subscription["Protocol"], subscription["RawMessageDelivery"]) == (
+        TOPIC,
+        "sqs",
+        True,
+    )
+
+
+def test_without_the_setting_there_is_no_queue_and_no_variable_of_it(synthesize: Synthesize) -> None:
+    template = json.dumps(synthesize("dev")["Buffer"].to_json())
+    assert not any(name in template for name in ("WhatsAppWebhooks", "UnreadableWebhooks", "WHATSAPP", "AWS::SNS"))
+
+
+@pytest.mark.parametrize(
+    "topic", ["whatsapp", TOPIC.replace("us-east-1", "eu-central-1"), TOPIC.replace(":sns:", ":sqs:"), f"{TOPIC}.fifo"]
+)
+def test_a_topic_that_cannot_be_subscribed_is_refused(topic: str) -> None:
+    with pytest.raises(ConfigError, match="end_user_messaging"):
+        load_stage({"dev": {"end_user_messaging": {"topic_arn": topic}}}, stage="dev")

@@ -1,6 +1,7 @@
 """The cost model against bills worked out by hand: the numbers here are not taken from it."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -339,6 +340,17 @@ def test_the_readme_says_what_the_model_says(stages: dict[str, Any]) -> None:
         assert f"${total(bill(prod, Traffic(messages_per_day=messages))):.0f}" in told, f"at {messages} messages a day"
 
 
+def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages: dict[str, Any]) -> None:
+    page = (ROOT / "docs/deploy.md").read_text("utf-8")
+    (table,) = re.findall(r"<!-- cost: a day -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    rows = re.findall(r"^\| (\w+)(?:, with .*`(.+)`.*)? \| ([\d.]+) \| ([\d.]+) \|$", table, re.MULTILINE)
+    assert len(rows) == len(table.splitlines()) - 2
+    for stage, setting, a_day, a_month in rows:
+        config = load_stage(stages, stage=stage, overrides=f"{{{setting}}}")
+        dollars = total(bill(config, NOBODY))
+        assert (a_day, a_month) == (f"{dollars / DAYS:.2f}", f"{dollars:.2f}"), f"{stage} {setting}"
+
+
 def test_the_picture_stays_inside_its_frame_and_no_label_covers_another(stages: dict[str, Any]) -> None:
     root = ElementTree.fromstring(document.picture(stages))  # noqa: S314 - our own picture
     labels = [
@@ -412,3 +424,12 @@ def test_the_command_does_not_wait_for_the_cdk() -> None:
 
 def _prod() -> StageConfig:
     return load_stage(json.loads((ROOT / "cdk.json").read_text())["context"]["stages"], stage="prod")
+
+
+def test_a_queue_of_webhooks_is_polled_all_month_and_each_webhook_is_three_requests() -> None:
+    topic = {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}
+    config, traffic = changed(end_user_messaging=topic), Traffic(messages_per_day=10_000)
+    found = lines(config, traffic)
+    assert found["SQS: webhooks"].monthly == pytest.approx(3 * traffic.webhooks / 1e6 * 0.40)
+    assert found["SQS: webhook queue, polls"].monthly == lines(config, NOBODY)["SQS: webhook queue, polls"].monthly > 0
+    assert total(bill(config, traffic)) > total(bill(PLAIN, traffic))

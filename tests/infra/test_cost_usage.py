@@ -39,6 +39,7 @@ from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
 from tests.support.ingest_scene import ACCOUNT_QUOTA
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -73,7 +74,7 @@ CANARY = {
 }
 # Edits, deletions, reactions, typing and control words: these metrics exist only if a stage's platforms or rules use
 # them.
-WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed", "ErasedMessages"}
+WHEN_IT_IS_USED = {"Changed", "Amended", "TypingEvents", "Stopped", "Flushed", "TakenOver", "ErasedMessages"}
 # Metrics of the optional responder, whose AI costs more than all of this.
 OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
@@ -81,6 +82,7 @@ OF_THE_RESPONDER = {
 WHEN_SOMETHING_IS_WRONG = {
     "OverQuota", "OverQuotaTaken", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
+    "AliasesUnreachable",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "Deaths", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
@@ -105,6 +107,7 @@ class Scene:
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
+            takeovers=FakeTakeovers(),
             clock=engine.clock,
         )
 

@@ -18,7 +18,7 @@ from infra.limits import CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
 from lambdas import environment as config
 from lambdas.admin.requests import HoldConversation, read_request
 from message_buffer.errors import InvalidInput, InvalidSettings
-from message_buffer.events import amended, cancelled, event_bus, forgotten
+from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
@@ -53,6 +53,10 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "log_ids": "hashed",
             "canary": True,
         },
+    ),
+    "WhatsApp by SNS": (
+        "dev",
+        {"end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}},
     ),
 }
 # Where the DynamoDB lane stands alone.
@@ -186,7 +190,8 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, forgotten.DETAIL_TYPE} | by_responder
+    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, forgotten.DETAIL_TYPE}
+    published |= {taken_over.DETAIL_TYPE} | by_responder
     assert set(bus.EVENTS) == published
 
 

@@ -51,6 +51,7 @@ def test_the_table_of_variables_says_what_each_function_gets(
         "Valkey": variant in VARIANTS,
         "Valkey in AWS": variant in VARIANTS and stage != "local",
         "hashed ids": overrides.get("log_ids") == "hashed",
+        "WhatsApp by SNS": "end_user_messaging" in overrides,
         "DynamoDB": variant != "without a fallback",
     }
     roles = {role for _, role in given}

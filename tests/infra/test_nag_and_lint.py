@@ -1,18 +1,20 @@
 """AWS's rules (cdk-nag) and CloudFormation's schema (cfn-lint) accept everything that a stage may choose."""
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aws_cdk as cdk
 import pytest
 from aws_cdk.assertions import Annotations, Match, Template
-from cfnlint.api import lint
+from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 import app as program
 from infra.composition import enforce_cdk_nag
 from infra.settings_and_defaults import LOCAL
+from tests.support.template_rules import ACCEPTED, LIMITS, REGIONS, exceeded, findings_of_lint, unaccepted
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -25,6 +27,7 @@ class Variant(NamedTuple):
     overrides: dict[str, Any]
 
 
+TOPIC = "arn:aws:sns:us-east-1:111122223333:whatsapp"
 VARIANTS = {
     "local": Variant("local", {}),
     "dev": Variant("dev", {}),
@@ -38,6 +41,9 @@ VARIANTS = {
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
     "snapshots": Variant("dev", {"warmth": {"ingest": "snap_start"}}),
     "always warm": Variant("prod", {"warmth": {"ingest": "provisioned"}}),
+    "WhatsApp by SNS": Variant(
+        "prod", {"end_user_messaging": {"topic_arn": TOPIC}, "warmth": {"ingest": "snap_start"}}
+    ),
     "consumers": Variant(
         "dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarms": {"emails": ["a@b.example"]}}
     ),
@@ -60,13 +66,14 @@ def findings(composed: Callable[..., cdk.App]) -> Callable[[Variant], list[str]]
         if key not in made:
             app = composed(variant.stage, **variant.overrides)
             enforce_cdk_nag(app)
-            made[key] = _violations(app)
+            made[key] = violations(app)
         return made[key]
 
     return found
 
 
-def _violations(app: cdk.App) -> list[str]:
+def violations(app: cdk.App) -> list[str]:
+    """Synthesize an app, and return the findings of its rules as `rule at construct`."""
     try:
         app.synth()
     except RuntimeError as error:
@@ -100,9 +107,120 @@ def test_cdk_warns_of_nothing(name: str, stacks_of: Callable[..., list[cdk.Stack
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cloudformation_would_take_every_template(name: str, synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    """The nightly run asks for other regions, too: test_combinations.py."""
     stage, overrides = VARIANTS[name]
     for template in synthesize(stage, **overrides).values():
-        assert lint(json.dumps(template.to_json()), regions=["us-east-1"]) == []
+        assert unaccepted(findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])) == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_template_stays_within_the_limits(
+    name: str, synthesize: Callable[..., Mapping[str, Template]], record_property: Callable[[str, object], None]
+) -> None:
+    stage, overrides = VARIANTS[name]
+    for template in synthesize(stage, **overrides).values():
+        assert exceeded(dict(template.to_json()), record_property) == []
+
+
+@pytest.mark.parametrize("name", IN_AWS)
+def test_cdk_uploads_the_templates_which_are_too_long_for_a_request(
+    name: str, stacks_of: Callable[..., list[cdk.Stack]]
+) -> None:
+    stage, overrides = VARIANTS[name]
+    for stack in stacks_of(stage, **overrides):
+        assert isinstance(stack.synthesizer, cdk.DefaultStackSynthesizer)
+
+
+def test_every_accepted_rule_still_has_a_finding(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    zones = {"account": "111122223333", "network": {"availability_zones": ["us-east-1a", "us-east-1b"]}}
+    found = {
+        finding.partition(" ")[0]
+        for template in synthesize("prod", **zones).values()
+        for finding in findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])
+    }
+    assert found == ACCEPTED.keys()
+
+
+# -- the checks find what they look for --------------------------------------------------------------------------
+
+QUEUE = {"Type": "AWS::SQS::Queue", "DeletionPolicy": "Delete", "UpdateReplacePolicy": "Delete"}
+WRITES = {"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": {"Fn::GetAtt": ["Queue", "Arn"]}}
+
+
+def _of_role(*statements: dict[str, Any], managed: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a template with a queue, and a role that has these statements."""
+    trust = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    properties: dict[str, Any] = {
+        "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
+        "Policies": [{"PolicyName": "own", "PolicyDocument": {"Version": "2012-10-17", "Statement": list(statements)}}],
+    }
+    if managed:
+        properties["ManagedPolicyArns"] = list(managed)
+    retained = {"MessageRetentionPeriod": 60, "SqsManagedSseEnabled": True}
+    return {
+        "Resources": {
+            "Queue": {**QUEUE, "Properties": retained},
+            "Role": {"Type": "AWS::IAM::Role", "Properties": properties},
+        }
+    }
+
+
+def test_lint_accepts_what_is_right() -> None:
+    assert unaccepted(findings_of_lint(_of_role(WRITES), regions=REGIONS)) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "finding"),
+    [
+        (_of_role({**WRITES, "Action": "sqs:SendMesage"}), "W3037 'sendmesage' is not one of"),
+        (_of_role({**WRITES, "Action": "sqs2:SendMessage"}), "W3037 'sqs2' is not one of"),
+        (_of_role({**WRITES, "Efect": "Allow"}), "E3510"),
+        (_of_role({**WRITES, "Action": "sqs:SendMessage", "Resource": "arn:aws:s3:::bucket"}), "I3510"),
+    ],
+    ids=["no such action", "no such service", "no such field", "a resource of another service"],
+)
+def test_lint_finds_a_mistake_in_a_policy(template: dict[str, Any], finding: str) -> None:
+    found = findings_of_lint(template, regions=REGIONS)
+    assert [each for each in found if each.startswith(finding)], found
+
+
+def test_lint_finds_what_a_region_does_not_offer() -> None:
+    template = {"Resources": {"One": {"Type": "AWS::Chime::AppInstance", "Properties": {"Name": "one"}}}}
+    for region, offers in (("us-east-1", True), ("ap-southeast-2", False)):
+        found = findings_of_lint(template, regions=[region])
+        assert any(each.startswith("E3006") for each in found) != offers
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_template_over_a_limit_is_found(limit: str) -> None:
+    names = [f"A{number}" for number in range(LIMITS[limit] // 1_000 + 501)]
+    long = "x" * (LIMITS[limit] + 1)
+    function = {"Type": "AWS::Lambda::Function", "Properties": {"Environment": {"Variables": {"A": long}}}}
+    over: dict[str, dict[str, Any]] = {
+        "bytes of a template": {"Description": long},
+        "resources of a stack": {"Resources": dict.fromkeys(names, QUEUE)},
+        "outputs of a stack": {"Outputs": {name: {} for name in names}},
+        "parameters of a stack": {"Parameters": {name: {} for name in names}},
+        "bytes of a function's variables": {"Resources": {"F": function}},
+        "characters of a role's own policies": _of_role({**WRITES, "Sid": long}),
+    }
+    assert [each for each in exceeded(over[limit], lambda *_: None) if limit in each]
+
+
+# -- policies outside of the templates ---------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+OUR_TEXTS = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/github-oidc/*.json"), *ROOT.glob("infra/**/*.py")]
+
+
+def test_every_managed_policy_of_aws_that_a_page_or_a_stack_names_exists() -> None:
+    named = {
+        name
+        for path in OUR_TEXTS
+        for name in re.findall(r"arn:aws:iam::aws:policy/(?:[\w-]+/)*(\w+)", path.read_text("utf-8"))
+    }
+    assert named
+    assert named - json.loads(aws_managed_policies_data).keys() == set()
 
 
 def test_the_app_itself_holds_its_stage_to_the_rules(

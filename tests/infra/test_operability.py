@@ -21,6 +21,7 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
 RESPONDER: dict[str, Any] = {"responder": {}}
 CANARY: dict[str, Any] = {"canary": True}
+BY_SNS: dict[str, Any] = {"end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}}
 ALONE = {"lane": "dynamodb"}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
@@ -123,7 +124,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    every_lane = [synthesize("prod", api=REST, **RESPONDER, **CANARY), synthesize("prod", **ALONE)]
+    every_lane = [synthesize("prod", api=REST, **RESPONDER, **CANARY, **BY_SNS), synthesize("prod", **ALONE)]
     for alarm in (alarm for stacks in every_lane for alarm in _alarms(stacks["Operability"]).values()):
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
@@ -138,7 +139,7 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    stacks = synthesize("prod", **RESPONDER, **CANARY)
+    stacks = synthesize("prod", **RESPONDER, **CANARY, **BY_SNS)
     outputs = {name: set(stack.to_json().get("Outputs", {})) for name, stack in stacks.items()}
     asked = [(name, stack or "Buffer") for name, stack in re.findall(r"\$\(output (\w+)(?: (\w+))?\)", RUNBOOK)]
     asked += [
@@ -148,7 +149,7 @@ def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(
     assert [(name, stack) for name, stack in asked if name not in outputs[stack]] == []
 
 
-@pytest.mark.parametrize("overrides", [RESPONDER | CANARY, ALONE])
+@pytest.mark.parametrize("overrides", [RESPONDER | CANARY | BY_SNS, ALONE])
 def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
@@ -305,6 +306,20 @@ def test_undelivered_starts_are_watched_where_they_are_kept(
     queue = _metric(_alarms(template)["undelivered-starts"])["Dimensions"]
     assert queue != _metric(_alarms(template)["dead-letters"])["Dimensions"]
     assert len(_widget(template, "Dead letters and undelivered starts")["metrics"]) == 2
+
+
+def test_the_queues_of_end_user_messaging_are_watched_where_it_is_used(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    names = {
+        "queued-webhooks-wait": "ApproximateAgeOfOldestMessage",
+        "unreadable-webhooks": "ApproximateNumberOfMessagesVisible",
+    }
+    template = synthesize("prod", **BY_SNS)["Operability"]
+    watched = {name: _metric(_alarms(template)[name]) for name in names}
+    assert {name: metric["MetricName"] for name, metric in watched.items()} == names
+    assert len({json.dumps(metric["Dimensions"]) for metric in watched.values()}) == len(names)
+    assert names.keys().isdisjoint(_alarms(synthesize("prod")["Operability"]))
 
 
 @pytest.mark.parametrize("overrides", [{"api": HTTP}, {"api": REST}, {"fallback": False}, ALONE])

@@ -220,6 +220,13 @@ def test_deployments_start_by_hand_or_by_a_release_and_only_after_the_checks() -
     assert "needs.dev.result == 'success'" in jobs["prod"]["if"]
 
 
+def test_each_night_has_new_examples_a_rehearsal_and_an_earlier_version_to_upgrade_from() -> None:
+    assert triggers("nightly.yml").keys() == {"schedule", "workflow_dispatch"}
+    assert [step["run"] for step in steps("nightly.yml") if "run" in step] == ["make nightly", "make rehearse"]
+    checkouts = [step["with"] for step in steps("nightly.yml") if "checkout@" in step.get("uses", "")]
+    assert [each["fetch-depth"] for each in checkouts] == [0, 0]
+
+
 @pytest.mark.parametrize("target", ["synth", "diff", "deploy"])
 def test_a_target_runs_the_cdk_that_first_says_what_is_missing(target: str) -> None:
     command = "\n".join(would_run(target, CI=""))

@@ -21,6 +21,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         {
             "responder": {}, "bus": {"archive_days": 3}, "log_ids": "hashed", "network": {"flow_logs": True},
             "cache": {"snapshot_days": 1}, "api": {"kind": "rest"},
+            "end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"},
         },
     ),
     ("prod", {"lane": "dynamodb"}),
@@ -31,7 +32,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 KEEP_NOTHING = re.compile(
     r"AWS::(IAM|EC2|Lambda|ApiGateway|ApiGatewayV2|WAFv2|CloudWatch|EventSchemas)::.+"
     r"|AWS::Events::(Rule|EventBus|EventBusPolicy)|AWS::ElastiCache::User(Group)?|AWS::KMS::Key"
-    r"|AWS::CloudFormation::WaitConditionHandle|AWS::S3::BucketPolicy|AWS::SQS::QueuePolicy|AWS::SNS::TopicPolicy"
+    r"|AWS::CloudFormation::WaitConditionHandle|AWS::S3::BucketPolicy|AWS::SQS::QueuePolicy|AWS::SNS::(TopicPolicy|Subscription)"
 )
 # Alarms name a stage and a metric; these secrets are those of the stage and its platforms.
 OF_NO_PERSON = {"AlarmTopic", "WebhookSecrets", "ResponderSecrets", "LogIdKey"}

@@ -118,6 +118,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_FUNCTION_NAME",
             "RULES",
             "RULES_TABLE",
+            "TAKEOVERS_TABLE",
+            "ALIASES_TABLE",
             "WEBHOOK_SECRET_ID",
             "GENERIC_TIMESTAMP",
             "ACCOUNT_MESSAGES_PER_MINUTE",
@@ -149,6 +151,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "AGES_OUT",
             "RULES",
             "RULES_TABLE",
+            "TAKEOVERS_TABLE",
+            "ALIASES_TABLE",
             *holding,
         },
         "gate": {"LANE", "PROCESSOR_FUNCTION_NAME", *holding},
@@ -344,7 +348,18 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
     retained = {
         "Network": {"FlowLogs"},
         "Cache": {"Cache", "User", "Users", "Key"},
-        "Buffer": {"Bus", "BusArchive", "Oversize", "Rules", "Holding", "WebhookSecrets", *queues, *logs},
+        "Buffer": {
+            "Bus",
+            "BusArchive",
+            "Oversize",
+            "Rules",
+            "Aliases",
+            "Takeovers",
+            "Holding",
+            "WebhookSecrets",
+            *queues,
+            *logs,
+        },
     }
     # Others depend on these: platforms on the API's address, stacks on what they import.
     known = {"Network": {"Vpc", "FunctionsSecurityGroup", "CacheSecurityGroup"}, "Cache": set(), "Buffer": {"Api"}}

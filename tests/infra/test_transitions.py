@@ -13,7 +13,7 @@ from aws_cdk.assertions import Template
 
 from infra import operability
 from infra.settings_and_defaults import STACKS, StageConfig
-from tests.infra.test_nag_and_lint import DOMAIN, VARIANTS
+from tests.infra.test_nag_and_lint import DOMAIN, TOPIC, VARIANTS
 from tests.support import transitions
 from tests.support.transitions import Stage, fed_by_weak_references, removed, weak_references
 
@@ -64,6 +64,12 @@ def _changes() -> list[Change]:
             frozenset({"FlowLogs"}),
         ),
         Change("warmth", {}, {"warmth": {"ingest": "snap_start"}}),
+        Change(
+            "end_user_messaging",
+            {"end_user_messaging": {"topic_arn": TOPIC}},
+            {},
+            frozenset({"WhatsAppWebhooks", "UnreadableWebhooks"}),
+        ),
         Change("warmth", {"warmth": {"ingest": "snap_start"}}, {"warmth": {"ingest": "provisioned"}}),
         Change(
             "bus.archive_days", {"bus": {"archive_days": 30}}, {"bus": {"archive_days": 0}}, frozenset({"BusArchive"})

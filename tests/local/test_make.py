@@ -116,6 +116,15 @@ def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone)
     assert "Setting up" not in clone.make("--dry-run", "setup").stdout
 
 
+def test_a_set_up_leaves_the_venv_of_another_folder_alone(clone: Clone, tmp_path: Path) -> None:
+    """Before, `make` deleted whatever .venv was a link to."""
+    others = tmp_path / "another clone" / ".venv"
+    others.mkdir(parents=True)
+    (clone.folder / ".venv").symlink_to(others)
+    clone.set_up("# a lock")
+    assert others.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_set_up_takes_nothing_but_what_was_locked(clone: Clone, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Unpack an earlier commit, so that a test can deploy that version onto a running local stage."""
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -20,9 +21,12 @@ class NoEarlierVersion(Exception):
 
 
 def earlier_commit() -> str:
-    """Return the latest release before this commit; without a release, the commit where its branch left main, or its
-    parent.
+    """Return the commit that EARLIER_VERSION names, or the latest release before this commit.
+
+    Without a release, return the commit where this branch left main, or this commit's parent.
     """
+    if chosen := os.environ.get("EARLIER_VERSION"):
+        return chosen
     here = _git("rev-parse", "HEAD")
     candidates = (
         ("describe", "--tags", "--abbrev=0", "HEAD^"),

@@ -14,6 +14,7 @@ import pytest
 from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
+from message_buffer.aliases.aliases import Aliases
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import SECRET_LIFE_MS
@@ -23,6 +24,7 @@ from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry, valkey_lane
 from tests.support.platforms import HOST, body_of, content_type, signed
+from tests.support.takeovers import FakeTakeovers
 
 SECRET, VERIFY_TOKEN = "s3cret", "let me in"
 SECRETS = {
@@ -107,11 +109,13 @@ class Scene:
         lane: Lane | None = None,
         quota: Quota = ACCOUNT_QUOTA,
         time_is_required: bool = False,
+        aliases: Aliases | None = None,
     ) -> None:
         self.engine = engine
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.bus = FakeBus()
         self.rules = FakeRules()
+        self.takeovers = FakeTakeovers()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
@@ -120,7 +124,9 @@ class Scene:
             bus=self.bus,
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
+            takeovers=self.takeovers,
             clock=engine.clock,
+            aliases=aliases,
             time_is_required=time_is_required,
         )
         monkeypatch.setattr(handler_module, "_ingest", lambda: self.ingest)
@@ -149,6 +155,9 @@ class Scene:
 
     def cancelled(self) -> list[Json]:
         return self._published("messages.buffer.cancelled")
+
+    def taken_over(self) -> list[Json]:
+        return self._published("messages.conversation.taken_over")
 
     def _published(self, wanted: str) -> list[Json]:
         return [json.loads(detail) for detail_type, detail in self.bus.published if detail_type == wanted]

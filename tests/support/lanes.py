@@ -28,7 +28,7 @@ class RunningLane(Protocol):
 
 
 class RunningValkeyLane:
-    name: LaneName = "debounce"
+    name: LaneName = "valkey"
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,7 +59,7 @@ class RunningValkeyLane:
 
 
 class RunningDynamoDbLane:
-    name: LaneName = "window"
+    name: LaneName = "dynamodb"
 
     def __init__(self, scene: WindowScene) -> None:
         self._scene = scene

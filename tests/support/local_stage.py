@@ -277,12 +277,18 @@ class LocalStage:
 
 @contextmanager
 def local_stage(
-    home: Path, *, lane: str = "valkey", responder: dict[str, Any] | None = None, canary: bool = False
+    home: Path,
+    *,
+    lane: str = "valkey",
+    responder: dict[str, Any] | None = None,
+    canary: bool = False,
+    whatsapp_topic: str | None = None,
 ) -> Iterator[LocalStage]:
     share_emulator(home)
     stage = Stage(home)
     try:
         overrides = {**OVERRIDES, "lane": lane, "responder": responder, "canary": canary}
+        overrides["end_user_messaging"] = {"topic_arn": whatsapp_topic} if whatsapp_topic else None
         outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)
@@ -295,7 +301,7 @@ def local_stage(
 
 
 def _is_idle(shown: dict[str, Any]) -> bool:
-    return shown["state"] == "idle" and ("window" not in shown or _is_idle(shown["window"]))
+    return shown["state"] == "idle" and ("dynamodb" not in shown or _is_idle(shown["dynamodb"]))
 
 
 def _talks_from(process: psutil.Process, port: int) -> bool:

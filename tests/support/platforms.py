@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from lambdas.ingest.platforms.base import Intake, Update, Webhook
+from lambdas.ingest.platforms.base import HumanReply, Intake, Update, Webhook
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "platforms"
 HOST = "hooks.example.com"
@@ -109,7 +109,12 @@ def described(intake: Intake) -> Json:
         "updates": [_described(update) for update in intake.updates],
         "ignored": {kind: count for kind, count in intake.ignored.items() if count},
         "accounts": sorted(intake.accounts),
+        **({"replies": [_reply(reply) for reply in intake.human_replies]} if intake.human_replies else {}),
     }
+
+
+def _reply(reply: HumanReply) -> Json:
+    return {"conversation": str(reply.conversation), "id": reply.id, "at_ms": reply.at_ms, "app": reply.app}
 
 
 def _described(update: Update) -> Json:
@@ -118,6 +123,8 @@ def _described(update: Update) -> Json:
 
 def _details(update: Update) -> Iterator[tuple[str, Any]]:
     for name, value in update._asdict().items():
+        if name == "author_ids":
+            continue  # `test_ingest_aliases.py` shows what becomes of the ids
         if name == "message":
             yield name, value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         elif name != "conversation" and not (name in ("group", "agent") and not value):

@@ -26,6 +26,7 @@ from responder.gate import ParkedBatch
 from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK
+from tests.support.takeovers import FakeTakeovers
 
 Json = dict[str, Any]
 Tables = Callable[[], ConversationsTable]
@@ -115,15 +116,17 @@ class _Stepped:
 
 class FakeChannel:
     max_part_characters = MAX_PART_CHARACTERS
+    is_echoed = True
 
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.before_send: Callable[[str], None] = lambda _text: None
         self.typing = 0
 
-    def send(self, to: ConversationId, text: str) -> None:
+    def send(self, to: ConversationId, text: str) -> str:
         self.before_send(text)
         self.sent.append(text)
+        return f"wamid.{len(self.sent)}"
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self.typing += 1
@@ -156,7 +159,7 @@ class FakeBuffer:
 
     def newest_generation(self, batch: Batch) -> int:
         self.asked += 1
-        return self.generation if batch.lane == "debounce" else self.window_generation
+        return self.generation if batch.lane == "valkey" else self.window_generation
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self.held_ms.append(hold_ms)
@@ -188,6 +191,7 @@ class World:
         self.channel = self.steps.around(self.sender)
         self.assistant = FakeAssistant()
         self.buffer = FakeBuffer()
+        self.takeovers = FakeTakeovers()
         self.bus = FakeBus()
         self.objects = FakeObjects()
         self.telemetry = RecordedTelemetry()
@@ -204,6 +208,7 @@ class World:
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
+                sent_messages=self.steps.around(self.takeovers),
                 dead_letter=lambda body, reason: self.dead_lettered.append((body, reason)),
                 assistant=lambda: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
@@ -219,13 +224,21 @@ class World:
         self._owners += 1
         return f"owner-{self._owners}"
 
-    def emit(self, batch_id: str, generation: int, text: str = "Where is it?", lane: str = "debounce") -> None:
+    def emit(
+        self,
+        batch_id: str,
+        generation: int,
+        text: str = "Where is it?",
+        lane: str = "valkey",
+        *,
+        reply_until_ms: int | None = None,
+    ) -> None:
         """Put a batch of the buffer into the responder's queue."""
-        if lane == "debounce":
+        if lane == "valkey":
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
             self.buffer.window_generation = max(self.buffer.window_generation, generation)
-        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms)
+        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms, reply_until_ms=reply_until_ms)
         self.queue.append(Waiting(self.now_ms, body, 1))
 
     def forget(self) -> int:
@@ -297,10 +310,19 @@ class World:
         return str(record["conversationStatus"])
 
 
-def event(batch_id: str, generation: int, text: str, lane: str = "debounce", *, last_message_at_ms: int = 0) -> str:
+def event(
+    batch_id: str,
+    generation: int,
+    text: str,
+    lane: str = "valkey",
+    *,
+    last_message_at_ms: int = 0,
+    reply_until_ms: int | None = None,
+) -> str:
     message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
     detail = {
-        "version": 1,
+        "version": 2,
+        **({} if reply_until_ms is None else {"replyUntil": reply_until_ms}),
         "batchId": batch_id,
         "conversationId": NAME,
         "generation": generation,

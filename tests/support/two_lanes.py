@@ -232,8 +232,8 @@ class TwoLanes:
         before, asked, wipes = len(made), next(self._events), self.wipes
         taken = lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
         self.unanswered.discard(message_id)
-        which = "window" if "put_item" in made[before:] else "debounce"
-        if which == "window":
+        which = "dynamodb" if "put_item" in made[before:] else "valkey"
+        if which == "dynamodb":
             self.in_table.add(message_id)
         if self.wipes == wipes or message_id in self.in_table:
             self.perhaps_lost.discard(message_id)
@@ -370,7 +370,7 @@ class TwoLanes:
         lost = set(self.sent) - set(out) - self.withdrawn - self.perhaps_lost
         assert not lost, f"lost: {lost}"
         assert not self.scene.letters.bodies
-        for lane in ("debounce", "window"):
+        for lane in ("valkey", "dynamodb"):
             self._judge_order(lane, [each for its, ids in batches.values() if its == lane for each in ids])
 
     def _batches(self) -> dict[str, tuple[str, list[str]]]:

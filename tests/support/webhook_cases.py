@@ -91,6 +91,7 @@ def told(platform: str, intake: Intake) -> Json:
     return {
         "updates": [_shortened(platform, update) for update in all_of_it["updates"]],
         **({"ignored": all_of_it["ignored"]} if all_of_it["ignored"] else {}),
+        **({"replies": all_of_it["replies"]} if "replies" in all_of_it else {}),
     }
 
 

@@ -97,7 +97,7 @@ class Wire:
         assert seen >= step, f"there was no request {step}; there were {self.made}"
 
 
-class _Client:
+class WiredClient:
     def __init__(self, client: Any, wire: Wire) -> None:
         self._client = client
         self._wire = wire
@@ -110,7 +110,7 @@ class _Client:
 class WiredTable(MessageTable):
     def __init__(self, wire: Wire) -> None:
         super().__init__(TABLE)
-        self._wired = _Client(aws.client("dynamodb"), wire)
+        self._wired = WiredClient(aws.client("dynamodb"), wire)
 
     @property
     def _client(self) -> Any:

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as LostConnection
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW
 from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import Admin, operations_of
 from lambdas.limits import (
@@ -23,10 +24,12 @@ from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.limits import DAY_MS, MAX_DOORS, MAX_MESSAGE_BYTES
+from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
+from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
     CONVERSATION_PROCESSOR,
@@ -36,6 +39,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
+from tests.support.takeovers import FakeTakeovers
 
 ME = "arn:aws:iam::111122223333:user/ada"
 REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
@@ -115,6 +119,29 @@ class FakeTable:
             raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
+class FakeAliases:
+    """The table of aliases: an alias leads from one conversation to another."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, str] = {}
+
+    def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
+        target = self.targets.get(str(conversation))
+        return parse_conversation_id(target) if target else None
+
+    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
+        del now_ms
+        return [parse_conversation_id(name) for name, target in self.targets.items() if target == str(conversation)]
+
+    def count(self, conversation: ConversationId, *, now_ms: int) -> int:
+        return list(self.targets.values()).count(str(conversation))
+
+    def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
+        count = self.count(conversation, now_ms=now_ms)
+        self.targets = {name: target for name, target in self.targets.items() if target != str(conversation)}
+        return count
+
+
 class Desk:
     """The whole admin function; only AWS is replaced."""
 
@@ -123,25 +150,28 @@ class Desk:
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
         self.undelivered, self.objects = FakeLetters(), FakeObjects()
+        self.takeovers = FakeTakeovers()
+        self.aliases = FakeAliases()
         self.time_left_ms = 60_000
         self.fallback: list[DynamoDbLane] = []
 
     def ask(self, operation: object, **fields: object) -> Json:
         lane = valkey_lane(self.engine.store, self.functions, self.telemetry)
+        rules = RulesAdmin(
+            table=self.table,
+            stage_rules={"silenceMs": 2_000},
+            valkey_lane=lane,
+            telemetry=self.telemetry,
+            time_left=lambda: self.time_left_ms,
+            clock=self.engine.clock,
+        )
         operations = operations_of(
-            Conversations(lane, self.bus, clock=self.engine.clock),
-            RulesAdmin(
-                table=self.table,
-                stage_rules={"silenceMs": 2_000},
-                valkey_lane=lane,
-                telemetry=self.telemetry,
-                time_left=lambda: self.time_left_ms,
-                clock=self.engine.clock,
-            ),
+            Conversations(lane, self.bus, self.takeovers, agent_of=rules.agent_of, clock=self.engine.clock),
+            rules,
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.undelivered, AGES_OUT),
+                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT, self.aliases),
                 bus=self.bus,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,
@@ -363,6 +393,7 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert shown == {
         "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
         "reason": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+        "takenOverAt": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
@@ -435,10 +466,93 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
     ((detail_type, detail),) = desk.bus.published
     assert detail_type == "messages.buffer.cancelled"
     assert json.loads(detail) == {
-        "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
-        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "debounce", "metadata": {"platform": "generic"},
+        "version": 2, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
+        "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
+
+
+def test_a_cancel_names_the_agent_of_the_account(desk: Desk) -> None:
+    desk.result("rules.set", scope="account:generic/shop", rules={"tenant": "default", "agent": "sales"})
+    desk.result("conversation.cancel", conversation=NAME)
+    assert json.loads(desk.bus.published[-1][1])["agent"] == "sales"
+
+
+def test_a_cancel_is_published_without_an_agent_if_the_rules_cannot_be_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise SendFailed("read rules: Throttling")
+
+    desk.engine.send(NAME, "m1")
+    monkeypatch.setattr(desk.table, "read_all", fail)
+    assert desk.result("conversation.cancel", conversation=NAME)["dropped"] == 1
+    assert "agent" not in json.loads(desk.bus.published[-1][1])
+
+
+# -- the platform's reply window ---------------------------------------------------------------------
+
+OF_WHATSAPP = "default/whatsapp/555/491"
+
+
+def sent(engine: Engine, message_id: str, *, sent_ms_ago: int | None) -> None:
+    """Let a customer's message arrive now that was sent this long ago."""
+    now_ms = engine.clock.now_ms
+    sent_at_ms = None if sent_ms_ago is None else now_ms - sent_ms_ago
+    message = Message(id=message_id, platform="whatsapp", sent_at=sent_at_ms, received_at=now_ms)
+    engine.store.buffer_message(OF_WHATSAPP, message_id, payload=encode(message), timing=Rules().timing)
+
+
+def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sent(behind_it: Desk) -> None:
+    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=60_000)
+    sent(desk.engine, "m2", sent_ms_ago=90_000)
+    shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
+    assert shown["replyUntil"] == now_ms - 60_000 + DAY_MS
+    assert "messages" not in shown, "they were read for their times alone"
+    (row,) = desk.result("conversation.list")["conversations"]
+    assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
+
+
+def test_if_the_last_message_is_not_read_its_arrival_begins_the_reply_window(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lambdas.admin.conversations.MAX_MESSAGES_SHOWN", 1)
+    arrived_at_ms = desk.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=60_000)
+    sent(desk.engine, "m2", sent_ms_ago=60_000)
+    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
+    desk.result("conversation.cancel", conversation=OF_WHATSAPP)
+    desk.engine.clock.advance(5_000)
+    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
+
+
+def test_what_cannot_be_read_does_not_hide_the_conversation(desk: Desk) -> None:
+    desk.engine.store.buffer_message(OF_WHATSAPP, "m1", payload=b"no message", timing=Rules().timing)
+    shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
+    assert (shown["count"], shown["replyUntil"]) == (1, desk.engine.clock.now_ms + DAY_MS)
+
+
+def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(behind_it: Desk) -> None:
+    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+    sent(desk.engine, "m1", sent_ms_ago=None)
+    desk.engine.clock.advance(60_000)
+    of = {"conversation": OF_WHATSAPP}
+    in_time = desk.result("conversation.hold", **of, holdMs=DAY_MS - 60_000)
+    assert in_time == {"heldUntil": now_ms + DAY_MS, "replyUntil": now_ms + DAY_MS}
+    too_long = desk.result("conversation.hold", **of, holdMs=DAY_MS - 59_999)
+    assert (too_long.pop("warning"), too_long) == (
+        OUTLASTS_REPLY_WINDOW, {"heldUntil": now_ms + DAY_MS + 1, "replyUntil": now_ms + DAY_MS},
+    )  # fmt: skip
+
+
+def test_without_a_reply_window_nothing_is_said_about_it(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1")
+    held = desk.result("conversation.hold", conversation=NAME, holdMs=DAY_MS)
+    assert held.keys() == {"heldUntil"}
+    assert "replyUntil" not in desk.result("conversation.show", conversation=NAME)
+    unknown = desk.result("conversation.hold", conversation=OF_WHATSAPP, holdMs=DAY_MS)
+    assert unknown.keys() == {"heldUntil"}, "no message is known"
 
 
 def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,6 +595,27 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
     assert desk.engine.claim() == [NAME]
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+
+
+def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
+    taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
+    desk.takeovers.save(NAME, taken, now_ms=now_ms)
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] == now_ms - 5
+    desk.result("conversation.resume", conversation=NAME)
+    assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
+    desk.result("conversation.hold", conversation=NAME, holdMs=1_000)
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None, "this hold is an operator's"
+
+
+def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
+    desk.takeovers.failures = ["resume"]
+    assert desk.error("conversation.resume", conversation=NAME)[0] == "unavailable"
+    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] is not None
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
 
 
 def test_a_hold_that_is_over_is_not_shown(desk: Desk) -> None:
@@ -538,8 +673,12 @@ def test_what_was_written_by_hand_is_listed_with_what_is_wrong_and_can_be_delete
         ("conversation:acme/twilio/+1/+2", {"silenceMs": 25_000}, "with the layers beneath, twilio: silenceMs: 25000"),
         ("account:twilio/+1", {"tennant": "acme"}, "tennant: unknown field; did you mean tenant?"),
         ("account:whatsap/1", {"tenant": "acme"}, "whatsap: unknown platform; did you mean whatsapp?"),
-        ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of generic, instagram, "),
+        ("conversation:acme/sms/1/2", {}, "sms: unknown platform; use one of custom, generic, "),
         ("stage", {"platformOverrides": {"Telegram": {}}}, "Telegram: unknown platform; did you mean telegram?"),
+        ("door:crm", {"idd": "/id"}, "idd: unknown field; did you mean id?"),
+        ("door:crm", {"proof": {"type": "basic"}, "id": "/id", "conversation": "c"}, "conversation: 'c' is not one; "),
+        ("door:crm", {"text": "x" * 20_000}, "A door's mapping has at most 16384 bytes."),
+        ("door:CRM", {}, "A door's name has at most 31 lower-case letters, digits and single hyphens."),
     ],
 )
 def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rules: Json, problem: str) -> None:
@@ -551,6 +690,23 @@ def test_rules_that_would_be_skipped_are_not_stored(desk: Desk, scope: str, rule
     assert code == "invalid"
     assert problem in message
     assert desk.table.items == before
+
+
+def test_a_door_is_kept_like_rules_and_reschedules_nothing(desk: Desk) -> None:
+    mapping = {"proof": {"type": "basic"}, "id": "/id", "conversation": "/chat"}
+    assert desk.result("rules.set", scope="door:crm", rules=mapping) == {
+        "version": 1, "open": {"looked": 0, "retimed": 0, "complete": True},
+    }  # fmt: skip
+    assert desk.result("rules.get", scope="door:crm")["rules"] == mapping
+
+
+def test_a_stage_has_a_bounded_number_of_doors_and_those_it_has_can_be_changed(desk: Desk) -> None:
+    mapping = {"proof": {"type": "basic"}, "id": "/id", "conversation": "/chat"}
+    for number in range(MAX_DOORS):
+        desk.table.items[f"door:d{number}"] = StoredRules(f"door:d{number}", mapping, 1, None, None)
+    code, problem = desk.error("rules.set", scope="door:more", rules=mapping)
+    assert (code, problem) == ("invalid", f"A stage has at most {MAX_DOORS} doors: delete one.")
+    assert desk.ask("rules.set", scope="door:d7", rules=mapping)["ok"]
 
 
 def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: Desk) -> None:

@@ -19,10 +19,13 @@ from lambdas.admin.requests import (
     read_request,
 )
 from message_buffer.errors import InvalidInput
+from message_buffer.limits import DAY_MS
+from message_buffer.messages.message import Message, encode
 from responder.batch import read_batch
 from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
 
 
@@ -36,6 +39,7 @@ class Desk:
         self.conversations = Conversations(
             valkey_lane(engine.store, self.functions) if engine else None,
             self.bus,
+            FakeTakeovers(),
             dynamodb_lane=window.lane,
             clock=window.clock,
         )
@@ -69,7 +73,7 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
     window.send("m2")
     told = alone.conversations.cancel(OfConversation(**of()))
     assert (told["dropped"], told["frozen"]) == (1, 0)
-    assert json.loads(alone.bus.published[0][1])["lane"] == "window"
+    assert json.loads(alone.bus.published[0][1])["lane"] == "dynamodb"
     assert alone.functions.started == []
 
 
@@ -138,10 +142,10 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
 
 def test_behind_the_valkey_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:
     fake.store.buffer_message(CONVERSATION, "m1", payload=payload("m1"), timing=RULES.timing)
-    assert "window" not in behind.conversations.show(ShowConversation(**of()))
+    assert "dynamodb" not in behind.conversations.show(ShowConversation(**of()))
     window.send("m2")
     seen = behind.conversations.show(ShowConversation(**of()))
-    assert (seen["count"], seen["window"]["count"]) == (1, 1)
+    assert (seen["count"], seen["dynamodb"]["count"]) == (1, 1)
     assert behind.conversations.flush(OfConversation(**of()))["count"] == 2
     window.run()
     assert window.batches() == [["m2"]]
@@ -149,6 +153,22 @@ def test_behind_the_valkey_lane_it_is_led_along(window: WindowScene, fake: Engin
     assert behind.conversations.cancel(OfConversation(**of()))["dropped"] == 2
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m2"]]
+
+
+def test_the_reply_window_of_a_window_begins_with_its_last_message_even_after_its_batch(
+    window: WindowScene, alone: Desk
+) -> None:
+    name = "default/whatsapp/555/491"
+    message = Message(id="m1", platform="whatsapp", received_at=window.clock())
+    window.lane.buffer_message(name, "m1", payload=encode(message), timing=RULES.timing)
+    shown = ShowConversation(**of() | {"conversation": name})
+    waiting = alone.conversations.show(shown)
+    window.pass_time(WINDOW_MS)
+    emitted = alone.conversations.show(shown)
+    assert (waiting["state"], emitted["state"]) == ("pending", "idle")
+    assert waiting["replyUntil"] == emitted["replyUntil"] == message.received_at + DAY_MS
+    held = alone.conversations.hold(HoldConversation(**of() | {"conversation": name, "holdMs": DAY_MS}))
+    assert (held["replyUntil"], "warning" in held) == (message.received_at + DAY_MS, True)
 
 
 def test_a_hold_holds_both_lanes(window: WindowScene, fake: Engine, behind: Desk) -> None:
@@ -173,6 +193,6 @@ def test_the_gate_asks_the_lane_that_the_batch_came_from(window: WindowScene, fa
 
     assert newer(2)
     assert not newer(3)
-    assert not newer(1, lane="window")
+    assert not newer(1, lane="dynamodb")
     window.send("m10")
-    assert newer(1, lane="window")
+    assert newer(1, lane="dynamodb")

@@ -19,8 +19,12 @@ from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, lette
 
 OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
-    ("waiting", "frozen", "rules", "objects", "deadLetters", "messagesInDeadLetters", "undeliveredStarts"), 0
-)
+    (
+        "waiting", "frozen", "rules", "aliases", "takeovers", "objects", "deadLetters", "messagesInDeadLetters",
+        "undeliveredStarts",
+    ),
+    0,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -52,16 +56,19 @@ def fill(desk: Desk) -> None:
         desk.engine.store.take_batch(name, f"token of {name}")
         desk.engine.store.retry_batch(name, f"token of {name}", retry_at_ms=desk.engine.clock.now_ms + 1)
         desk.engine.send(name, "m2")
+        desk.takeovers.resume(name, now_ms=1)
+        desk.takeovers.end_sending(name, "wamid.1", now_ms=1)
         desk.table.put(f"conversation:{name}", {"silenceMs": 5}, by="x", at_ms=1, expected_version=None)
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
+        desk.aliases.targets[f"{name}-alias"] = name
     desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
     desk.undelivered = FakeLetters(start_of(OTHER), start_of(NAME), "not a record", '{"requestPayload": {"shard": 1}}')
 
 
 HELD = {
-    "waiting": 1, "frozen": 1, "rules": 1, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
-    "undeliveredStarts": 1,
+    "waiting": 1, "frozen": 1, "rules": 1, "aliases": 1, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
+    "undeliveredStarts": 1, "takeovers": 2,
 }  # fmt: skip
 
 
@@ -69,6 +76,7 @@ def everything(desk: Desk) -> Json:
     return {
         "valkey": desk.engine.settle(),
         "rules": dict(desk.table.items),
+        "takeovers": dict(desk.takeovers.states),
         "objects": dict(desk.objects.kept),
         "letters": list(desk.queue.letters),
         "starts": list(desk.undelivered.letters),
@@ -79,7 +87,8 @@ def test_a_dry_run_counts_and_changes_nothing(desk: Desk) -> None:
     fill(desk)
     before = everything(desk)
     answer = desk.result("conversation.forget", conversation=NAME, dryRun=True)
-    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT}
+    names = [f"{NAME}-alias"]
+    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT, "otherNames": names}
     assert everything(desk) == before
     assert desk.bus.published == []
     assert desk.queue.hidden == desk.undelivered.hidden == set()
@@ -110,6 +119,13 @@ def test_consumers_are_told_and_the_erased_messages_counted(desk: Desk) -> None:
         "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.telemetry.counts["ErasedMessages"] == 4
+
+
+def test_a_forget_of_an_alias_names_the_conversation_that_has_the_messages(desk: Desk) -> None:
+    desk.aliases.targets[NAME] = OTHER
+    assert desk.result("conversation.forget", conversation=NAME, dryRun=True)["aliasOf"] == OTHER
+    assert desk.result("conversation.forget", conversation=NAME)["aliasOf"] == OTHER
+    assert "aliasOf" not in desk.result("conversation.forget", conversation=OTHER)
 
 
 def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:

@@ -156,6 +156,18 @@ def test_a_hand_off_is_asked_of_the_responder_and_a_resume_ends_it_before_messag
     assert "Handed off until" in capsys.readouterr().out
 
 
+def test_a_hold_or_a_hand_off_that_outlasts_the_reply_window_warns(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.has_responder = True
+    outlasts = {"replyUntil": NOON_MS, "warning": "Too long."}
+    aws.answer("conversation.hold", {"heldUntil": NOON_MS + 1} | outlasts)
+    aws.answer("handoff", {"handedOffUntil": NOON_MS + 1} | outlasts)
+    for verb in ("hold", "handoff"):
+        assert run("conversation", verb, NAME, "--for", "30m") == 0
+        assert capsys.readouterr().out.splitlines()[1:] == ["Warning: Too long.", "replyUntil  2023-11-14 22:13:20.000"]
+
+
 def test_the_history_shows_words_only_on_request(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.has_responder = True
     turn = {"at": NOON_MS, "role": "user", "batchId": "b-1", "text": "Hey"}
@@ -231,6 +243,16 @@ def test_conversations_are_listed_from_all_answers_the_earliest_due_first(
     assert lines[0].split() == ["conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
     assert [line.split()[0] for line in lines[1:]] == ["d/s/a/first", "d/s/a/later", "d/s/a/flying", "d/s/a/too"]
     assert lines[1].split()[1:] == ["valkey", "0", "pending", "2", "0", "silence", "2023-11-14", "22:13:20.000"]
+
+
+def test_a_list_has_a_column_of_reply_windows_if_a_conversation_has_one(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.list", page(row("d/s/a/1"), row("d/whatsapp/a/2") | {"replyUntil": NOON_MS + 60_000}))
+    assert run("conversation", "list") == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert (head.split()[-1], first.split()[-1]) == ("replyUntil", "-")
+    assert second.endswith("2023-11-14 22:14:20.000")
 
 
 def test_a_list_ends_at_its_limit_and_says_that_there_are_more(
@@ -393,6 +415,22 @@ def test_a_forget_says_what_it_erased_and_what_only_ages_out(aws: FakeAws, capsy
         "Erased, and consumers were told:\n\nwaiting  2\nobjects  1\n\n"
         "These copies only expire:\n\nplace  days\nlogs   14\n"
     )
+
+
+def test_a_forget_of_an_alias_names_the_conversation_to_forget(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.forget", FORGOTTEN | {"aliasOf": "default/whatsapp/555/491"})
+    assert run("conversation", "forget", NAME, "--yes") == 0
+    assert capsys.readouterr().out.endswith("messages are in default/whatsapp/555/491: forget that, too.\n")
+
+
+def test_a_forget_names_the_conversations_that_an_outage_may_have_begun(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("conversation.forget", FORGOTTEN | {"otherNames": ["default/whatsapp/555/US.ada"]})
+    assert run("conversation", "forget", NAME, "--yes") == 0
+    assert capsys.readouterr().out.endswith("also forget:\n\ndefault/whatsapp/555/US.ada\n")
 
 
 def test_a_dry_run_asks_nobody_to_erase_anything(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:

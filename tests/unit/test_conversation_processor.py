@@ -21,7 +21,7 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft, back_off_ms
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
-from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, RELEASE_MS
+from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
@@ -160,7 +160,7 @@ def test_a_batch_becomes_one_event(scene: Scene) -> None:
     assert event["text"] == "Hey\nI have a question"
     assert event["messageCount"] == len(event["messages"]) == 2
     assert event["generation"] == peeked.generation
-    assert (event["tenant"], event["attempt"], event["lane"]) == ("default", 1, "debounce")
+    assert (event["tenant"], event["attempt"], event["lane"]) == ("default", 1, "valkey")
     assert event["metadata"]["lastMessageAt"] - event["metadata"]["firstMessageAt"] == 10
     assert scene.is_idle()
     assert scene.telemetry.counts["Batches"] == 1
@@ -295,8 +295,79 @@ def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
         {
             "id": "m1", "text": "", "type": "image", "author": "491", "replyTo": "m0", "sentAt": 5, "receivedAt": 6,
             "platform": "whatsapp", "attachments": [{"type": "image", "id": "media"}], "mood": {"new": True},
+            "timestamp": "1970-01-01T00:00:00.005Z",
         }
     ]  # fmt: skip
+
+
+def test_a_field_that_the_platform_did_not_tell_is_absent(scene: Scene) -> None:
+    message = Message.model_validate({"id": "m1", "receivedAt": 1_700_000_000_123, "platform": "generic", "mood": None})
+    scene.send_bytes("m1", encode(message))
+    scene.run()
+    assert scene.events()[0]["messages"] == [
+        {
+            "id": "m1", "text": "", "type": "text", "timestamp": "2023-11-14T22:13:20.123Z", "attachments": [],
+            "receivedAt": 1_700_000_000_123, "platform": "generic",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("agents", "agent"),
+    [([None, None], None), (["sales", None], "sales"), (["sales", "support"], "support"), ([None, "sales"], "sales")],
+)
+def test_the_event_names_the_agent_of_the_newest_message_that_has_one(
+    scene: Scene, agents: list[str | None], agent: str | None
+) -> None:
+    """Messages that earlier code stored have none."""
+    for number, each in enumerate(agents):
+        message = Message(id=f"m{number}", received_at=1, platform="generic", agent=each)
+        scene.send_bytes(f"m{number}", encode(message))
+    scene.run()
+    (event,) = scene.events()
+    assert event.get("agent") == agent
+    assert ("agent" in event) == (agent is not None)
+    assert not [message for message in event["messages"] if "agent" in message]
+
+
+def test_a_batch_says_when_it_was_emitted_and_its_retry_says_when_that_was(scene: Scene) -> None:
+    began_at_ms = scene.engine.clock.now_ms
+    scene.send("m1")
+    scene.bus.failures = [SendFailed("put event: Throttling")]
+    scene.run()
+    scene.engine.clock.advance(MAX_RETRY_MS)
+    scene.run()
+    (event,) = scene.events()
+    assert event["attempt"] == 2
+    assert event["bufferedAt"] == scene.engine.clock.now_ms
+    assert event["metadata"]["firstMessageAt"] == began_at_ms == event["bufferedAt"] - MAX_RETRY_MS
+
+
+@pytest.mark.parametrize(
+    ("conversation", "times", "expected"),
+    [
+        ("default/whatsapp/555/491", [(5_000, 9_000), (4_000, 9_500)], 5_000 + DAY_MS),
+        ("default/messenger/page/ada", [(None, 9_000)], 9_000 + DAY_MS),
+        ("default/instagram/shop/ada", [(5_000, 9_000)], 5_000 + DAY_MS),
+        ("default/twilio/whatsapp:555/491", [(None, 9_000), (None, 9_500)], 9_500 + DAY_MS),
+        ("default/twilio/555/491", [(None, 9_000)], None),
+        ("default/telegram/bot/ada", [(5_000, 9_000)], None),
+        ("default/generic/whatsapp:shop/c1", [(5_000, 9_000)], None),
+    ],
+)
+def test_the_reply_window_ends_a_day_after_the_customers_last_message(
+    conversation: str, times: list[tuple[int | None, int]], expected: int | None
+) -> None:
+    payloads = [
+        encode(Message(id=f"m{n}", platform=conversation.split("/")[1], sent_at=sent, received_at=received))
+        for n, (sent, received) in enumerate(times)
+    ]
+    taken = Taken("b", 1, 1, 0, 0, 0, "silence", payloads)
+    content, reference = batch.content_of(payloads), {"bucket": "b", "key": "k", "bytes": 1}
+    whole = batch.event_of(conversation, taken, content, emitted_at_ms=1)
+    referring = batch.event_by_reference(conversation, taken, content, emitted_at_ms=1, reference=reference)
+    assert whole.get("replyUntil") == referring.get("replyUntil") == expected
+    assert ("replyUntil" in whole) == (expected is not None)
 
 
 def test_the_texts_of_messages_without_one_leave_no_empty_lines(scene: Scene) -> None:
@@ -308,7 +379,8 @@ def test_the_texts_of_messages_without_one_leave_no_empty_lines(scene: Scene) ->
 
 def test_the_tenant_is_read_from_the_conversation() -> None:
     taken = Taken("b", 1, 1, 0, 0, 0, "silence", [encode(Message(id="m", platform="generic", received_at=0))])
-    event = batch.event_of("ac%2Fme/generic/shop/c", taken, batch.content_of(taken.payloads))
+    content = batch.content_of(taken.payloads)
+    event = batch.event_of("ac%2Fme/generic/shop/c", taken, content, emitted_at_ms=1)
     assert event["tenant"] == "ac/me"
 
 
@@ -379,7 +451,9 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     scene.engine.store.recover_expired(0)
     scene.run_until_idle()
     first, second = scene.events()
-    assert first | {"attempt": 0} == second | {"attempt": 0}
+    of_the_attempt = {"attempt": 0, "bufferedAt": 0}
+    assert first | of_the_attempt == second | of_the_attempt
+    assert first["bufferedAt"] < second["bufferedAt"]
 
 
 @pytest.mark.parametrize("call", ["take_batch", "complete_batch"])
@@ -741,9 +815,9 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     content = batch.content_of(payloads)
     reference = {"bucket": "b", "key": batch.object_key("acme/sms/1/2", taken), "bytes": len(content.wire)}
     event = (
-        batch.event_by_reference(CONVERSATION, taken, content, reference=reference)
+        batch.event_by_reference(CONVERSATION, taken, content, emitted_at_ms=4, reference=reference)
         if oversize
-        else batch.event_of(CONVERSATION, taken, content)
+        else batch.event_of(CONVERSATION, taken, content, emitted_at_ms=4)
     )
     VALIDATOR.validate(json.loads(batch.to_json(event)))
 

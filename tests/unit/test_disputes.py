@@ -39,7 +39,7 @@ def test_a_message_that_valkey_lost_after_it_was_journaled_is_emitted_by_the_lan
     lanes.wipe()
     in_window(lanes, "m1")
     let_windows_end(lanes)
-    assert out(lanes) == [("window", ["m1"])]
+    assert out(lanes) == [("dynamodb", ["m1"])]
     assert lanes.scene.is_at_rest()
     assert lanes.scene.telemetry.counts["LostInValkey"] == 1
 
@@ -56,7 +56,7 @@ def test_a_copy_that_was_stored_before_the_batch_was_taken_is_kept_until_the_bat
     assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": None}
     lanes.wipe()
     let_windows_end(lanes)
-    assert out(lanes) == [("window", ["m1"])]
+    assert out(lanes) == [("dynamodb", ["m1"])]
 
 
 def test_a_batch_that_valkey_still_has_is_emitted_by_valkey_and_drops_the_copies(lanes: TwoLanes) -> None:
@@ -66,10 +66,10 @@ def test_a_batch_that_valkey_still_has_is_emitted_by_valkey_and_drops_the_copies
     lanes.settle()
     assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": None}, "the batch may yet be lost"
     lanes.execute()
-    assert out(lanes) == [("debounce", ["m1"])]
+    assert out(lanes) == [("valkey", ["m1"])]
     lanes.wait(MAX_DISPUTE_REST_MS)
     let_windows_end(lanes)
-    assert out(lanes) == [("debounce", ["m1"])]
+    assert out(lanes) == [("valkey", ["m1"])]
     assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": "!main"}
     lanes.wait(MAX_DISPUTE_REST_MS)
     lanes.empty_windows()
@@ -85,9 +85,9 @@ def test_a_new_message_does_not_wait_for_the_dispute_about_another(lanes: TwoLan
     in_window(lanes, "m2")
     lanes.wait(RULES.window_ms)
     lanes.empty_windows()
-    assert out(lanes) == [("window", ["m2"])]
+    assert out(lanes) == [("dynamodb", ["m2"])]
     lanes.come_to_rest()
-    assert sorted(out(lanes)) == [("debounce", ["m1"]), ("window", ["m2"])]
+    assert sorted(out(lanes)) == [("dynamodb", ["m2"]), ("valkey", ["m1"])]
 
 
 def test_a_dispute_does_not_cut_the_window_of_a_new_message_short(lanes: TwoLanes) -> None:
@@ -102,9 +102,9 @@ def test_a_dispute_does_not_cut_the_window_of_a_new_message_short(lanes: TwoLane
     in_window(lanes, "m3")
     lanes.wait(1_000)
     lanes.empty_windows()
-    assert out(lanes) == [("window", ["m2", "m3"])]
+    assert out(lanes) == [("dynamodb", ["m2", "m3"])]
     lanes.come_to_rest()
-    assert sorted(out(lanes)) == [("debounce", ["m1"]), ("window", ["m2", "m3"])]
+    assert sorted(out(lanes)) == [("dynamodb", ["m2", "m3"]), ("valkey", ["m1"])]
 
 
 def test_a_batch_of_valkey_does_not_wait_for_a_window_that_waits_for_valkey(lanes: TwoLanes) -> None:
@@ -112,7 +112,7 @@ def test_a_batch_of_valkey_does_not_wait_for_a_window_that_waits_for_valkey(lane
     in_window(lanes, "m1")
     lanes.let_windows_end()
     lanes.execute()
-    assert out(lanes) == [("debounce", ["m1"])]
+    assert out(lanes) == [("valkey", ["m1"])]
     assert "Deferred" not in lanes.scene.telemetry.counts
 
 
@@ -130,7 +130,7 @@ def test_if_valkey_never_answers_the_copy_is_emitted_in_the_end(lanes: TwoLanes)
     for _ in range(3):
         lanes.wait(MAX_DISPUTE_REST_MS)
         lanes.empty_windows()
-    assert out(lanes) == [("window", ["m1"])]
+    assert out(lanes) == [("dynamodb", ["m1"])]
     assert lanes.scene.telemetry.counts["DisputesGivenUp"] == 1
     assert lanes.scene.is_at_rest()
 
@@ -150,7 +150,7 @@ def test_a_settlement_that_dies_at_any_step_is_followed_by_one_that_settles(
         lanes.wait(MAX_DISPUTE_REST_MS)
         lanes.empty_windows()
         lanes.settle()
-    assert out(lanes) == [("window", ["m1"])]
+    assert out(lanes) == [("dynamodb", ["m1"])]
     assert lanes.scene.is_at_rest()
 
 
@@ -164,7 +164,7 @@ def test_a_table_that_fails_during_a_settlement_leaves_the_dispute_to_the_next_o
     assert lanes.scene.telemetry.said("disputes not settled")
     lanes.wait(MAX_DISPUTE_REST_MS)
     let_windows_end(lanes)
-    assert out(lanes) == [("window", ["m1"])]
+    assert out(lanes) == [("dynamodb", ["m1"])]
 
 
 def test_a_processor_that_cannot_ask_valkey_asks_again(lanes: TwoLanes) -> None:
@@ -177,7 +177,7 @@ def test_a_processor_that_cannot_ask_valkey_asks_again(lanes: TwoLanes) -> None:
     assert lanes.scene.telemetry.said("Valkey not asked")
     lanes.wait(MAX_DISPUTE_REST_MS)
     let_windows_end(lanes)
-    assert out(lanes) == [("window", ["m1"])]
+    assert out(lanes) == [("dynamodb", ["m1"])]
 
 
 def test_a_message_that_comes_back_to_valkey_while_its_loss_is_settled_is_emitted_once(lanes: TwoLanes) -> None:
@@ -254,7 +254,7 @@ def test_a_settlement_that_is_late_does_not_make_a_frozen_batch_look_emitted(lan
         lanes.settle()
     lanes.wait(MAX_RETRY_MS)
     lanes.empty_windows()
-    assert out(lanes) == [("debounce", ["m1"]), ("window", ["m1", "m2"])]
+    assert out(lanes) == [("valkey", ["m1"]), ("dynamodb", ["m1", "m2"])]
     assert lanes.scene.is_at_rest()
 
 

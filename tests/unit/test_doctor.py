@@ -1,6 +1,7 @@
 """`bufferctl doctor` diagnoses answers that AWS documents and that the emulator cannot give."""
 
 import json
+from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,10 @@ from botocore.stub import ANY, Stubber
 
 from bufferctl import diagnoses
 from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
-from bufferctl.doctor import examine
+from bufferctl.doctor import doctor, examine
+from bufferctl.errors import Unreachable
 from bufferctl.facts import Facts, Unreadable
+from bufferctl.stage import Account
 
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1_000)
@@ -218,9 +221,9 @@ def test_a_domain_without_an_address_is_reported(aws: Aws, monkeypatch: pytest.M
     ]
 
 
-def resources(aws: Aws, *found: tuple[str, str, str]) -> None:
+def resources(aws: Aws, *found: tuple[str, str, str], properties: Json | None = None) -> None:
     """Let the stack have resources, each with its type, logical id and physical id."""
-    template = {"Resources": {name: {"Type": kind, "Properties": {}} for kind, name, _ in found}}
+    template = {"Resources": {name: {"Type": kind, "Properties": properties or {}} for kind, name, _ in found}}
     aws.answers("cloudformation", "get_template", {"TemplateBody": json.dumps(template)})
     listed = [
         {
@@ -239,6 +242,16 @@ def test_a_rule_of_the_stages_bus_is_looked_for_on_that_bus(aws: Aws) -> None:
     aws.answers("events", "describe_rule", {"State": "DISABLED"}, asked)
     ((finding,)) = list(diagnoses.triggers(given))
     assert finding.do == "Enable it: `aws events enable-rule --name canary --event-bus-name message-buffer-prod`."
+
+
+@pytest.mark.parametrize("bus", ["message-buffer-prod", {"Ref": "Bus"}], ids=["by its name", "by a reference"])
+def test_a_rule_whose_id_lacks_its_bus_is_looked_for_on_the_stages_bus(bus: object, aws: Aws) -> None:
+    """The emulator's ids lack it. Doctor called the rule of a working responder missing."""
+    given = facts(aws)
+    resources(aws, ("AWS::Events::Rule", "BatchesReady1", "batches"), properties={"EventBusName": bus})
+    asked = {"Name": "batches", "EventBusName": "message-buffer-prod"}
+    aws.answers("events", "describe_rule", {"State": "ENABLED"}, asked)
+    assert list(diagnoses.triggers(given)) == []
 
 
 def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, code: int = 0) -> Facts:
@@ -310,3 +323,15 @@ def test_what_these_credentials_may_not_read_is_named_and_the_rest_is_diagnosed(
     }
     assert [each.severity for each in report.findings] == [FAILING, FAILING]
     aws.all_were_asked()
+
+
+def test_a_report_of_which_nothing_could_be_read_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable(_: Facts) -> Any:
+        raise Unreadable("no credentials")
+
+    monkeypatch.setattr("bufferctl.doctor.DIAGNOSES", {"one": unreadable, "two": unreadable})
+    with pytest.raises(Unreachable, match="Nothing could be read"):
+        doctor(Account(lambda service: None), Namespace(stage="prod", json=False))
+    assert capsys.readouterr().out == "Not diagnosed:\n  one, two: no credentials\n"

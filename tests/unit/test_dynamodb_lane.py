@@ -53,7 +53,7 @@ def test_the_event_is_the_one_of_every_lane_and_says_which(window: WindowScene) 
     window.pass_time(6_000)
     (event,) = window.events()
     jsonschema.Draft4Validator(SCHEMA).validate(event)
-    assert (event["lane"], event["flushReason"], event["generation"]) == ("window", "window", 2)
+    assert (event["lane"], event["flushReason"], event["generation"]) == ("dynamodb", "window", 2)
     assert event["metadata"]["waitMs"] == WINDOW_MS
     assert event["metadata"]["lastMessageAt"] - event["metadata"]["firstMessageAt"] == 4_000
 

@@ -138,7 +138,7 @@ def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_message
     window.pass_time(120_000)
     (body,) = window.letters.bodies
     letter = json.loads(body)
-    assert (letter["lane"], letter["attempt"], letter["conversationId"]) == ("window", MAX_ATTEMPTS, CONVERSATION)
+    assert (letter["lane"], letter["attempt"], letter["conversationId"]) == ("dynamodb", MAX_ATTEMPTS, CONVERSATION)
     assert window.is_at_rest()
     window.bus.failures = []
     window.send("m2")
@@ -154,7 +154,7 @@ def test_the_dead_letter_is_redriven_as_a_batch_of_this_lane(window: WindowScene
     letter = json.loads(window.letters.bodies[0])
     emission = window.processor._emission
     assert emission.redrive(letter, AMPLE) == letter["batchId"]
-    assert window.events()[0]["lane"] == "window"
+    assert window.events()[0]["lane"] == "dynamodb"
 
 
 def test_a_message_that_cannot_be_read_is_a_dead_letter_and_stops_nobody(window: WindowScene) -> None:

@@ -30,6 +30,8 @@ INGEST = (
         "EVENT_BUS_NAME": "b",
         "RULES": '{"silenceMs": 5}',
         "RULES_TABLE": "t",
+        "TAKEOVERS_TABLE": "takeovers",
+        "ALIASES_TABLE": "a",
     }
 )
 PROCESSOR = COMMON | {
@@ -56,6 +58,8 @@ ADMIN = COMMON | {
     "LANE": "valkey",
     "RULES": "{}",
     "RULES_TABLE": "t",
+    "TAKEOVERS_TABLE": "takeovers",
+    "ALIASES_TABLE": "a",
     "PROCESSOR_FUNCTION_NAME": "p",
     "REDRIVE_FUNCTION": "c",
     "EVENT_BUS_NAME": "b",

@@ -16,16 +16,16 @@ Json = dict[str, Any]
 
 def message() -> Json:
     return {
-        "id": "m1", "text": "Hey", "type": "text", "author": None, "attachments": [{"type": "image", "sizeBytes": 3}],
-        "replyTo": None, "sentAt": None, "receivedAt": TIME, "platform": "generic",
+        "id": "m1", "text": "Hey", "type": "text", "timestamp": "2023-11-14T22:13:20.000Z",
+        "attachments": [{"type": "image", "sizeBytes": 3}], "receivedAt": TIME, "platform": "generic",
     }  # fmt: skip
 
 
 def whole() -> Json:
     return {
-        "version": 1, "batchId": "b-1", "conversationId": "default/generic/shop/c1", "tenant": "default",
+        "version": 2, "batchId": "b-1", "conversationId": "default/generic/shop/c1", "tenant": "default",
         "generation": 1, "attempt": 1, "messages": [message()], "text": "Hey", "messageCount": 1, "bufferedAt": TIME,
-        "flushReason": "silence", "lane": "debounce",
+        "flushReason": "silence", "lane": "valkey",
         "metadata": {"platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000},
     }  # fmt: skip
 
@@ -41,7 +41,16 @@ def test_the_schema_is_one_of_draft_4() -> None:
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("event", [whole(), referring(), whole() | {"added": "later"}])
+@pytest.mark.parametrize(
+    "event",
+    [
+        whole(),
+        referring(),
+        whole() | {"added": "later"},
+        whole() | {"agent": "sales", "replyUntil": TIME + 1},
+        whole() | {"messages": [message() | {"author": "ada", "replyTo": "m0", "sentAt": TIME}]},
+    ],
+)
 def test_every_draft_takes_an_event(draft: Callable[[Json], Any], event: Json) -> None:
     draft(SCHEMA).validate(event)
 
@@ -50,8 +59,13 @@ def test_every_draft_takes_an_event(draft: Callable[[Json], Any], event: Json) -
 @pytest.mark.parametrize(
     "event",
     [
-        whole() | {"version": 2},
+        whole() | {"version": 1},
         whole() | {"lane": "fast"},
+        whole() | {"lane": "debounce"},
+        whole() | {"agent": None},
+        whole() | {"replyUntil": None},
+        whole() | {"messages": [message() | {"timestamp": "2023-11-14T22:13:20+00:00"}]},
+        *(whole() | {"messages": [message() | {name: None}]} for name in ("author", "replyTo", "sentAt", "timestamp")),
         whole() | {"conversationId": "default/generic/shop"},
         whole() | {"bufferedAt": -1},
         whole() | {"messages": [message() | {"sentAt": "now"}]},

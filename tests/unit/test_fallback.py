@@ -210,10 +210,10 @@ def test_a_stored_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: 
         go_by(lanes)
     assert isinstance(edit(lanes), o.Edited)
     assert b"edited" in lanes.scene.table.read(CONVERSATION).stored[0].body
-    assert find(lanes) == o.Waiting(0, lane="window")
+    assert find(lanes) == o.Waiting(0, lane="dynamodb")
     assert isinstance(delete(lanes), o.Deleted)
     assert held(lanes) == []
-    assert find(lanes) == o.Absent(known=True, batch_id=None, lane="window")
+    assert find(lanes) == o.Absent(known=True, batch_id=None, lane="dynamodb")
 
 
 def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) -> None:
@@ -253,7 +253,7 @@ def test_a_change_to_what_only_the_valkey_lane_may_have_comes_again_after_the_ou
     lanes.cut("ingest", "swallowed")
     with pytest.raises(StoreUnavailable):
         change(lanes)
-    assert find(lanes) == o.Absent(known=False, batch_id=None, lane="window"), "a reaction does without"
+    assert find(lanes) == o.Absent(known=False, batch_id=None, lane="dynamodb"), "a reaction does without"
     lanes.mend("ingest")
     go_by(lanes)
     assert isinstance(change(lanes), (o.Edited, o.Deleted))
@@ -270,8 +270,8 @@ def test_after_an_outage_a_change_that_comes_too_late_still_names_its_batch(lane
     lanes.wait(10_000)
     lanes.execute()
     batch_ids = {event["lane"]: event["batchId"] for event in lanes.scene.events()}
-    assert change(lanes) == o.Absent(known=True, batch_id=batch_ids["debounce"])
-    assert find(lanes, "m0") == o.Absent(known=True, batch_id=batch_ids["window"], lane="window")
+    assert change(lanes) == o.Absent(known=True, batch_id=batch_ids["valkey"])
+    assert find(lanes, "m0") == o.Absent(known=True, batch_id=batch_ids["dynamodb"], lane="dynamodb")
 
 
 def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:
@@ -322,6 +322,28 @@ def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> N
     send(lanes, "m2")
     assert isinstance(flush(lanes), o.Retimed)
     assert lanes.engine.store.peek_conversation(CONVERSATION).due_at_ms == lanes.clock()
+
+
+def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
+    held = lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    stores = (lanes.engine.store, lanes.scene.lane)
+    assert [each.peek_conversation(CONVERSATION).held_until_ms for each in stores] == [held.held_until_ms] * 2
+    assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.Resumed)
+    assert [each.peek_conversation(CONVERSATION).held_until_ms for each in stores] == [None, None]
+    assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.NotOnHold)
+
+
+def test_a_hold_in_an_outage_is_to_come_again(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "swallowed")
+    with pytest.raises(StoreUnavailable, match="hold: "):
+        lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert lanes.scene.lane.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
+    with pytest.raises(StoreUnavailable, match="resume: "):
+        lanes.ingesters[0].resume_buffer(CONVERSATION)
+    lanes.mend("ingest")
+    go_by(lanes)
+    lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    assert lanes.engine.store.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
 
 
 def test_who_is_typing_in_an_outage_moves_nothing(lanes: TwoLanes) -> None:

@@ -150,11 +150,11 @@ def leave_window(lanes: TwoLanes) -> str:
 @pytest.mark.parametrize(
     ("which", "lane_of_known", "lanes_of_unknown"),
     [
-        ("valkey", "debounce", ["debounce"]),
-        ("dynamodb", "window", ["window"]),
+        ("valkey", "valkey", ["valkey"]),
+        ("dynamodb", "dynamodb", ["dynamodb"]),
         # The message may wait in Valkey, so the platform is to send its edit again.
-        ("fallback in an outage", "window", []),
-        ("fallback after an outage", "window", ["debounce"]),
+        ("fallback in an outage", "dynamodb", []),
+        ("fallback after an outage", "dynamodb", ["valkey"]),
     ],
 )
 def test_an_amendment_names_the_lane_that_answered_for_its_message(

@@ -82,6 +82,34 @@ def test_a_message_or_an_order_is_one_round_trip_to_valkey_whatever_the_rules(
     assert len(calls) == 20
 
 
+def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scene) -> None:
+    worded.rules.write("account:generic/shop", {"tenant": "acme", "agent": "sales"})
+    owned = "acme/generic/shop/c1"
+    worded.post("generic", message("m1"))
+    worded.post("generic", message("m2") | {"agent": "support"})
+    worded.post("generic", message("m1", "Hello") | {"edited": True})
+    assert [(each["text"], each["agent"]) for each in worded.buffered(owned)] == [
+        ("Hello", "sales"),
+        ("Hey", "support"),
+    ]
+    worded.post("generic", message("m0", "Hello") | {"edited": True})
+    reaction = {"account": "shop", "conversation": "c1", "id": "m0", "reaction": "👍"}
+    worded.post("generic", reaction)
+    worded.post("generic", message("m3", "stop"))
+    events = [*worded.amended(), *worded.cancelled()]
+    assert [(event.get("change"), event["agent"]) for event in events] == [
+        ("edited", "sales"), ("reaction", "sales"), (None, "sales"),
+    ]  # fmt: skip
+
+
+def test_without_an_agent_neither_message_nor_event_has_the_field(worded: Scene) -> None:
+    worded.post("generic", message("m1"))
+    assert "agent" not in worded.buffered("default/generic/shop/c1")[0]
+    worded.post("generic", message("m0", "Hello") | {"edited": True})
+    worded.post("generic", message("m3", "stop"))
+    assert not [event for event in (*worded.amended(), *worded.cancelled()) if "agent" in event]
+
+
 def test_a_thousand_first_messages_read_the_table_twice(scene: Scene) -> None:
     scene.rules.write("tenant:acme", {"silenceMs": 77})
     bodies = [message("m1", conversation=f"c{n}", tenant="acme") for n in range(1_000)]

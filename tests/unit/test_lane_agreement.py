@@ -43,7 +43,7 @@ def test_where_the_dynamodb_lane_never_was_a_batch_costs_three_requests_more(lan
     in_main(lanes, "m1", "m2")
     fall_due(lanes)
     lanes.execute()
-    assert batches(lanes) == [("debounce", ["m1", "m2"])]
+    assert batches(lanes) == [("valkey", ["m1", "m2"])]
     assert [made for made in lanes.scene.wire.made if made != "valkey"] == [
         "get_item",
         "put_item",
@@ -63,7 +63,7 @@ def test_what_is_held_goes_out_first(lanes: TwoLanes) -> None:
     lanes.empty_windows()
     lanes.wait(1_000)
     lanes.execute()
-    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert batches(lanes) == [("dynamodb", ["m1"]), ("valkey", ["m2"])]
     assert lanes.scene.events()[0]["flushReason"] == "main_lane"
 
 
@@ -76,9 +76,9 @@ def test_a_window_that_nobody_empties_is_not_waited_for_without_end(lanes: TwoLa
         assert batches(lanes) == []
     fall_due(lanes)
     lanes.execute()
-    assert batches(lanes) == [("debounce", ["m2"])]
+    assert batches(lanes) == [("valkey", ["m2"])]
     lanes.empty_windows()
-    assert batches(lanes) == [("debounce", ["m2"]), ("window", ["m1"])]
+    assert batches(lanes) == [("valkey", ["m2"]), ("dynamodb", ["m1"])]
 
 
 @pytest.mark.case(24)
@@ -86,7 +86,7 @@ def test_a_message_of_both_lanes_goes_out_with_those_that_are_held(lanes: TwoLan
     in_main(lanes, "m1", "m3")
     in_window(lanes, "m1", "m2")
     lanes.come_to_rest()
-    assert batches(lanes) == [("window", ["m1", "m2"]), ("debounce", ["m3"])]
+    assert batches(lanes) == [("dynamodb", ["m1", "m2"]), ("valkey", ["m3"])]
     assert lanes.scene.telemetry.counts["LeftToDynamoDbLane"] == 1
 
 
@@ -94,7 +94,7 @@ def test_a_batch_of_which_nothing_is_left_is_done_without_an_event(lanes: TwoLan
     in_main(lanes, "m1")
     in_window(lanes, "m1")
     lanes.come_to_rest()
-    assert batches(lanes) == [("window", ["m1"])]
+    assert batches(lanes) == [("dynamodb", ["m1"])]
 
 
 def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_dynamodb_lane(lanes: TwoLanes) -> None:
@@ -103,9 +103,9 @@ def test_what_was_emitted_before_an_outage_is_not_emitted_by_the_dynamodb_lane(l
     lanes.execute()
     in_window(lanes, "m1", "m2")
     lanes.let_windows_end()
-    assert batches(lanes) == [("debounce", ["m1"]), ("window", ["m2"])]
+    assert batches(lanes) == [("valkey", ["m1"]), ("dynamodb", ["m2"])]
     lanes.come_to_rest()
-    assert batches(lanes) == [("debounce", ["m1"]), ("window", ["m2"])]
+    assert batches(lanes) == [("valkey", ["m1"]), ("dynamodb", ["m2"])]
     assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": "!main"}
     assert lanes.scene.is_at_rest()
 
@@ -115,7 +115,7 @@ def test_what_the_dynamodb_lane_emitted_is_not_emitted_when_it_comes_again_by_th
     lanes.let_windows_end()
     in_main(lanes, "m1", "m2")
     lanes.come_to_rest()
-    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert batches(lanes) == [("dynamodb", ["m1"]), ("valkey", ["m2"])]
 
 
 def test_what_was_deleted_while_it_was_held_does_not_come_out_of_the_valkey_lane(lanes: TwoLanes) -> None:
@@ -123,7 +123,7 @@ def test_what_was_deleted_while_it_was_held_does_not_come_out_of_the_valkey_lane
     in_window(lanes, "m1")
     lanes.scene.lane.delete_message(CONVERSATION, "m1")
     lanes.come_to_rest()
-    assert batches(lanes) == [("debounce", ["m2"])]
+    assert batches(lanes) == [("valkey", ["m2"])]
 
 
 def test_a_message_that_the_valkey_lane_took_first_stays_its_own_though_it_is_deleted_in_the_window(
@@ -136,7 +136,7 @@ def test_a_message_that_the_valkey_lane_took_first_stays_its_own_though_it_is_de
     in_window(lanes, "m1")
     lanes.scene.lane.delete_message(CONVERSATION, "m1")
     lanes.come_to_rest()
-    assert batches(lanes) == [("debounce", ["m1", "m2"])]
+    assert batches(lanes) == [("valkey", ["m1", "m2"])]
 
 
 # -- at the same time --------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_an_outage_of_the_table_delays_the_valkey_lane_and_does_not_stop_it(
         assert batches(lanes) == []
     lanes.wait(MAX_RETRY_MS)
     lanes.execute()
-    assert batches(lanes) == [("debounce", ["m1"])]
+    assert batches(lanes) == [("valkey", ["m1"])]
     assert lanes.scene.telemetry.counts["JournalFailures"] == 1
 
 
@@ -269,7 +269,7 @@ def test_outages_of_other_parts_dead_letter_no_batch(lanes: TwoLanes, monkeypatc
     assert reasons == ["too little time is left for another call"] * 3
     lanes.wait(MAX_RETRY_MS)
     lanes.execute()
-    assert batches(lanes) == [("debounce", ["m1"])]
+    assert batches(lanes) == [("valkey", ["m1"])]
     assert lanes.scene.letters.bodies == []
 
 
@@ -321,7 +321,7 @@ def test_a_batch_that_left_something_out_leaves_it_out_when_the_table_is_away(la
         lanes.do(Step("execute"))
     with patch.object(lanes.scene.wire, "before", table_is_away):
         lanes.take_over()
-    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert batches(lanes) == [("dynamodb", ["m1"]), ("valkey", ["m2"])]
     assert lanes.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
 
 
@@ -360,7 +360,7 @@ def test_a_stop_that_is_slow_to_bury_does_not_change_a_batch_that_left(lanes: Tw
     lanes.mend("ingest")
     lanes.take_over()
     lanes.come_to_rest()
-    assert batches(lanes) == [("window", ["m0"]), ("debounce", ["m1", "m2"])]
+    assert batches(lanes) == [("dynamodb", ["m0"]), ("valkey", ["m1", "m2"])]
 
 
 def test_a_stop_does_not_give_away_what_the_dynamodb_lane_has_emitted(lanes: TwoLanes) -> None:
@@ -387,7 +387,7 @@ def test_a_stop_does_not_give_away_what_the_dynamodb_lane_has_emitted(lanes: Two
     lanes.mend("ingest")
     lanes.take_over()
     lanes.come_to_rest()
-    assert batches(lanes) == [("window", ["m0"]), ("window", ["m1"]), ("debounce", ["m2"])]
+    assert batches(lanes) == [("dynamodb", ["m0"]), ("dynamodb", ["m1"]), ("valkey", ["m2"])]
 
 
 def test_a_conversation_processor_whose_batch_was_given_to_another_decides_nothing(lanes: TwoLanes) -> None:
@@ -397,7 +397,7 @@ def test_a_conversation_processor_whose_batch_was_given_to_another_decides_nothi
     fall_due(lanes)
     with lanes.scene.wire.at("batch_get_item", lanes.take_over, after=True):
         lanes.execute()
-    assert batches(lanes) == [("window", ["m1"]), ("debounce", ["m2"])]
+    assert batches(lanes) == [("dynamodb", ["m1"]), ("valkey", ["m2"])]
     assert len(lanes.scene.events()) == 2, "and emits nothing"
 
 

@@ -84,6 +84,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
             "attachments": st.lists(attachments(), max_size=2),
             "replyTo": any_id | st.none(),
             "sentAt": times | st.none(),
+            "agent": any_text | st.none(),
         },
     )
     return draw(unknown_fields) | draw(known)
@@ -110,6 +111,7 @@ def test_a_message_is_read_by_wire_name_and_by_python_name_and_emits_wire_names(
         "sentAt": 4,
         "receivedAt": 5,
         "platform": "sms",
+        "agent": None,
     }
 
 

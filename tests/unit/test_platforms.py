@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Credentials, Incoming, Signer, Webhook
+from lambdas.ingest.platforms.doors import DOORS
 from message_buffer.events.batch_ready import content_of
 from message_buffer.messages.conversation_id import PLATFORM_NAMES
 from message_buffer.messages.message import encode
@@ -258,7 +259,7 @@ def test_no_bytes_and_no_header_get_past_the_signature(platform: str, body: byte
 
 
 def test_the_names_that_rules_may_use_are_those_of_the_platforms() -> None:
-    assert set(PLATFORM_NAMES) == PLATFORMS.keys()
+    assert set(PLATFORM_NAMES) == {*PLATFORMS, DOORS}
 
 
 @pytest.mark.parametrize("fixture", fixtures(), ids=name_of)

@@ -174,7 +174,9 @@ def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> 
         limits = [
             str(getattr(each, end)) for end in ("ge", "gt", "le") for each in field.metadata if hasattr(each, end)
         ]
-        assert default == {"False": "false", "()": "none"}.get(str(field.default), str(field.default)), name
+        assert default == {"False": "false", "()": "none", "None": "none"}.get(
+            str(field.default), str(field.default)
+        ), name
         if limits:
             assert [float(each) for each in bounds.split(" … ")] == [float(each) for each in limits], name
 

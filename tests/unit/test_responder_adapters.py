@@ -119,6 +119,36 @@ def test_a_text_is_sent_as_the_provider_documents_it(name: str, server: WebServe
     assert (request.form if name == "twilio" else request.json) == fields
 
 
+@pytest.mark.parametrize(
+    ("name", "message_id"), [("whatsapp", "wamid.1"), ("messenger", "m_1"), ("telegram", None), ("twilio", None)]
+)
+def test_a_channel_whose_platform_reports_our_messages_returns_their_ids(
+    name: str, message_id: str | None, server: WebServer
+) -> None:
+    server.answer = (200, ACCEPTED[name])
+    assert channel(name, server).send(READERS[name], TEXT) == message_id
+    assert channel(name, server).is_echoed == (message_id is not None)
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"messages": []}, {"messages": [7]}, {"messages": [{"id": 7}]}, {"message_id": 7}]
+)
+@pytest.mark.parametrize("name", ["whatsapp", "messenger"])
+def test_an_answer_without_an_id_is_no_error(name: str, answer: Any, server: WebServer) -> None:
+    server.answer = (200, answer)
+    assert channel(name, server).send(READERS[name], TEXT) is None
+
+
+def test_an_id_of_whatsapp_is_sent_unchanged_in_its_own_field(server: WebServer) -> None:
+    server.answer = (200, ACCEPTED["whatsapp"])
+    channel("whatsapp", server).send(READERS["whatsapp"]._replace(user="DE.aBc1"), TEXT)
+    (request,) = server.requests
+    assert request.json == {
+        "messaging_product": "whatsapp", "recipient_type": "individual", "recipient": "DE.aBc1", "type": "text",
+        "text": {"body": TEXT},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_typing_is_shown_as_the_provider_documents_it(name: str, server: WebServer) -> None:
     channel(name, server).show_typing(READERS[name], "m-1")

@@ -294,7 +294,7 @@ def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
     world.queue.clear()
     world.emit("b-50", 50, FIRST)
     world.run()
-    world.emit("w-1", 1, SECOND, lane="window")
+    world.emit("w-1", 1, SECOND, lane="dynamodb")
     world.buffer.window_generation = 2
     world.deliver()
     assert world.status() == "reply_parked", "what the other lane counted does not open this one's gate"
@@ -302,7 +302,7 @@ def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
     world.queue = [each for each in world.queue if "b-51" in each.body] + world.queue[:-1]
     world.deliver()
     assert [each.batch_id for each in world.parked()] == ["w-1"], "it waits for its own lane"
-    world.emit("w-2", 2, "And?", lane="window")
+    world.emit("w-2", 2, "And?", lane="dynamodb")
     world.run()
     assert world.assistant.last_prompt[-1] == ("user", f"{SECOND}\nAnd?")
     assert customers_words(world) == [FIRST, "Hello?", SECOND, "And?"]

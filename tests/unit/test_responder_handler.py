@@ -20,7 +20,7 @@ from responder.errors import Busy, MalformedEvent
 from responder.gate_client import BufferClient
 from responder.history import Turn, alternate, fit_into_budget, shorten, trim
 from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
-from responder.operator_commands import OperatorCommands
+from responder.operator_commands import OUTLASTS_REPLY_WINDOW, OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
@@ -34,7 +34,7 @@ from tests.support.responder import (
     tables,
 )
 
-BATCH = read_batch(event("b-1", 2, "Hey", lane="window"), FakeObjects())
+BATCH = read_batch(event("b-1", 2, "Hey", lane="dynamodb"), FakeObjects())
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
 
 
@@ -161,7 +161,12 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
 def test_an_event_of_a_version_before_lanes_is_of_the_valkey_lane() -> None:
     body = json.loads(event("b-1", 1, "Hey"))
     del body["detail"]["lane"]
-    assert read_batch(json.dumps(body), FakeObjects()).lane == "debounce"
+    assert read_batch(json.dumps(body), FakeObjects()).lane == "valkey"
+
+
+@pytest.mark.parametrize(("old", "lane"), [("debounce", "valkey"), ("window", "dynamodb")])
+def test_a_batch_with_a_lanes_old_name_is_of_that_lane(old: str, lane: str) -> None:
+    assert read_batch(event("b-1", 1, "Hey", lane=old), FakeObjects()).lane == lane
 
 
 def test_a_batch_too_large_for_any_assistant_is_refused_before_it_is_fetched() -> None:
@@ -185,7 +190,8 @@ def test_a_body_that_is_no_event_is_malformed(body: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
+    [{"version": 3}, {"replyUntil": "1"},
+     {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
      {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
      {"lane": "third"}, {"lane": []}],
 )  # fmt: skip
@@ -274,6 +280,22 @@ def test_a_hand_off_holds_the_buffer_until_it_is_handed_back(world: World, ask: 
     assert world.sender.sent == PARTS
 
 
+def test_a_hand_off_that_outlasts_the_reply_window_warns(world: World, ask: Answer) -> None:
+    reply_until_ms = world.now_ms + 600_000
+    world.emit("b-2", 2, reply_until_ms=reply_until_ms)
+    world.run()
+    world.emit("b-1", 1, reply_until_ms=reply_until_ms - 60_000)
+    world.run()
+    left_ms = reply_until_ms - world.now_ms
+    in_time = ask("handoff", forMs=left_ms)["result"]
+    assert in_time == {"handedOffUntil": reply_until_ms, "replyUntil": reply_until_ms}, "the later batch is older"
+    too_long = ask("handoff", forMs=left_ms + 1)["result"]
+    assert (too_long["replyUntil"], too_long["warning"]) == (reply_until_ms, OUTLASTS_REPLY_WINDOW)
+    world.emit("b-3", 3)
+    world.run()
+    assert ask("handoff", forMs=left_ms + 1)["result"]["replyUntil"] == reply_until_ms
+
+
 def test_a_command_is_told_with_the_request_by_which_its_caller_is_found(world: World, ask: Answer) -> None:
     ask("handoff", forMs=60_000)
     (line,) = world.telemetry.said("operator")
@@ -321,7 +343,7 @@ class FakeGate:
 def test_the_gate_is_asked_of_its_function() -> None:
     gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True}})
     assert BufferClient(gate, "gate", by="responder").newest_generation(BATCH) == 3
-    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "window"}
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "dynamodb"}
     assert gate.asked == [("gate", asked)]
 
 
@@ -369,7 +391,7 @@ def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() ->
         return module._channel(OPTIONS._replace(**options), credentials, fake, to)
 
     assert type(of("telegram")).__name__ == "Telegram"
-    assert of("generic") is fake
+    assert of("generic") is of("custom") is fake
     assert of("telegram", channel="fake") is fake
     assert of("instagram") is None
 
@@ -409,3 +431,28 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     assert "given up" in written.out
     for word in WORDS:
         assert word not in written.out + written.err
+
+
+@pytest.mark.parametrize(
+    ("conversation", "fields", "recipient"),
+    [
+        ("acme/whatsapp/555/491", {"author": "US.aBc"}, "US.aBc"),
+        ("acme/whatsapp/555/491", {"author": "492"}, "492"),
+        ("acme/whatsapp/555/491", {}, "491"),
+        ("acme/whatsapp/555/G1", {"author": "492", "chat": {"type": "group"}}, "G1"),
+        ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:+492"}, "492"),
+        ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:US.aBc"}, "US.aBc"),
+        ("acme/twilio/1555/491", {"author": "+492"}, "491"),
+        ("acme/telegram/bot/-100:42", {"author": "7"}, "-100:42"),
+    ],
+)
+def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
+    conversation: str, fields: dict[str, Any], recipient: str
+) -> None:
+    """The conversation keeps the author's first number, which may be another person's by now."""
+    body = json.loads(event("b-1", 1, "Hey"))
+    body["detail"]["conversationId"] = conversation
+    body["detail"]["messages"][-1] |= fields
+    batch = read_batch(json.dumps(body), FakeObjects())
+    assert (str(batch.conversation), batch.recipient.user) == (conversation, recipient)
+    assert batch.recipient._replace(user="") == batch.conversation._replace(user="")

@@ -17,7 +17,8 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "mark", "send", "mark", "finish",
+    "newest_generation", "begin_sending", "mark", "send", "end_sending", "mark",
+    "begin_sending", "mark", "send", "end_sending", "mark", "finish",
 ]  # fmt: skip
 
 
@@ -82,6 +83,46 @@ def test_an_unconfirmed_part_is_counted_and_not_repeated(
     assert len(at_work.sender.sent) == sent
     is_known = step == "send" and when == "before" and not kills
     assert at_work.telemetry.counts.get("UnconfirmedSends", 0) == (0 if is_known else 1)
+
+
+def sending_steps() -> list[tuple[int, str]]:
+    calls = ("begin_sending", "mark", "send", "end_sending")
+    return [(n, when) for n, name in enumerate(STEPS) if name in calls for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
+@pytest.mark.parametrize(("number", "when"), sending_steps())
+def test_whatever_fails_the_buffer_knows_each_message_that_was_sent_or_doubts_its_time(
+    number: int, when: str, kills: bool, world: Callable[..., World]
+) -> None:
+    at_work = world(gate="discard_and_merge")
+    sent: dict[str, int] = {}
+    at_work.sender.before_send = lambda _text: sent.update({f"wamid.{len(sent) + 1}": at_work.now_ms})
+    at_work.steps.fail_at = (number, when, kills)
+    at_work.emit("b-1", 1)
+    at_work.run()
+    takeover = at_work.takeovers.read(NAME)
+    for message_id, at_ms in sent.items():
+        assert at_work.takeovers.was_sent_by_us(NAME, message_id) or takeover.may_be_ours(at_ms), message_id
+
+
+def test_an_unconfirmed_send_is_doubted(world: Callable[..., World]) -> None:
+    at_work = world(gate="discard_and_merge")
+    at_work.steps.fail_at = (STEPS.index("send"), "after", False)
+    at_work.emit("b-1", 1)
+    at_work.run()
+    takeover = at_work.takeovers.read(NAME)
+    assert takeover.unsure.from_ms == at_work.now_ms
+    assert at_work.takeovers.sent == {(NAME, "wamid.2")}
+
+
+def test_a_channel_whose_platform_reports_nothing_records_nothing(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.sender.is_echoed = False
+    at_work.sender.send = lambda _to, text: at_work.sender.sent.append(text)  # type: ignore[method-assign, assignment, return-value]
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert (at_work.sender.sent, at_work.takeovers.calls) == (PARTS, [])
 
 
 def test_a_batch_that_is_delivered_again_is_answered_once(world: Callable[..., World]) -> None:

@@ -59,6 +59,11 @@ ITEMS: dict[str, dict[str, Any]] = {
 }
 # The hour's replies: those to `b-0` and `b-2`.
 ADDED_TO_THE_RECORD = {"repliesSince": {"N": str(BEGAN_MS)}, "replies": {"N": "2"}}
+# An earlier version keeps lanes' names that it does not know, and compares no generation with theirs.
+NAMED_AS_TODAY = {
+    "answered": {"S": '{"valkey": 1}'},
+    "parked": {"S": json.dumps([each | {"lane": "valkey"} for each in PARKED], ensure_ascii=False)},
+}
 OLDER_TURN = {"role": "user", "text": "Hello?", "at_ms": 1, "batch_id": "b-00"}
 
 
@@ -97,12 +102,20 @@ def test_a_record_of_an_earlier_version_is_read(before: World) -> None:
         hand_off_until_ms=0,
         turns=[Turn("user", "Hey", BEGAN_MS, "b-0"), Turn("assistant", "\n".join(PARTS), BEGAN_MS, "b-0")],
         older_turn_count=0,
-        parked=[ParkedBatch("b-1", 2, "debounce", "Wo ist es, größer?", "")],
-        answered={"debounce": 1},
+        parked=[ParkedBatch("b-1", 2, "valkey", "Wo ist es, größer?", "")],
+        answered={"valkey": 1},
         reply_count=ReplyCount(0, 0),
     )
     taken = before.table.acquire(NAME, "me", now_ms=BEGAN_MS, until_ms=BEGAN_MS + LOCK_MS, create=True)
     assert taken == OwnedByAnother(BEGAN_MS + LOCK_MS)
+
+
+def test_of_a_lane_with_two_names_the_higher_generation_was_answered(before: World) -> None:
+    """While a deployment lasts, earlier code and this one may answer batches of one conversation."""
+    put(before, RECORD, ITEMS["!"] | {"answered": {"S": '{"debounce": 4, "valkey": 3, "window": 1, "dynamodb": 2}'}})
+    record = before.table.read(NAME)
+    assert record
+    assert record.answered == {"valkey": 4, "dynamodb": 2}
 
 
 def test_outboxes_of_an_earlier_version_are_read(before: World) -> None:
@@ -142,21 +155,21 @@ def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> 
     world.deliver()
     world.queue.clear()
     world.steps.names.clear()
-    world.steps.fail_at = (9, "after", True)
+    world.steps.fail_at = (11, "after", True)
     world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
     # An earlier version leaves attributes alone that it does not know.
     written = stored_items(world)
     assert written[RECORD].pop("expiresAt")
-    assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD}
+    assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD | NAMED_AS_TODAY}
 
 
 def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:
     world = World(new_table(), gate="discard_and_merge", max_history_tokens=100)
     turn = {"role": "user", "text": "Hey", "at_ms": 1, "batch_id": "b-00"}
     parked = [
-        {"batch_id": f"b-{number}", "generation": number, "lane": "debounce", "text": "?", "said": "!"}
+        {"batch_id": f"b-{number}", "generation": number, "lane": "valkey", "text": "?", "said": "!"}
         for number in range(1, MAX_PARKED_BATCHES + 1)
     ]
     put(

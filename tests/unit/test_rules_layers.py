@@ -66,6 +66,9 @@ def test_defaults_are_the_documented_ones() -> None:
         "stopWords": (),
         "flushWords": (),
         "controlLanguages": (),
+        "onHumanReply": None,
+        "inboxApps": (),
+        "botApps": (),
     }
 
 
@@ -87,6 +90,58 @@ def test_rules_do_not_change() -> None:
 
 
 @pytest.mark.case(9)
+@pytest.mark.parametrize(
+    ("hold", "ms"), [("1s", 1_000), ("90s", 90_000), ("30m", 1_800_000), ("12h", 43_200_000), ("24h", 86_400_000)]
+)
+def test_a_hold_after_a_persons_reply_is_a_time_with_its_unit(hold: str, ms: int) -> None:
+    rules = Rules.model_validate({"onHumanReply": {"hold": hold}})
+    assert rules.on_human_reply is not None
+    assert rules.on_human_reply.hold_ms == ms
+    assert Rules.model_validate_json(rules.model_dump_json()) == rules
+
+
+@pytest.mark.parametrize(
+    "hold",
+    ["", "12", "12 h", "12H", "-1h", "1.5h", "0h", "0s", "25h", "86401s", "999999s", "1d", "12h\n", 43_200_000, None],
+)
+def test_another_hold_is_refused_with_an_example(hold: object) -> None:
+    (problem,) = layer_refusal({"onHumanReply": {"hold": hold}})
+    assert problem.startswith("onHumanReply.hold: got ")
+    assert problem.endswith("; use a time such as '30m' or '12h', at most '24h'")
+
+
+def test_mistakes_in_the_rule_of_a_persons_reply_are_named() -> None:
+    assert layer_refusal({"onHumanReply": {}}) == [
+        "onHumanReply.hold: is missing; use a time such as '30m' or '12h', at most '24h'"
+    ]
+    assert "onHumanReply.hodl: unknown field; did you mean hold?" in layer_refusal({"onHumanReply": {"hodl": "1h"}})
+    assert layer_refusal({"onHumanReply": "12h"}) == ["onHumanReply: got '12h'; use null, or {\"hold\": a time}"]
+    (problem,) = layer_refusal({"platformOverrides": {"whatsapp": {"onHumanReply": {"hold": "x"}}}})
+    assert problem.startswith("platformOverrides.whatsapp.onHumanReply.hold: got 'x'; use a time")
+
+
+def test_a_layer_above_turns_the_rule_of_a_persons_reply_off() -> None:
+    below, above = layer("stage", onHumanReply={"hold": "12h"}), layer("tenant:acme", onHumanReply=None)
+    assert RuleLayer.model_validate(above.model_dump()) == above
+    explained = resolve_rules([below]).explain()["onHumanReply"]
+    assert (explained["value"], explained["layer"]) == ({"hold": "12h"}, "stage")
+    resolved = resolve_rules([below, above])
+    assert resolved.rules.on_human_reply is None
+    assert resolved.explain()["onHumanReply"]["layer"] == "tenant:acme"
+
+
+def test_apps_are_ids_of_digits_and_people_type_only_in_those_of_the_inbox() -> None:
+    rules = Rules.model_validate({"inboxApps": ["26", "unnamed"], "botApps": ["15"]})
+    assert [rules.is_of_a_person(app) for app in ("26", "unnamed", "15", "7")] == [True, True, False, False]
+    for wrong in ([26], ["x"], [""], ["1" * 33], ["1"] * 21, "26"):
+        assert layer_refusal({"inboxApps": wrong})[0].endswith(
+            "; use a list of at most 20 ids of Meta's apps, as strings of digits, or 'unnamed'"
+        )
+    assert layer_refusal({"inboxApps": ["26"], "botApps": ["26"]}) == [
+        "inboxApps: has an app that is in botApps too; keep it in one of them"
+    ]
+
+
 @pytest.mark.parametrize("field", MILLISECONDS + COUNTS)
 @pytest.mark.parametrize("value", ["500", "1s", 1.5, 500.0, True, None, [500]])
 def test_only_whole_numbers_are_accepted(field: str, value: object) -> None:

@@ -26,7 +26,7 @@ class Gate:
     def gate(self, request: AskGate) -> Json:
         """Return whether the author has written again since a consumer's batch. A later message may still follow."""
         name = str(parse_conversation_id(request.conversation))
-        lane = self._dynamodb_lane if request.lane == "window" and self._dynamodb_lane else self._lanes[0]
+        lane = self._dynamodb_lane if request.lane == "dynamodb" and self._dynamodb_lane else self._lanes[0]
         current = lane.generation(name)
         return {"current": current, "newer": current > request.generation}
 

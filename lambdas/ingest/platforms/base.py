@@ -22,7 +22,8 @@ from lambdas.limits import (
 )
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.valkey.keys import encode_conversation
-from message_buffer.limits import MAX_TIME_MS
+from message_buffer.limits import MAX_TIME_MS, MAX_USER_ID_CHARACTERS
+from message_buffer.messages.author_ids import AuthorIds, IdentityChange
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.messages.message import Message
@@ -31,6 +32,10 @@ from message_buffer.messages.wire_form import mend_id
 Headers = Mapping[str, str]
 Query = Mapping[str, str]
 Json = Mapping[str, Any]
+
+
+# The beginning of WhatsApp's ids, which is a country.
+_USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
 class InvalidWebhook(InvalidInput):
@@ -153,9 +158,24 @@ class Incoming(NamedTuple):
     """Several authors write in this conversation."""
     agent: str | None = None
     """The agent that serves the conversation, if the message names it."""
+    author_ids: AuthorIds | None = None
+    """The ids of the author, on a platform that may name an author by different ones."""
 
 
 Update = Incoming | Change
+
+
+class HumanReply(NamedTuple):
+    """A message that a person of the business typed, as far as the platform says. Its words are not kept."""
+
+    conversation: ConversationId
+    id: str
+    at_ms: int
+    app: str | None = None
+    """The app with which it was sent. A rule says whether people type in that app. None if the platform says that a
+    person typed it."""
+    customer_ids: AuthorIds | None = None
+    """The ids by which the platform names the customer, if it has several."""
 
 
 @dataclass
@@ -163,21 +183,29 @@ class Intake:
     """The contents of a webhook. Items that are not messages to us (echoes, statuses, …) are counted by kind."""
 
     updates: list[Update] = field(default_factory=list)
+    human_replies: list[HumanReply] = field(default_factory=list)
+    """Some of the echoes, which are also counted."""
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
+    identity_changes: list[IdentityChange] = field(default_factory=list)
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
         self.accounts.add(update.conversation.account)
 
-    def take(self, read: Callable[[], Update | str]) -> None:
+    def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
         """Add the update that `read` returns, or count the item under the kind that it returns.
+
+        A person's reply is counted as an echo, too.
 
         An item that cannot be read is counted as `unreadable`, so that the other items of the webhook are kept.
         """
         try:
             update = read()
+            if isinstance(update, HumanReply):
+                self.human_replies.append(update)
+                update = "echo"
             if not isinstance(update, str):
                 encode_conversation(str(update.conversation))
         except (ValidationError, InvalidInput):
@@ -196,6 +224,13 @@ class Platform(Protocol):
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
+    empty_refusal: tuple[str, str] | None = None
+    """The body and the content type of every response with a status from 400 to 499, if the platform reads the body."""
+
+    @property
+    def full_name(self) -> str:
+        """Return the name by which the webhook secrets and the logs call the platform."""
+        return self.name
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
@@ -258,6 +293,17 @@ def id_of(value: Any) -> str:
 def address_of(value: Any) -> str:
     """Return a person's number or address in the form that conversation ids contain. Raises InvalidWebhook."""
     return id_of(value).strip().removeprefix("+").lower()
+
+
+def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
+    """Return the ids by which WhatsApp names a person. The address is a number, or the id in the place of a number."""
+    name = (word_of(address) or "").strip().removeprefix("+")
+    number = name if name.isascii() and name.isdigit() else None
+    found = word_of(user_id) or (name if _USER_ID.match(name) else None)
+    # An id that cannot be real is not looked up.
+    if found is None or not found.isascii() or not found.isprintable() or len(found) > MAX_USER_ID_CHARACTERS:
+        found = None
+    return AuthorIds(number, found)
 
 
 def ms_of_seconds(seconds: Any) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    HumanReply,
     Incoming,
     Intake,
     Json,
@@ -25,6 +26,7 @@ from lambdas.ingest.platforms.meta import MetaPlatform
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
+from message_buffer.rules.layers import UNNAMED_APP
 
 # Receipts for our own messages, and user events that are not messages.
 _NO_MESSAGES = {
@@ -63,15 +65,18 @@ class Messenger(MetaPlatform):
                 # The Instagram API with Instagram login, and the console's test button, send events in this form.
                 value = object_of(change.get("value"))
                 if change.get("field") == "message_echoes":
-                    intake.ignored["echo"] += 1
+                    intake.take(_Event(value, self.name, account, received_at_ms).read_echo)
                 elif "sender" in value:
                     events.append(value)
                 else:
                     intake.ignored["unknown"] += 1
             for event in events:
                 intake.take(_Event(event, self.name, account, received_at_ms).read)
-            # Ignore threads that another app of the page controls.
-            intake.ignored["standby"] += len(list_of(entry.get("standby")))
+            # Ignore threads that another app of the page controls, but not the replies of people who type in it.
+            standby = list_of(entry.get("standby"))
+            intake.ignored["standby"] += len(standby)
+            seen = [_Event(object_of(event), self.name, account, received_at_ms).read_echo() for event in standby]
+            intake.human_replies += [reply for reply in seen if isinstance(reply, HumanReply)]
         return intake
 
 
@@ -89,16 +94,25 @@ class _Event:
         self._sent_at_ms = ms_of_time(event.get("timestamp"))
         self._at_ms = self._sent_at_ms or received_at_ms
 
-    def read(self) -> Update | str:
+    def read(self) -> Update | HumanReply | str:
         for name, read in _READERS.items():
             content = self._event.get(name)
             if isinstance(content, dict):
-                return "echo" if self._is_ours else read(self, content)
+                return self.read_echo() if self._is_ours or content.get("is_echo") else read(self, content)
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
-    def read_message(self, content: Json) -> Update | str:
-        if content.get("is_echo"):
+    def read_echo(self) -> HumanReply | str:
+        """Read a message of the business, which names the app that sent it. Instagram does not always name one."""
+        content = object_of(self._event.get("message"))
+        user = _id_or_none(object_of(self._event.get("recipient")).get("id"))
+        message_id = word_of(content.get("mid"))
+        is_echo = content.get("is_echo") is True and content.get("is_deleted") is not True
+        if not (is_echo and user and user != self._conversation.account and message_id and self._sent_at_ms):
             return "echo"
+        app = _id_or_none(content.get("app_id")) or UNNAMED_APP
+        return HumanReply(self._conversation._replace(user=user), message_id, self._sent_at_ms, app)
+
+    def read_message(self, content: Json) -> Update | str:
         if content.get("is_deleted"):
             return Deleted(self._conversation, id_of(content.get("mid")), self._author, self._at_ms)
         reply, chosen = object_of(content.get("reply_to")), object_of(content.get("quick_reply"))

@@ -12,6 +12,7 @@ from typing import Any
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    HumanReply,
     Incoming,
     Intake,
     InvalidWebhook,
@@ -114,7 +115,7 @@ class _Reading:
         self._account = account
         self._received_at_ms = received_at_ms
 
-    def read(self) -> Update | str:
+    def read(self) -> Update | HumanReply | str:
         for name, read in _READERS.items():
             content = self._update.get(name)
             if isinstance(content, dict):
@@ -215,8 +216,19 @@ class _Reading:
         conversation = ConversationId(DEFAULT_TENANT, Telegram.name, self._account, voter or "")
         return Incoming(conversation, Message.model_validate(fields))
 
-    def read_business_message(self, message: Json) -> Update | str:
-        return self.read_message(message) if _is_of_customer(message) else "echo"
+    def read_business_message(self, message: Json) -> Update | HumanReply | str:
+        return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
+
+    def _read_echo(self, message: Json) -> HumanReply | str:
+        """Read a message of the person whose account it is, or of their bot, which is not a person's reply.
+
+        Greetings, away messages and scheduled messages, which the account sends by itself, are no replies either.
+        """
+        by_bot = "sender_business_bot" in message or object_of(message.get("from")).get("is_bot") is not False
+        at_ms = ms_of_seconds(message.get("date"))
+        if by_bot or "is_from_offline" in message or _content_of(message) is None or not at_ms:
+            return "echo"
+        return HumanReply(self._conversation(message), self._id_of(message), at_ms)
 
     def read_business_edit(self, message: Json) -> Update | str:
         return self.read_edit(message) if _is_of_customer(message) else "echo"
@@ -264,7 +276,7 @@ class _Reading:
         }
 
 
-_READERS: Mapping[str, Callable[[_Reading, Json], Update | str]] = {
+_READERS: Mapping[str, Callable[[_Reading, Json], Update | HumanReply | str]] = {
     "message": _Reading.read_message,
     "edited_message": _Reading.read_edit,
     "business_message": _Reading.read_business_message,

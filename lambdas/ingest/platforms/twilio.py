@@ -22,6 +22,7 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     address_of,
+    author_ids,
     drop_empty,
     drop_nones,
     id_of,
@@ -34,11 +35,14 @@ from lambdas.limits import (
     MAX_MEDIA_IN_A_TWILIO_FORM,
     MAX_TWILIO_WEBHOOK_BYTES,
 )
+from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
 Form = list[tuple[str, str]]
 
+# TwiML that sends nothing to the author.
+NO_REPLY = ("<Response></Response>", "text/xml")
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
@@ -61,6 +65,8 @@ class Twilio(Platform):
     name = "twilio"
     max_body_bytes = MAX_TWILIO_WEBHOOK_BYTES
     comes_again = False
+    # The status says that the webhook was refused. Twilio would log a body in JSON as a second error.
+    empty_refusal = NO_REPLY
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")
@@ -89,7 +95,7 @@ class Twilio(Platform):
 
     def acknowledge(self, _result: Json) -> tuple[str, str]:
         # Twilio would send any other text to the author, or log it as an error.
-        return "<Response></Response>", "text/xml"
+        return NO_REPLY
 
 
 # -- the signature ---------------------------------------------------------------------------------
@@ -180,7 +186,8 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
         "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),
         "form": object_in(form.get("InteractiveData")),
     }
-    return Incoming(conversation, Message.model_validate(fields | _choice(form) | drop_empty(details)))
+    message = Message.model_validate(fields | _choice(form) | drop_empty(details))
+    return Incoming(conversation, message, author_ids=_author_ids(form["From"], user_id))
 
 
 def _author(given: str, user_id: str | None) -> str:
@@ -189,6 +196,12 @@ def _author(given: str, user_id: str | None) -> str:
     if channel.lower() == "whatsapp":
         return id_of(address.strip().removeprefix("+") or user_id)
     return _channel_and_address(given)[1]
+
+
+def _author_ids(given: str, user_id: str | None) -> AuthorIds | None:
+    """Return the ids by which WhatsApp names an author. Other channels name an author in one way."""
+    channel, _, address = given.rpartition(":")
+    return author_ids(address, user_id) if channel.lower() == "whatsapp" else None
 
 
 def _channel_and_address(given: str) -> tuple[str, str]:

@@ -5,16 +5,20 @@ cannot read is left out and counted. If we refused the webhook instead, WhatsApp
 seven days.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    HumanReply,
     Incoming,
     Intake,
     Json,
     Signer,
     Update,
     Webhook,
+    author_ids,
     drop_empty,
     drop_nones,
     id_of,
@@ -27,9 +31,18 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
+from message_buffer.messages.author_ids import IdentityChange
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
+
+TYPED_IN_THE_APP = "smb_message_echoes"
+# Echoes that contain no new message.
+NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
+
+# The types of system messages after which an author has another number.
+NUMBER_CHANGED = ("user_changed_number", "user_changed_user_id", "customer_changed_number")
+_CHANGED_FROM = re.compile(r".* changed from (?P<previous>\S+) to (?P<current>\S+)", re.DOTALL)
 
 
 class WhatsApp(MetaPlatform):
@@ -38,7 +51,7 @@ class WhatsApp(MetaPlatform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for value in _values(self.entries_of(webhook.body), intake):
+        for field, value in _changes(self.entries_of(webhook.body), intake):
             account = word_of(object_of(value.get("metadata")).get("phone_number_id"))
             if account is None:
                 intake.ignored["unknown"] += 1
@@ -50,9 +63,16 @@ class WhatsApp(MetaPlatform):
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
                 contact = _contact_of(item, contacts) or sole
+                intake.identity_changes += _changes_in_system_message(item, account)
                 intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
+            updates = list_of(value.get("user_id_update"))
+            intake.identity_changes += [
+                change for update in updates for change in _changes_in_update(object_of(update), account)
+            ]
+            intake.ignored["system"] += len(updates)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
-            intake.ignored["echo"] += len(list_of(value.get("message_echoes")))
+            for echo in map(object_of, list_of(value.get("message_echoes"))):
+                intake.take(partial(_read_echo, field, echo, account))
         return intake
 
 
@@ -66,6 +86,7 @@ class _Item:
         user_id = user_id or word_of(contact.get("user_id"))
         self._author = number or user_id or word_of(contact.get("wa_id"))
         self._profile = _profile(contact, user_id)
+        self._ids = author_ids(number or contact.get("wa_id"), user_id)
         group = word_of(item.get("group_id"))
         self._group = group is not None
         user = group or (self._author or "").strip().removeprefix("+")
@@ -79,11 +100,12 @@ class _Item:
             case "reaction":
                 # The emoji is missing if the author has removed the reaction.
                 emoji = word_of(content.get("emoji"))
-                return Reacted(self._conversation, id_of(content.get("message_id")), self._author, emoji, sent_at_ms)
+                ids = None if self._group else self._ids
+                message_id = id_of(content.get("message_id"))
+                return Reacted(self._conversation, message_id, self._author, emoji, sent_at_ms, ids)
             case "revoke":
-                return Deleted(
-                    self._conversation, id_of(content.get("original_message_id")), self._author, sent_at_ms, self._group
-                )
+                message_id = id_of(content.get("original_message_id"))
+                return Deleted(self._conversation, message_id, self._author, sent_at_ms, self._group, self._ids)
             case "edit":
                 message = self._message(
                     object_of(content.get("message")), content.get("original_message_id"), editedAt=sent_at_ms
@@ -91,13 +113,15 @@ class _Item:
                 return (
                     message
                     if isinstance(message, str)
-                    else Edited(self._conversation, message, sent_at_ms, self._group)
+                    else Edited(self._conversation, message, sent_at_ms, self._group, author_ids=self._ids)
                 )
             case "system" | "request_welcome":
                 # WhatsApp wrote the message itself, or a customer has opened a chat without writing.
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
-        return message if isinstance(message, str) else Incoming(self._conversation, message, self._group)
+        if isinstance(message, str):
+            return message
+        return Incoming(self._conversation, message, self._group, author_ids=self._ids)
 
     def _message(self, item: Json, message_id: Any, **times: int | None) -> Message | str:
         kind = _kind_of(item)
@@ -135,15 +159,29 @@ class _Item:
         )
 
 
-def _values(entries: Iterable[Json], intake: Intake) -> Iterator[Json]:
-    """Yield the `value` of every change of every entry. Count entries without a list of changes as unreadable."""
+def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Json]]:
+    """Yield the `field` and `value` of every change of every entry.
+
+    Count entries without a list of changes as unreadable.
+    """
     for entry in entries:
         changes = entry.get("changes")
         if not isinstance(changes, list):
             intake.ignored["unreadable"] += 1
             continue
-        for change in changes:
-            yield object_of(object_of(change).get("value"))
+        for change in map(object_of, changes):
+            yield change.get("field"), object_of(change.get("value"))
+
+
+def _read_echo(field: Any, echo: Json, account: str) -> HumanReply | str:
+    """Read a message of the business. Only the field `smb_message_echoes` has what a person typed in WhatsApp's app."""
+    number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id"))
+    user = (number or user_id or "").strip().removeprefix("+")
+    message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))
+    if field != TYPED_IN_THE_APP or _kind_of(echo) in NO_REPLIES or not (user and message_id and at_ms):
+        return "echo"
+    conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
+    return HumanReply(conversation, message_id, at_ms, customer_ids=author_ids(number, user_id))
 
 
 # -- who writes, and from where --------------------------------------------------------------------
@@ -161,6 +199,32 @@ def _contact_of(item: Json, contacts: list[Json]) -> Json:
         if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
             return contact
     return {}
+
+
+def _changes_in_update(update: Json, account: str) -> list[IdentityChange]:
+    """Return the change that an item of `user_id_update` reports. The list is empty if the item names no two ids."""
+    ids = object_of(update.get("user_id"))
+    previous = author_ids(None, ids.get("previous"))
+    current = author_ids(update.get("wa_id"), ids.get("current"))
+    complete = previous.user_id and current.user_id
+    return [IdentityChange(WhatsApp.name, account, previous, current)] if complete else []
+
+
+def _changes_in_system_message(item: Json, account: str) -> list[IdentityChange]:
+    """Return the change that a message of WhatsApp's own reports. The list is empty if it reports none."""
+    system = object_of(item.get("system"))
+    if item.get("type") != "system" or system.get("type") not in NUMBER_CHANGED:
+        return []
+    current = author_ids(system.get("wa_id") or system.get("new_wa_id"), system.get("user_id"))
+    previous_id = word_of(system.get("previous_user_id")) or word_of(item.get("from_user_id"))
+    # The text ends with both ids. It begins with the author's name, which may contain anything.
+    text = _CHANGED_FROM.fullmatch(word_of(system.get("body")) or "")
+    if text and text["current"] == current.user_id:
+        previous_id = text["previous"]
+    previous = author_ids(item.get("from"), None if previous_id == current.user_id else previous_id)
+    if not any(previous) or not any(current):
+        return []
+    return [IdentityChange(WhatsApp.name, account, previous, current)]
 
 
 def _profile(contact: Json, user_id: str | None) -> dict[str, Any]:

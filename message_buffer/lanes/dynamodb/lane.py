@@ -215,7 +215,7 @@ class DynamoDbLane:
         try:
             contents = self._table.read(conversation)
             if cancel_id is not None and contents.knows(name_of(cancel_id)):
-                return o.AlreadyCancelled(window.generation, lane="window")
+                return o.AlreadyCancelled(window.generation, lane="dynamodb")
             frozen = set(window.frozen.names) if window.frozen else set()
             # The Valkey lane emits or drops the messages that it has taken, except those in this lane's frozen batch.
             theirs = contents.journaled - frozen
@@ -233,7 +233,7 @@ class DynamoDbLane:
                 len([name for name in dropped if name not in frozen]),
                 len(frozen),
                 leaving=False,
-                lane="window",
+                lane="dynamodb",
             )
         finally:
             self._table.release(conversation, owner)
@@ -352,7 +352,7 @@ class DynamoDbLane:
             flush_reason=window.reason or None,
             count=len(waiting),
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
-            last_at_ms=waiting[-1].arrived_at_ms if waiting else None,
+            last_at_ms=waiting[-1].arrived_at_ms if waiting else window.last_at_ms or None,
             generation=window.generation,
             held_until_ms=window.held_until_ms or None,
             batch_id=frozen.batch_id if frozen else None,
@@ -390,12 +390,12 @@ def _is_newer(batch_id: str, at_ms: int) -> bool:
 def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
     frozen = contents.window.frozen
     if frozen and name in frozen.names:
-        return o.Frozen(frozen.batch_id, lane="window")
+        return o.Frozen(frozen.batch_id, lane="dynamodb")
     went = contents.tombstones.get(name)
     if name in contents.journaled or went == VALKEY_LANE:
         # The Valkey lane has emitted the message, or will emit it.
         return o.Absent(known=True, batch_id=None)
     for position, each in enumerate(contents.waiting):
         if each.name == name:
-            return o.Waiting(position, lane="window")
-    return o.Absent(known=contents.knows(name), batch_id=None if went == DROPPED else went, lane="window")
+            return o.Waiting(position, lane="dynamodb")
+    return o.Absent(known=contents.knows(name), batch_id=None if went == DROPPED else went, lane="dynamodb")

@@ -31,6 +31,7 @@ from message_buffer.limits import (
     LOOK_EVERY,
     MAX_CALL_MS,
     MAX_CHARGES_KEPT,
+    MAX_HOLD_MS,
     MAX_IDS_HASHED_IN_A_CALL,
     MAX_PAUSE_AFTER_DEATH_MS,
     MAX_REMEMBERED_ID_BYTES,
@@ -221,7 +222,7 @@ class Store:
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        _whole("hold_ms", hold_ms, 1, DAY_MS)
+        _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
         start = self._start()
         reply = self._run(

@@ -1,0 +1,58 @@
+"""Tries a door's mapping on a body, without a stage: the same code reads the body as in ingest."""
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bufferctl.errors import Failed, Misused
+from message_buffer.clock import system_clock
+from message_buffer.errors import InvalidInput
+from message_buffer.rules.door_reading import Item, items_of
+from message_buffer.rules.doors import is_door_name, read_door
+
+DEFAULT_NAME = "door"
+
+
+def try_mapping(given: Namespace) -> None:
+    """Show what each item of a body becomes. Fail if ingest would refuse the body."""
+    name = given.name or (given.mapping.stem if is_door_name(given.mapping.stem) else DEFAULT_NAME)
+    mapping, body = _json_of(given.mapping), _json_of(given.body)
+    try:
+        door = read_door(name, mapping)
+    except InvalidInput as error:
+        raise Failed(f"The mapping is wrong:\n{error}") from error
+    try:
+        read = [
+            _shown(item, leave_out=door.unreadable == "ignore")
+            for item in items_of(door, body, received_at_ms=system_clock())
+        ]
+    except InvalidInput as error:
+        raise Failed(f"This body would be answered 400: {error}") from error
+    print(json.dumps(read, indent=2, ensure_ascii=False))
+
+
+def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
+    try:
+        read = item.read()
+        if isinstance(read, str):
+            return {"ignored": read}
+        fields = read._asdict()
+        conversation = str(fields.pop("conversation"))
+    except InvalidInput as error:
+        if leave_out:
+            return {"ignored": "unreadable", "because": str(error)}
+        raise
+    if message := fields.pop("message", None):
+        fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
+    return {"is": type(read).__name__.lower(), "conversation": conversation} | fields
+
+
+def _json_of(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise Misused(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise Misused(f"{path} is not JSON in UTF-8: {error}.") from error

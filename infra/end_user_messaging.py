@@ -1,0 +1,48 @@
+"""WhatsApp by AWS End User Messaging Social: its topic, a queue, and ingest, without a webhook or a token of Meta."""
+
+import aws_cdk as cdk
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sns as sns
+from aws_cdk.aws_lambda_event_sources import SqsEventSource
+from aws_cdk.aws_sns_subscriptions import SqsSubscription
+from constructs import Construct
+
+from infra.limits import (
+    INGEST_TIMEOUT_SECONDS,
+    MAX_INGESTS_WITH_QUEUED_WEBHOOKS,
+    MAX_QUEUED_WEBHOOKS_IN_A_BATCH,
+    VISIBILITY_TIMEOUTS,
+)
+from infra.settings_and_defaults import EndUserMessaging, StageConfig
+from infra.storage import Queue
+
+
+class WhatsAppQueues:
+    """The queue of the webhooks that the topic publishes, and the queue of those that ingest could not read."""
+
+    def __init__(self, scope: Construct, *, config: StageConfig, settings: EndUserMessaging) -> None:
+        self.unreadable = Queue(
+            scope, "UnreadableWebhooks", config=config, no_dead_letters_because="It is itself a queue of dead letters."
+        )
+        self.webhooks = Queue(
+            scope,
+            "WhatsAppWebhooks",
+            config=config,
+            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * INGEST_TIMEOUT_SECONDS),
+            no_dead_letters_because="A webhook that is refused for now must come again, however often that was. "
+            "Ingest itself moves what it cannot read to another queue.",
+        )
+        topic = sns.Topic.from_topic_arn(scope, "WhatsAppTopic", settings.topic_arn)
+        # The subscription's policy lets only this topic send to the queue.
+        topic.add_subscription(SqsSubscription(self.webhooks, raw_message_delivery=True))
+
+    def invoke(self, ingest: lambda_.IFunction) -> None:
+        """Let Lambda invoke ingest with the webhooks of the queue."""
+        ingest.add_event_source(
+            SqsEventSource(
+                self.webhooks,
+                batch_size=MAX_QUEUED_WEBHOOKS_IN_A_BATCH,
+                report_batch_item_failures=True,
+                max_concurrency=MAX_INGESTS_WITH_QUEUED_WEBHOOKS,
+            )
+        )

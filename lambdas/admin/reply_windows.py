@@ -1,0 +1,30 @@
+"""Shows operators until when a platform lets a conversation be answered freely."""
+
+from message_buffer.errors import MalformedMessage
+from message_buffer.lanes.outcomes import Conversation
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.reply_window import reply_until_ms
+from message_buffer.messages.wire_form import Json, decode_fields, sent_at_ms
+
+OUTLASTS_REPLY_WINDOW = (
+    "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "
+    "until the customer writes again."
+)
+
+
+def reply_until(name: str, seen: Conversation) -> Json:
+    """Return the field `replyUntil`, or nothing if the platform has no reply window or no message is known.
+
+    The window begins when the last message was sent. If that message is not among the payloads that were read, use its
+    arrival.
+    """
+    at_ms = _last_sent_at_ms(seen) if seen.payloads and len(seen.payloads) == seen.count else seen.last_at_ms
+    until_ms = None if at_ms is None else reply_until_ms(parse_conversation_id(name), at_ms)
+    return {} if until_ms is None else {"replyUntil": until_ms}
+
+
+def _last_sent_at_ms(seen: Conversation) -> int | None:
+    try:
+        return max(sent_at_ms(decode_fields(payload)) for payload in seen.payloads)
+    except MalformedMessage:
+        return seen.last_at_ms

@@ -1,0 +1,95 @@
+"""Puts a conversation on hold after a person of the business has answered in it, and publishes that once.
+
+The messages of our responder never hold a conversation. The platform may report one of them before the responder has
+recorded its id. While the responder is sending, a reply is therefore not decided, and the platform sends it again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from lambdas.ingest.preparation import PreparedReply
+from lambdas.ingest.report import Done
+from lambdas.limits import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK, MAX_SAVES_OF_A_TAKEOVER
+from message_buffer.clock import Clock
+from message_buffer.errors import SendFailed
+from message_buffer.events.event_bus import Publishes
+from message_buffer.events.taken_over import DETAIL_TYPE, taken_over_event
+from message_buffer.lanes.lane import Lane
+from message_buffer.takeovers.takeover import Takeover
+
+
+class Takeovers(Protocol):
+    def read(self, conversation: str) -> Takeover: ...
+
+    def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool: ...
+
+    def mark_published(self, conversation: str, *, began_at_ms: int) -> bool: ...
+
+    def was_sent_by_us(self, conversation: str, message_id: str) -> bool: ...
+
+
+class HumanReplies:
+    def __init__(self, lane: Lane, bus: Publishes, table: Takeovers, clock: Clock) -> None:
+        self._lane = lane
+        self._bus = bus
+        self._table = table
+        self._clock = clock
+
+    def hold_all(self, replies: Iterable[PreparedReply], done: Done) -> None:
+        """Put the replies' conversations on hold, and count them in `done`. Raises StoreError or SendFailed."""
+        by_conversation: dict[str, list[PreparedReply]] = {}
+        for reply in sorted(replies, key=lambda reply: reply.at_ms, reverse=True):
+            by_conversation.setdefault(str(reply.conversation), []).append(reply)
+        for number, newest_first in enumerate(by_conversation.values()):
+            if number >= MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK:
+                done.left_out_replies += len(newest_first)
+                continue
+            self._hold(newest_first, done)
+
+    def _hold(self, newest_first: Sequence[PreparedReply], done: Done) -> None:
+        """Let the newest reply that a person wrote hold the conversation. The older ones then add nothing."""
+        for reply in newest_first:
+            takeover = self._takeover_after(reply, done)
+            if takeover is None:
+                continue
+            if takeover.is_on(self._clock()):
+                self._apply(reply, takeover, done)
+            return
+
+    def _takeover_after(self, reply: PreparedReply, done: Done) -> Takeover | None:
+        """Store the reply. Return the conversation's takeover, or None if the reply may be our responder's."""
+        conversation = str(reply.conversation)
+        for _ in range(MAX_SAVES_OF_A_TAKEOVER):
+            # Read the takeover first. The responder records a message's id together with the end of the send, so if no
+            # send is under way here, the id of every message that it has sent is in the table.
+            before, now_ms = self._table.read(conversation), self._clock()
+            if self._table.was_sent_by_us(conversation, reply.id):
+                return None
+            if before.may_become_ours(now_ms):
+                done.undecided_replies += 1
+                return None
+            if before.may_be_ours(reply.at_ms):
+                return None
+            after = before.after_reply(reply.id, at_ms=reply.at_ms, hold_ms=reply.hold_ms, now_ms=now_ms)
+            if after is before or self._table.save(conversation, after, now_ms=now_ms):
+                return after
+        raise SendFailed("save takeover: other requests keep changing it")
+
+    def _apply(self, reply: PreparedReply, takeover: Takeover, done: Done) -> None:
+        """Hold the conversation until the takeover's end, and publish the takeover if it is new.
+
+        A redelivery does this again, because an earlier request may have ended after it stored the takeover.
+        """
+        conversation = str(reply.conversation)
+        self._lane.hold_buffer(conversation, hold_ms=max(takeover.until_ms - self._clock(), 1))
+        if not takeover.is_published:
+            event = taken_over_event(
+                reply.conversation, agent=reply.agent, reply_id=reply.id, at_ms=takeover.began_at_ms,
+                until_ms=takeover.until_ms,
+            )  # fmt: skip
+            self._bus.publish(DETAIL_TYPE, event)
+        if self._table.mark_published(conversation, began_at_ms=takeover.began_at_ms):
+            done.taken_over += [conversation] if not takeover.is_published else []
+        elif not self._table.read(conversation).is_on(self._clock()):
+            # An operator has resumed the conversation since the takeover was stored, perhaps before the hold above.
+            self._lane.resume_buffer(conversation)

@@ -1,0 +1,76 @@
+"""Doors: the webhooks of any product, read by a mapping that operators wrote. docs/doors.md describes mappings.
+
+Their addresses are `/webhook/custom/<door>`. Their secrets are in the webhook secrets under `custom/<door>`.
+"""
+
+import hmac
+from base64 import b64encode
+from functools import partial
+
+from lambdas.ingest.platforms.base import (
+    Credentials,
+    Incoming,
+    Intake,
+    Platform,
+    Signer,
+    Update,
+    Webhook,
+    is_same,
+    parse_json,
+)
+from message_buffer.rules.door_reading import PLATFORM, Item, Sent, items_of
+from message_buffer.rules.doors import Door
+
+
+class Custom(Platform):
+    name = PLATFORM
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self.leaves_out_what_is_wrong = door.unreadable == "ignore"
+        self.comes_again = door.comes_again
+
+    @property
+    def full_name(self) -> str:
+        return f"{PLATFORM}/{self._door.name}"
+
+    def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
+        proof = self._door.proof
+        given = webhook.headers.get(proof.header)
+        if given is None:
+            return None
+        if proof.type == "hmac" and proof.encoding == "hex":
+            given = proof.prefix + given.removeprefix(proof.prefix).lower()
+        if proof.type == "basic":
+            # The name of the scheme may have any case.
+            scheme, _, password = given.partition(" ")
+            given = f"{scheme.capitalize()} {password.strip()}"
+        return credentials.signer(
+            lambda secret: is_same(given, self._expected(secret, webhook.body)), among=credentials.candidates(())
+        )
+
+    def _expected(self, secret: str, body: bytes) -> str:
+        """Return the header of a sender that knows the secret."""
+        proof = self._door.proof
+        if proof.type == "basic":
+            return f"Basic {b64encode(secret.encode()).decode()}"
+        if proof.type == "token":
+            return proof.prefix + secret
+        digest = hmac.digest(secret.encode(), body, proof.algorithm)
+        return proof.prefix + (digest.hex() if proof.encoding == "hex" else b64encode(digest).decode())
+
+    def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
+        intake = Intake()
+        for item in items_of(self._door, parse_json(webhook.body), received_at_ms=received_at_ms):
+            if self.leaves_out_what_is_wrong:
+                intake.take(partial(_update, item))
+            elif isinstance(update := _update(item), str):
+                intake.ignored[update] += 1
+            else:
+                intake.add(update)
+        return intake
+
+
+def _update(item: Item) -> Update | str:
+    read = item.read()
+    return Incoming(read.conversation, read.message, read.group) if isinstance(read, Sent) else read

@@ -1,0 +1,154 @@
+"""Takes WhatsApp's webhooks that AWS End User Messaging Social publishes: from its topic they come into a queue.
+
+IAM proves the sender, since only the topic may send to the queue. If a webhook is refused for now, the queue delivers
+it again after growing pauses. A dead-letter queue would count these deliveries, so the queue has none. Only a webhook
+that cannot be read is moved to the queue of unreadable webhooks.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol
+
+from lambdas.ingest.platforms.base import Signer, Webhook, object_in, object_of
+from lambdas.ingest.report import report_refusal
+from lambdas.ingest.responses import Response
+from lambdas.ingest.service import Ingest
+from lambdas.limits import (
+    MAX_QUEUED_WEBHOOK_PAUSE_SECONDS,
+    MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK,
+    MIN_QUEUED_WEBHOOK_PAUSE_SECONDS,
+)
+from message_buffer.aws import clients as aws
+from message_buffer.errors import SendFailed
+from message_buffer.telemetry import Telemetry
+
+PLATFORM = "whatsapp"
+# The topic is trusted for every number, so a number's own secret, which signs webhooks of Meta, excludes nothing.
+TOPIC = Signer(all_but=frozenset())
+
+NO_NOTIFICATION = "This is not a notification of AWS End User Messaging Social."
+
+Json = Mapping[str, Any]
+
+
+class Receipt(NamedTuple):
+    """One delivery of a queued webhook."""
+
+    message_id: str
+    handle: str
+    body: str
+    deliveries: int
+    """How often the queue has delivered this webhook, with this time."""
+
+
+class WebhookQueues(Protocol):
+    def pause(self, receipt: Receipt, *, seconds: int) -> None: ...
+
+    def put_aside(self, receipt: Receipt, *, problem: str) -> None: ...
+
+
+class SqsWebhookQueues:
+    def __init__(self, queue_url: str, unreadable_url: str) -> None:
+        self._queue_url = queue_url
+        self._unreadable_url = unreadable_url
+
+    def pause(self, receipt: Receipt, *, seconds: int) -> None:
+        """Hide a webhook for this time; then the queue delivers it again."""
+        with aws.errors_as_ours("put webhook back"):
+            aws.client("sqs").change_message_visibility(
+                QueueUrl=self._queue_url, ReceiptHandle=receipt.handle, VisibilityTimeout=seconds
+            )
+
+    def put_aside(self, receipt: Receipt, *, problem: str) -> None:
+        """Send a webhook to the queue of unreadable webhooks."""
+        with aws.errors_as_ours("put unreadable webhook aside"):
+            aws.client("sqs").send_message(
+                QueueUrl=self._unreadable_url,
+                MessageBody=receipt.body,
+                MessageAttributes={"problem": {"DataType": "String", "StringValue": problem}},
+            )
+
+
+class QueuedWebhooks:
+    def __init__(self, ingest: Ingest, queues: WebhookQueues, telemetry: Telemetry) -> None:
+        self._ingest = ingest
+        self._queues = queues
+        self._telemetry = telemetry
+
+    def take_all(self, records: Iterable[Json], time_left: Callable[[], int]) -> list[str]:
+        """Buffer the webhooks of a batch of deliveries. Return the ids of those that the queue must deliver again."""
+        return [receipt.message_id for receipt in map(_receipt_of, records) if not self._is_done(receipt, time_left)]
+
+    def _is_done(self, receipt: Receipt, time_left: Callable[[], int]) -> bool:
+        """Buffer a webhook. Return whether the queue may delete it."""
+        if time_left() < MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK:
+            self._pause(receipt, seconds=0)
+            return False
+        body = _webhook_in(receipt.body)
+        if body is None:
+            report_refusal(self._telemetry, PLATFORM, status=HTTPStatus.BAD_REQUEST, problem=NO_NOTIFICATION)
+            return self._put_aside(receipt, NO_NOTIFICATION)
+        response = self._answer(body)
+        match response.status:
+            case HTTPStatus.OK if response.unreadable:
+                return self._put_aside(
+                    receipt, f"{response.unreadable} items could not be read; the others are buffered."
+                )
+            case HTTPStatus.OK:
+                return True
+            case HTTPStatus.BAD_REQUEST | HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                return self._put_aside(receipt, str(object_in(response.body).get("error")))
+        self._pause(receipt, seconds=_pause_seconds(receipt, response))
+        return False
+
+    def _answer(self, body: bytes) -> Response:
+        try:
+            return self._ingest.answer_proven(PLATFORM, Webhook("POST", "", {}, {}, body), signer=TOPIC)
+        except Exception as error:  # noqa: BLE001 - an unforeseen error must not hold up the other webhooks
+            self._telemetry.count("Crashes")
+            self._telemetry.crash("ingest failed", error)
+            return Response(HTTPStatus.INTERNAL_SERVER_ERROR, "")
+
+    def _put_aside(self, receipt: Receipt, problem: str) -> bool:
+        """Move a webhook to the queue of unreadable webhooks. Return False if that failed."""
+        try:
+            self._queues.put_aside(receipt, problem=problem)
+        except SendFailed as error:
+            self._telemetry.warn("queued webhook stays", reason=str(error))
+            self._pause(receipt, seconds=_pause_seconds(receipt, None))
+            return False
+        return True
+
+    def _pause(self, receipt: Receipt, *, seconds: int) -> None:
+        try:
+            self._queues.pause(receipt, seconds=seconds)
+        except SendFailed as error:
+            # The queue delivers it again when its visibility time-out is over.
+            self._telemetry.warn("queued webhook stays", reason=str(error))
+
+
+def _receipt_of(record: Json) -> Receipt:
+    attributes = object_of(record.get("attributes"))
+    return Receipt(
+        record["messageId"], record["receiptHandle"], record["body"], int(attributes.get("ApproximateReceiveCount", 1))
+    )
+
+
+def _webhook_in(notification: str) -> bytes | None:
+    """Return the body that Meta would have sent, or None if there is none in the notification.
+
+    AWS publishes each entry of Meta's body for itself, as a JSON string.
+    """
+    entry = object_in(object_in(notification).get("whatsAppWebhookEntry"))
+    if not entry:
+        return None
+    return json.dumps({"object": "whatsapp_business_account", "entry": [entry]}).encode()
+
+
+def _pause_seconds(receipt: Receipt, response: Response | None) -> int:
+    """Return a pause that doubles with each delivery, and is at least as long as the response asks for."""
+    # More doublings than this would only make a huge number.
+    doubled = MIN_QUEUED_WEBHOOK_PAUSE_SECONDS << min(max(receipt.deliveries - 1, 0), 16)
+    asked = int(response.headers.get("Retry-After", 0)) if response else 0
+    return max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), asked)

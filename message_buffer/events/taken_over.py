@@ -1,0 +1,29 @@
+"""The event about a conversation that a person of the business has taken over by answering.
+
+`docs/schema/messages.conversation.taken_over.json` is its schema.
+"""
+
+import json
+
+from message_buffer.messages.conversation_id import ConversationId
+
+DETAIL_TYPE = "messages.conversation.taken_over"
+EVENT_VERSION = 1
+
+
+def taken_over_event(
+    conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
+) -> str:
+    """Return the event's detail. `at_ms` is when the person answered, and `until_ms` when the hold ends for now."""
+    event = {
+        "version": EVENT_VERSION,
+        "conversationId": str(conversation),
+        "tenant": conversation.tenant,
+        **({"agent": agent} if agent else {}),
+        "messageId": reply_id,
+        "at": at_ms,
+        "until": until_ms,
+        "metadata": {"platform": conversation.platform},
+    }
+    # Replace half a surrogate pair, which cannot be encoded in UTF-8.
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()

@@ -1,0 +1,22 @@
+"""The ids by which a platform names an author."""
+
+from typing import NamedTuple
+
+
+class AuthorIds(NamedTuple):
+    """A phone number, and the id that stands for the author in all chats with one business. One of them may be unknown.
+
+    WhatsApp sends both, or only the id if the author hides the number. The id is case-sensitive.
+    """
+
+    number: str | None
+    user_id: str | None
+
+
+class IdentityChange(NamedTuple):
+    """A platform's report that an author has another number, and so another id, than before."""
+
+    platform: str
+    account: str
+    previous: AuthorIds
+    current: AuthorIds

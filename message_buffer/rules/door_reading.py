@@ -1,0 +1,298 @@
+"""Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from message_buffer.errors import InvalidId, InvalidInput
+from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
+from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
+from message_buffer.messages.message import Message
+from message_buffer.messages.wire_form import mend_id
+from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value
+
+PLATFORM = "custom"
+# Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
+MAX_DIGITS_OF_A_SIZE = 18
+MAX_ID_NUMBER = 10**30
+MAX_CHARACTERS_OF_A_NUMBER = 32
+MAX_DEGREES = 360
+# The attachment's type for the first word of a media type. Other files are documents.
+_TYPES_OF_MEDIA = ("image", "audio", "video")
+
+
+class Unfit(InvalidInput):
+    """Raised for a body that does not fit the mapping. The text has the pointer to the place in the body."""
+
+
+class Sent(NamedTuple):
+    """A new message."""
+
+    conversation: ConversationId
+    message: Message
+    group: bool
+    """Several authors write in this conversation."""
+
+
+class Item(NamedTuple):
+    """One item of a body."""
+
+    door: Door
+    body: Any
+    item: Any
+    where: str
+    """The pointer to the item; empty if the body is the item."""
+    received_at_ms: int
+
+    def read(self) -> Sent | Change | str:
+        """Return what the item is. An item that is ignored is returned as the kind under which it is counted.
+
+        Raises Unfit.
+        """
+        door = self.door
+        if any(condition.holds(self.body, self.item) for condition in door.ignore):
+            return "filtered"
+        kind = next((kind for kind in door.kinds if kind.has(self.body, self.item)), None)
+        return "unknown" if kind is None else _Reading(self, kind).read()
+
+
+def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
+    """Return the items of a body. Raises Unfit if the list is none, or too long."""
+    if door.list is None:
+        return [Item(door, body, body, "", received_at_ms)]
+    found = door.list.find(body, body)
+    # A product also sends bodies without messages to the same address.
+    items = [] if found is MISSING else found
+    where = door.list.text.removeprefix("#")
+    if not isinstance(items, list) or len(items) > MAX_ITEMS_OF_A_DOOR:
+        raise Unfit(f"{where or 'The body'} must be a list of at most {MAX_ITEMS_OF_A_DOOR} items.")
+    return [Item(door, body, item, f"{where}/{place}", received_at_ms) for place, item in enumerate(items)]
+
+
+class _Found(NamedTuple):
+    value: Any
+    where: str
+
+
+class _Reading:
+    def __init__(self, item: Item, kind: Kind) -> None:
+        self._given = item
+        self._kind = kind
+        self._values = kind.fields.values
+        self._group = bool(item.door.group) and all(each.holds(item.body, item.item) for each in item.door.group)
+
+    def read(self) -> Sent | Change:
+        conversation = self._conversation()
+        author, at_ms = self._id("author"), self._time()
+        match self._kind.name:
+            case "deleted":
+                return Deleted(conversation, self._message_id(), author, at_ms or self._received_at_ms, self._group)
+            case "reaction":
+                return Reacted(
+                    conversation, self._message_id(), author, self._text("emoji"), at_ms or self._received_at_ms
+                )
+            case "edited":
+                edited = self._message(author, {"editedAt": at_ms or self._received_at_ms})
+                return Edited(conversation, edited, at_ms or self._received_at_ms, self._group)
+        return Sent(conversation, self._message(author, {"sentAt": at_ms}), self._group)
+
+    @property
+    def _received_at_ms(self) -> int:
+        return self._given.received_at_ms
+
+    def _conversation(self) -> ConversationId:
+        account = self._id("account")
+        name = self._given.door.name
+        conversation = ConversationId(
+            tenant=DEFAULT_TENANT,
+            platform=PLATFORM,
+            # A door can only name its own accounts, because its secret proves nothing about another door's.
+            account=name if account is None else f"{name}:{account}",
+            user=self._required("conversation"),
+        )
+        try:
+            str(conversation)
+        except InvalidId as error:
+            raise Unfit(f"{self._named(self._values['conversation'].pointers[0])}: {error}.") from error
+        return conversation
+
+    def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
+        attachments = [each for fields in self._kind.fields.attachments for each in self._attachments(fields)]
+        text, name = self._text("text") or "", self._text("authorName")
+        fields = {
+            "id": self._message_id(),
+            "text": text,
+            "type": self._type(text, attachments),
+            "author": author,
+            "replyTo": self._id("replyTo"),
+            "attachments": attachments,
+            "receivedAt": self._received_at_ms,
+            "platform": PLATFORM,
+            "profile": {"name": name} if name else None,
+            **times,
+        }
+        return self._valid({name: value for name, value in fields.items() if value is not None})
+
+    def _message_id(self) -> str:
+        # A message of which nothing is known but its id has the id in the form in which messages are stored.
+        return self._valid({"id": self._required("id"), "receivedAt": self._received_at_ms, "platform": PLATFORM}).id
+
+    def _valid(self, fields: Mapping[str, Any]) -> Message:
+        try:
+            return Message.model_validate(fields)
+        except ValidationError as error:
+            wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            field = str(wrong["loc"][0]) if wrong["loc"] else ""
+            value = self._values.get(field)
+            where = self._named(value.pointers[0]) if value else field or self._given.where
+            raise Unfit(f"{where} is not valid: {wrong['msg']}.") from error
+
+    def _type(self, text: str, attachments: list[dict[str, Any]]) -> str:
+        told = self._text("type")
+        kind = (self._given.door.types.get(told) or told) if told else None
+        if kind in (None, "text") and attachments:
+            return str(attachments[0]["type"])
+        # The mapping says nothing about this message's content, which is no reason to lose the message.
+        return "unsupported" if kind in (None, "text") and not text else kind or "text"
+
+    def _attachments(self, fields: AttachmentFields) -> list[dict[str, Any]]:
+        found = fields.at.find(self._given.body, self._given.item)
+        if found is MISSING:
+            return []
+        where = self._named(fields.at)
+        if not isinstance(found, list):
+            return [self._attachment(fields, found, where)]
+        return [self._attachment(fields, each, f"{where}/{place}") for place, each in enumerate(found)]
+
+    def _attachment(self, fields: AttachmentFields, given: Any, where: str) -> dict[str, Any]:
+        attachment: dict[str, Any] = {}
+        for name, value in fields.values.items():
+            found = self._find(value, given, where)
+            if found is not None:
+                read: Callable[[_Found, Value], Any] = _OF_AN_ATTACHMENT.get(name, _id)
+                attachment[name] = read(found, value)
+        media = str(attachment.get("mimeType", "")).partition("/")[0]
+        return {"type": fields.type or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
+
+    # -- one value ---------------------------------------------------------------------------------
+
+    def _required(self, field: str) -> str:
+        found = self._id(field)
+        if found is None:
+            raise Unfit(f"{self._named(self._values[field].pointers[0])} is missing.")
+        return found
+
+    def _id(self, field: str) -> str | None:
+        """Return a text. A number becomes a text, because products write ids in both ways."""
+        return self._as(_id, field)
+
+    def _text(self, field: str) -> str | None:
+        return self._as(_text, field)
+
+    def _time(self) -> int | None:
+        value = self._values.get("time")
+        found = self._find(value) if value else None
+        return None if found is None else _TIMES[self._kind.fields.time_format](found)
+
+    def _as(self, read: Callable[[_Found, Value], str], field: str) -> str | None:
+        value = self._values.get(field)
+        found = self._find(value) if value else None
+        return None if found is None or value is None else read(found, value)
+
+    def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _Found | None:
+        """Return what the first pointer finds that finds more than an empty text."""
+        item = self._given.item if item is MISSING else item
+        for pointer in value.pointers:
+            found = pointer.find(self._given.body, item)
+            if found is not MISSING and found != "":
+                return _Found(found, self._named(pointer, where))
+        return None
+
+    def _named(self, pointer: Pointer, where: str | None = None) -> str:
+        """Return the pointer from the whole body."""
+        if pointer.of_body:
+            return pointer.text.removeprefix("#") or "The body"
+        return f"{self._given.where if where is None else where}{pointer.text}" or "The body"
+
+
+def _text(found: _Found, value: Value) -> str:
+    if not isinstance(found.value, str):
+        raise Unfit(f"{found.where} must be a text.")
+    if not value.split:
+        return found.value
+    parts = found.value.split(value.split, value.part + 1)
+    # A text without this part is used as it is, since products write the same id with and without its prefix.
+    return (parts[value.part] if value.part < len(parts) else "") or found.value
+
+
+def _id(found: _Found, value: Value) -> str:
+    if type(found.value) is int and abs(found.value) < MAX_ID_NUMBER:
+        return str(found.value)
+    if not isinstance(found.value, str):
+        raise Unfit(f"{found.where} must be a text or a whole number.")
+    return mend_id(_text(found, value))
+
+
+def _size(found: _Found, _value: Value) -> int:
+    """Return a number of bytes, which some products send as digits."""
+    given = found.value
+    digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_A_SIZE):
+        raise Unfit(f"{found.where} must be a whole number of bytes.")
+    return int(digits)
+
+
+def _degrees(found: _Found, _value: Value) -> float:
+    number = _number(found.value)
+    if number is None or not -MAX_DEGREES <= number <= MAX_DEGREES:
+        raise Unfit(f"{found.where} must be a number of degrees.")
+    return number
+
+
+_OF_AN_ATTACHMENT: Mapping[str, Callable[[_Found, Value], Any]] = {
+    "sizeBytes": _size,
+    "latitude": _degrees,
+    "longitude": _degrees,
+}
+
+
+def _number(given: Any) -> float | None:
+    """Return a number that is given as one or as text, or None."""
+    if isinstance(given, str) and len(given) <= MAX_CHARACTERS_OF_A_NUMBER:
+        try:
+            return float(given)
+        except ValueError:
+            return None
+    return float(given) if type(given) is float or (type(given) is int and abs(given) < MAX_ID_NUMBER) else None
+
+
+def _ms_of_number(unit_ms: int, legal: str) -> Callable[[_Found], int]:
+    def read(found: _Found) -> int:
+        number = _number(found.value)
+        # This also refuses NaN, which is not between any numbers.
+        if number is None or not 0 <= number <= MAX_TIME_MS // unit_ms:
+            raise Unfit(f"{found.where} must be {legal} since 1970.")
+        return round(number * unit_ms)
+
+    return read
+
+
+def _ms_of_iso(found: _Found) -> int:
+    try:
+        time = datetime.fromisoformat(found.value) if isinstance(found.value, str) else None
+        ms = round(time.timestamp() * 1_000) if time is not None and time.tzinfo is not None else -1
+    except (ValueError, OverflowError):
+        ms = -1
+    if not 0 <= ms <= MAX_TIME_MS:
+        raise Unfit(f"{found.where} must be a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z.")
+    return ms
+
+
+_TIMES: Mapping[str, Callable[[_Found], int]] = {
+    "seconds": _ms_of_number(1_000, "seconds"),
+    "milliseconds": _ms_of_number(1, "milliseconds"),
+    "iso": _ms_of_iso,
+}

@@ -1,0 +1,384 @@
+"""Doors: mappings by which the webhooks of any product become messages. docs/doors.md describes a mapping.
+
+Operators store a mapping in the rules' table, under the scope `door:<name>`. A mapping has no secrets.
+`door_reading.py` reads bodies by it. A wrong mapping raises `InvalidRules`, with a line for each problem, which names
+the place in the mapping.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from message_buffer.errors import InvalidRules
+from message_buffer.limits import (
+    MAX_ALTERNATIVES_IN_A_DOOR,
+    MAX_ATTACHMENTS_IN_A_DOOR,
+    MAX_CONDITIONS_IN_A_DOOR,
+    MAX_LEVELS_OF_A_POINTER,
+    MAX_POINTER_CHARACTERS,
+    MAX_VALUES_IN_A_CONDITION,
+    MAX_WORD_CHARACTERS_IN_A_DOOR,
+    MAX_WORDS_IN_A_DOOR,
+)
+from message_buffer.rules.layers import nearest_name
+
+_NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}")
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
+_POINTER = re.compile(r"#?(?:/(?:[^~/]|~0|~1)*)*")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
+# A prefix is compared with a header, which has only visible characters and spaces.
+_PREFIX = re.compile(r"[ -~]{0,32}")
+
+Json = Mapping[str, Any]
+Word = str | int | float | bool
+
+MISSING = object()
+
+
+class Pointer(NamedTuple):
+    """A JSON Pointer (RFC 6901). If it begins with `#`, it starts at the whole body, otherwise at the item."""
+
+    text: str
+    tokens: tuple[str, ...]
+    of_body: bool
+
+    def find(self, body: Any, item: Any) -> Any:
+        """Return the value, or MISSING if there is none. A null counts as missing."""
+        found = body if self.of_body else item
+        for token in self.tokens:
+            if isinstance(found, dict):
+                found = found.get(token)
+            elif isinstance(found, list) and _INDEX.fullmatch(token) and int(token) < len(found):
+                found = found[int(token)]
+            else:
+                return MISSING
+        return MISSING if found is None else found
+
+
+class Value(NamedTuple):
+    """The place of a field's value: the first of the pointers that finds something, or a part of the text there."""
+
+    pointers: tuple[Pointer, ...]
+    split: str = ""
+    """The text is divided at this separator; empty if it is not divided."""
+    part: int = 0
+
+
+class Condition(NamedTuple):
+    at: Pointer
+    values: tuple[Word, ...] = ()
+    """The condition holds if one of these is there. If there are none, `exists` decides."""
+    exists: bool = True
+
+    def holds(self, body: Any, item: Any) -> bool:
+        found = self.at.find(body, item)
+        if not self.values:
+            return (found is not MISSING) is self.exists
+        return any(_is_same(found, value) for value in self.values)
+
+
+class Proof(NamedTuple):
+    """How a sender proves that it knows the door's secret."""
+
+    type: Literal["hmac", "token", "basic"]
+    header: str
+    """In lower case."""
+    algorithm: str = ""
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+
+
+class AttachmentFields(NamedTuple):
+    at: Pointer
+    """An attachment, or a list of them."""
+    type: str | None
+    """If it is None, the media type decides."""
+    values: Mapping[str, Value]
+    """Field of the attachment -> its value in the attachment."""
+
+
+class Fields(NamedTuple):
+    """The places of a message's parts."""
+
+    values: Mapping[str, Value]
+    attachments: tuple[AttachmentFields, ...]
+    time_format: Literal["seconds", "milliseconds", "iso"]
+
+
+class Kind(NamedTuple):
+    """The items that are messages, edits, deletions or reactions."""
+
+    name: Literal["deleted", "edited", "reaction", "message"]
+    when: tuple[Condition, ...]
+    fields: Fields
+
+    def has(self, body: Any, item: Any) -> bool:
+        return all(condition.holds(body, item) for condition in self.when)
+
+
+class Door(NamedTuple):
+    name: str
+    proof: Proof
+    kinds: tuple[Kind, ...]
+    """The first that has an item decides what the item is. Messages come last."""
+    ignore: tuple[Condition, ...] = ()
+    """An item for which one of these holds is ignored."""
+    group: tuple[Condition, ...] = ()
+    """If there are conditions and all hold, several authors write in the conversation."""
+    list: Pointer | None = None
+    """The list of the items. If it is None, the body is the item."""
+    types: Mapping[str, str] = {}
+    """The product's name of a message's type -> ours. Other names stay as they are."""
+    unreadable: Literal["refuse", "ignore"] = "refuse"
+    """The treatment of an item that cannot be read: the body is refused, or the other items are kept."""
+    comes_again: bool = True
+    """The product sends a webhook again that was answered 429 or 503."""
+
+
+def is_door_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def read_door(name: str, given: Any) -> Door:
+    """Return the door that a mapping describes. Raises InvalidRules."""
+    problems: list[str] = []
+    door = _door(name, _Part(given, "", problems))
+    if problems:
+        raise InvalidRules("\n".join(problems))
+    return door
+
+
+# -- the fields of a mapping -----------------------------------------------------------------------
+
+# The fields that say where a value is, by kind. The fields of edits and deletions replace those of messages.
+_OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
+_OF_CONTENT = ("text", "type", "authorName", "replyTo")
+_OF_KIND: Mapping[str, tuple[str, ...]] = {
+    "message": (*_OF_EVERY_KIND, *_OF_CONTENT),
+    "edited": (*_OF_EVERY_KIND, *_OF_CONTENT),
+    "deleted": _OF_EVERY_KIND,
+    "reaction": (*_OF_EVERY_KIND, "emoji"),
+}
+_OF_A_DOOR = (
+    "proof", "list", "ignore", "when", *_OF_KIND["message"], "attachments", "group", "timeFormat", "types",
+    "edited", "deleted", "reaction", "unreadable", "comesAgain",
+)  # fmt: skip
+_OF_A_PROOF = {
+    "hmac": ("type", "header", "algorithm", "encoding", "prefix"),
+    "token": ("type", "header", "prefix"),
+    "basic": ("type",),
+}
+_OF_AN_ATTACHMENT = ("url", "id", "mimeType", "name", "sizeBytes", "latitude", "longitude")
+_ALGORITHMS = ("sha256", "sha512", "sha1")
+_TIME_FORMATS = ("seconds", "milliseconds", "iso")
+
+
+class _Part:
+    """An object of the mapping. Its methods return a field, or record what is wrong with it."""
+
+    def __init__(self, given: Any, where: str, problems: list[str]) -> None:
+        self._where = where
+        self._problems = problems
+        self.given: Json = given if isinstance(given, dict) else {}
+        if not isinstance(given, dict):
+            self.refuse("", "use an object")
+
+    def refuse(self, field: str, problem: str) -> None:
+        where = ".".join(part for part in (self._where, field) if part) or "mapping"
+        self._problems.append(f"{where}: {problem}")
+
+    def allow(self, fields: tuple[str, ...]) -> None:
+        for name in self.given:
+            if name not in fields:
+                shown = name[:MAX_WORD_CHARACTERS_IN_A_DOOR]
+                nearest = nearest_name(shown, {field.lower(): field for field in fields})
+                hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(fields)}"
+                self.refuse(shown, f"unknown field; {hint}")
+
+    def part(self, field: str) -> "_Part":
+        return _Part(self.given.get(field), self._named(field), self._problems)
+
+    def parts(self, field: str, most: int) -> "list[_Part]":
+        """Return the objects of a list, which may be missing."""
+        given = self.given.get(field, [])
+        if not isinstance(given, list) or len(given) > most:
+            self.refuse(field, f"use a list of at most {most} objects")
+            return []
+        return [_Part(each, self._named(f"{field}.{place}"), self._problems) for place, each in enumerate(given)]
+
+    def choice(self, field: str, choices: tuple[str, ...], default: str | None = None) -> Any:
+        given = self.given.get(field, default)
+        if not isinstance(given, str) or given not in choices:
+            self.refuse(field, f"{'is missing; ' if given is None else ''}use {_or(choices)}")
+            return choices[0]
+        return given
+
+    def flag(self, field: str, *, default: bool) -> bool:
+        given = self.given.get(field, default)
+        if not isinstance(given, bool):
+            self.refuse(field, "use true or false")
+        return given is True
+
+    def text(self, field: str, form: re.Pattern[str], legal: str, default: str | None = None) -> str:
+        given = self.given.get(field, default)
+        if not isinstance(given, str) or not form.fullmatch(given):
+            self.refuse(field, f"{'is missing; ' if given is None else ''}use {legal}")
+            return ""
+        return given
+
+    def pointer(self, field: str) -> Pointer:
+        return self.pointer_in(self.given.get(field), field)
+
+    def pointer_in(self, given: Any, field: str) -> Pointer:
+        if isinstance(given, str) and len(given) <= MAX_POINTER_CHARACTERS and _POINTER.fullmatch(given):
+            tokens = tuple(token.replace("~1", "/").replace("~0", "~") for token in given.split("/")[1:])
+            if len(tokens) <= MAX_LEVELS_OF_A_POINTER:
+                return Pointer(given, tokens, given.startswith("#"))
+        shown = "" if given is None else f"{str(given)[:MAX_WORD_CHARACTERS_IN_A_DOOR]!r} is not one; "
+        self.refuse(
+            field,
+            f"{shown}use a JSON Pointer such as /payload/id, or #/payload/id from the whole body, with at most"
+            f" {MAX_LEVELS_OF_A_POINTER} levels and {MAX_POINTER_CHARACTERS} characters",
+        )
+        return Pointer("", (), of_body=False)
+
+    def value(self, field: str) -> Value:
+        """Return where a value is. It is given as a pointer, a list of pointers, or an object with `at`."""
+        given = self.given[field]
+        if not isinstance(given, dict):
+            return Value(self._pointers(given, field))
+        part = self.part(field)
+        part.allow(("at", "split", "part"))
+        pointers = part._pointers(given.get("at"), "at")
+        split, place = given.get("split"), given.get("part")
+        if not isinstance(split, str) or not 1 <= len(split) <= MAX_WORD_CHARACTERS_IN_A_DOOR:
+            part.refuse("split", "use the text that separates the parts")
+        if type(place) is not int or not 0 <= place <= MAX_LEVELS_OF_A_POINTER:
+            part.refuse("part", f"use the number of the part, from 0 to {MAX_LEVELS_OF_A_POINTER}")
+        return Value(pointers, str(split), place if type(place) is int else 0)
+
+    def words(self, field: str) -> dict[str, str]:
+        given = self.given.get(field, {})
+        if not isinstance(given, dict) or len(given) > MAX_WORDS_IN_A_DOOR or not all(map(_is_name, given.values())):
+            self.refuse(field, f'use an object of at most {MAX_WORDS_IN_A_DOOR} names, such as {{"chat": "text"}}')
+            return {}
+        return dict(given)
+
+    def _pointers(self, given: Any, field: str) -> tuple[Pointer, ...]:
+        if not isinstance(given, list):
+            return (self.pointer_in(given, field),)
+        if not 1 <= len(given) <= MAX_ALTERNATIVES_IN_A_DOOR:
+            self.refuse(field, f"use 1 to {MAX_ALTERNATIVES_IN_A_DOOR} pointers")
+            return ()
+        return tuple(self.pointer_in(each, f"{field}.{place}") for place, each in enumerate(given))
+
+    def _named(self, field: str) -> str:
+        return f"{self._where}.{field}" if self._where else field
+
+
+def _door(name: str, part: _Part) -> Door:
+    part.allow(_OF_A_DOOR)
+    for field in ("conversation", "id"):
+        if field not in part.given:
+            part.refuse(field, "is missing; use a JSON Pointer such as /payload/id")
+    if "time" in part.given and "timeFormat" not in part.given:
+        part.refuse("timeFormat", f"is missing; use {_or(_TIME_FORMATS)}")
+    fields = Fields(
+        _values(part, "message"),
+        tuple(map(_attachment, part.parts("attachments", MAX_ATTACHMENTS_IN_A_DOOR))),
+        part.choice("timeFormat", _TIME_FORMATS, "seconds"),
+    )
+    changes = tuple(
+        _change(kind, part.part(kind), fields) for kind in ("deleted", "edited", "reaction") if kind in part.given
+    )
+    return Door(
+        name=name,
+        proof=_proof(part.part("proof")),
+        kinds=(*changes, Kind("message", _conditions(part, "when"), fields)),
+        ignore=_conditions(part, "ignore"),
+        group=_conditions(part, "group"),
+        list=part.pointer("list") if "list" in part.given else None,
+        types=part.words("types"),
+        unreadable=part.choice("unreadable", ("refuse", "ignore"), "refuse"),
+        comes_again=part.flag("comesAgain", default=True),
+    )
+
+
+def _change(kind: Any, part: _Part, of_message: Fields) -> Kind:
+    part.allow(("when", "timeFormat", *_OF_KIND[kind]))
+    when = _conditions(part, "when")
+    if not when:
+        part.refuse("when", "is missing; use a list of conditions, otherwise it would apply to every item")
+    if kind == "reaction" and "emoji" not in part.given:
+        part.refuse("emoji", "is missing; use a JSON Pointer such as /payload/reaction/text")
+    inherited = {name: value for name, value in of_message.values.items() if name in _OF_KIND[kind]}
+    time_format = part.choice("timeFormat", _TIME_FORMATS, of_message.time_format)
+    return Kind(kind, when, Fields(inherited | _values(part, kind), of_message.attachments, time_format))
+
+
+def _values(part: _Part, kind: str) -> dict[str, Value]:
+    return {field: part.value(field) for field in _OF_KIND[kind] if field in part.given}
+
+
+def _attachment(part: _Part) -> AttachmentFields:
+    part.allow(("at", "type", *_OF_AN_ATTACHMENT))
+    kind = part.given.get("type")
+    if kind is not None and not _is_name(kind):
+        part.refuse("type", "use a name such as image, or leave it out and give mimeType")
+    return AttachmentFields(
+        part.pointer("at"), kind, {field: part.value(field) for field in _OF_AN_ATTACHMENT if field in part.given}
+    )
+
+
+def _conditions(part: _Part, field: str) -> tuple[Condition, ...]:
+    return tuple(map(_condition, part.parts(field, MAX_CONDITIONS_IN_A_DOOR)))
+
+
+def _condition(part: _Part) -> Condition:
+    part.allow(("at", "equals", "oneOf", "exists"))
+    at = part.pointer("at")
+    tests = [name for name in ("equals", "oneOf", "exists") if name in part.given]
+    if len(tests) != 1:
+        part.refuse("", "use one of equals, oneOf and exists")
+        return Condition(at)
+    if tests == ["exists"]:
+        return Condition(at, exists=part.flag("exists", default=True))
+    values = part.given["oneOf"] if tests == ["oneOf"] else [part.given["equals"]]
+    most = MAX_VALUES_IN_A_CONDITION
+    if not isinstance(values, list) or not 1 <= len(values) <= most or not all(map(_is_word, values)):
+        legal = f"a list of 1 to {most} of them" if tests == ["oneOf"] else "one of them"
+        part.refuse(tests[0], f"texts, numbers, true and false can be compared; use {legal}")
+        return Condition(at)
+    return Condition(at, tuple(values))
+
+
+def _proof(part: _Part) -> Proof:
+    kind = part.choice("type", tuple(_OF_A_PROOF))
+    part.allow(_OF_A_PROOF[kind])
+    if kind == "basic":
+        return Proof(kind, "authorization")
+    header = part.text("header", _HEADER, "the name of a header").lower()
+    prefix = part.text("prefix", _PREFIX, "the text before the proof, such as 'sha256='", default="")
+    if kind == "token":
+        return Proof(kind, header, prefix=prefix)
+    algorithm = part.choice("algorithm", _ALGORITHMS)
+    return Proof(kind, header, algorithm, part.choice("encoding", ("hex", "base64"), "hex"), prefix)
+
+
+def _is_word(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_WORD_CHARACTERS_IN_A_DOOR
+    return isinstance(value, int | float)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _is_word(value) and value != ""
+
+
+def _is_same(found: Any, value: Word) -> bool:
+    """Return whether two values are the same in JSON, where true is not 1."""
+    return isinstance(found, bool) is isinstance(value, bool) and found == value
+
+
+def _or(choices: tuple[str, ...]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"

@@ -1,0 +1,91 @@
+"""The first hour of docs/deploy.md, on the local stage: deploy, verify, doctor, change, verify, remove; twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.cli import context
+from infra.removal import Removal
+from infra.settings_and_defaults import LOCAL, load_stage
+from tests.conftest import PROFILE
+from tests.e2e.test_local_stage import ROOT, Home
+from tests.support.local_stage import share_emulator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("local-stage"),
+    pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times, so only `make nightly` runs it"),
+]
+
+# Changes of settings, with all that the doctor then finds besides advice. The first change removes resources, and
+# with them the only rule that takes batches; the second adds resources.
+CHANGES = {
+    '{"responder": null, "rules": {"silenceMs": 500}}': [
+        "No rule takes batches from the bus, so nobody receives them."
+    ],
+    '{"canary": true, "shards": 2}': [],
+}
+
+
+def bufferctl(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bufferctl", "--outputs", str(home.outputs_file), *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def verify(home: Home) -> None:
+    ended = bufferctl(home, "verify")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def diagnosed(home: Home) -> list[str]:
+    """Return what the doctor finds besides advice."""
+    ended = bufferctl(home, "doctor", "--json")
+    found = [each["what"] for each in json.loads(ended.stdout)["findings"] if each["severity"] != "advice"]
+    assert bool(ended.returncode) == bool(found), ended.stderr
+    return found
+
+
+def up(home: Home, *arguments: str) -> None:
+    ended = home.run("up", *arguments)
+    assert ended.returncode == 0, ended.stderr
+
+
+def remove(home: Home) -> list[str]:
+    """Remove the stage's stacks as `make destroy` does. Return what the removal said."""
+    outputs, said = home.outputs(), list[str]()
+    lane = "valkey" if outputs.ValkeyUrl else "dynamodb"
+    config = load_stage(
+        context()["stages"], stage=LOCAL, valkey_url=outputs.ValkeyUrl, overrides=f'{{"lane": "{lane}"}}'
+    )
+    removal = Removal(config, client=outputs.client, say=said.append)
+    assert removal.left_over() == []
+    stacks = removal.standing()
+    removal.explain(stacks)
+    removal.delete(stacks)
+    assert removal.standing() == []
+    return said
+
+
+@pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
+def test_a_stage_is_deployed_verified_changed_and_removed_twice(lane: str, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    share_emulator(home.folder)
+    try:
+        for change, faults in CHANGES.items():
+            up(home, "--lane", lane)
+            verify(home)
+            assert diagnosed(home) == []
+            # The stage keeps its lane.
+            up(home, "--overrides", change)
+            verify(home)
+            assert diagnosed(home) == faults
+            assert any("AWS deletes all data in" in line for line in remove(home))
+            assert home.run("down").returncode == 0
+            assert home.processes() == []
+            assert not home.outputs_file.exists()
+    finally:
+        home.run("down")

@@ -1,0 +1,99 @@
+"""What CloudFormation and Lambda accept in a template: cfn-lint with all its rules, and the limits of their size."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cfnlint.api import lint
+from cfnlint.config import ManualArgs
+
+from infra.function_variables import BYTES_OF_AN_UNKNOWN_VALUE, MAX_ENVIRONMENT_BYTES
+
+Template = dict[str, Any]
+
+# One region of each continent in which we expect stages. cfn-lint knows what each region offers.
+REGIONS = ("us-east-1", "eu-central-1", "ap-southeast-2")
+# The rules that our templates break, with the reason why that is right.
+ACCEPTED = {
+    "W3010": "A stage that names its account names its zones, because CDK would otherwise look them up in the account.",
+    "I1022": "CDK joins strings with Fn::Join; Fn::Sub would mean the same.",
+    "I4010": "It wants a description of the architecture in each template; docs/design.md describes ours.",
+}
+# From the pages "CloudFormation quotas", "Lambda quotas" and "IAM and AWS STS quotas". CDK uploads the templates, so
+# that the limit of 51,200 bytes for a template inside a request does not apply.
+LIMITS = {
+    "bytes of a template": 1_000_000,
+    "resources of a stack": 500,
+    "outputs of a stack": 200,
+    "parameters of a stack": 200,
+    "bytes of a function's variables": MAX_ENVIRONMENT_BYTES,
+    "characters of a role's own policies": 10_240,
+}
+
+
+def findings_of_lint(template: Template, *, regions: Sequence[str]) -> list[str]:
+    """Return the findings of all rules of cfn-lint, also of informational and experimental rules."""
+    everything = ManualArgs(include_checks=["I"], include_experimental=True, regions=list(regions))
+    return [
+        f"{match.rule.id} {match.message} at {'/'.join(map(str, match.path or ()))}"
+        for match in lint(json.dumps(template), config=everything)
+    ]
+
+
+def unaccepted(findings: Sequence[str]) -> list[str]:
+    """Return the findings of rules that are not in ACCEPTED."""
+    return [finding for finding in findings if finding.partition(" ")[0] not in ACCEPTED]
+
+
+def usage(template: Template) -> Counter[str]:
+    """Return how much of each limit in LIMITS the template uses."""
+    used: Counter[str] = Counter()
+    # CDK writes templates with this indentation.
+    used["bytes of a template"] = len(json.dumps(template, indent=1).encode())
+    for section in ("resources", "outputs", "parameters"):
+        used[f"{section} of a stack"] = len(template.get(section.capitalize(), {}))
+    used["bytes of a function's variables"] = max(_environments(template), default=0)
+    used["characters of a role's own policies"] = max(_policies(template).values(), default=0)
+    return used
+
+
+def exceeded(template: Template, note: Callable[[str, object], None]) -> list[str]:
+    """Return the limits that the template exceeds. Call `note` with each limit and how much of it is used."""
+    used = usage(template)
+    for limit, amount in used.items():
+        note(limit, amount)
+    return [f"{used[limit]:,} {limit}, at most {most:,}" for limit, most in LIMITS.items() if used[limit] > most]
+
+
+def _environments(template: Template) -> Iterator[int]:
+    for function in _of_kind(template, "AWS::Lambda::Function").values():
+        variables = function.get("Environment", {}).get("Variables", {})
+        yield sum(
+            len(name) + (len(value.encode()) if isinstance(value, str) else BYTES_OF_AN_UNKNOWN_VALUE)
+            for name, value in variables.items()
+        )
+
+
+def _policies(template: Template) -> Counter[str]:
+    """Return the characters of each role's policies. An intrinsic function counts with its own length."""
+    sizes: Counter[str] = Counter()
+    for name, role in _of_kind(template, "AWS::IAM::Role").items():
+        sizes[name] += sum(_length(policy["PolicyDocument"]) for policy in role.get("Policies", []))
+    for policy in _of_kind(template, "AWS::IAM::Policy").values():
+        for role in policy.get("Roles", []):
+            sizes[str(role.get("Ref"))] += _length(policy["PolicyDocument"])
+    return sizes
+
+
+def _length(document: Any) -> int:
+    # IAM does not count white space.
+    return len(json.dumps(document, separators=(",", ":")))
+
+
+def _of_kind(template: Template, kind: str) -> dict[str, Any]:
+    return {
+        name: resource.get("Properties", {})
+        for name, resource in template.get("Resources", {}).items()
+        if resource["Type"] == kind
+    }

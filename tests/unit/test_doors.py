@@ -1,0 +1,521 @@
+"""Doors: mappings that are refused when they are written, bodies that are read by them, and proofs of the sender."""
+
+import base64
+import copy
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bufferctl.__main__ import main
+from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
+from lambdas.ingest.platforms.custom import Custom
+from message_buffer.errors import InvalidInput, InvalidRules
+from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, SECRET_LIFE_MS
+from message_buffer.rules.doors import read_door
+from tests.support.any_json import any_json
+from tests.support.engine import Engine
+from tests.support.ingest_scene import SECRETS, Scene, gateway, rest_gateway
+from tests.support.platforms import described
+from tests.unit.test_webhook_cases import with_odd_values
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "examples/doors").glob("*.json")}
+FIXTURES = sorted(
+    path for path in (ROOT / "tests/fixtures/doors").glob("*/*.json") if not path.name.endswith(".expected.json")
+)
+RECEIVED_AT_MS = 1_795_000_000_000
+KEY = "the key of the door"
+ANYBODY = Signer(all_but=frozenset())
+# A mapping with no more than it needs.
+SMALL: Json = {
+    "proof": {"type": "hmac", "header": "X-Proof", "algorithm": "sha256", "prefix": "sha256="},
+    "conversation": "/chat",
+    "id": "/id",
+    "text": "/text",
+}
+BODY: Json = {"chat": "c1", "id": "m1", "text": "Hey"}
+CHAT = "default/custom/shop/c1"
+
+
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+def read(mapping: Json, body: Any, *, name: str = "shop") -> Intake:
+    webhook = Webhook("POST", "https://api.example.com", {}, {}, json.dumps(body).encode())
+    return Custom(read_door(name, mapping)).read(webhook, signer=ANYBODY, received_at_ms=RECEIVED_AT_MS)
+
+
+def message(mapping: Json, body: Any) -> Json:
+    (update,) = read(mapping, body).updates
+    assert isinstance(update, Incoming)
+    return update.message.model_dump(by_alias=True, exclude_defaults=True)
+
+
+# -- bodies of two products ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fixture", FIXTURES, ids=name_of)
+def test_the_examples_read_the_webhooks_of_their_products(fixture: Path) -> None:
+    door = fixture.parent.name
+    intake = read(EXAMPLES[door], json.loads(fixture.read_text("utf-8")), name=door)
+    assert described(intake) == json.loads(fixture.with_suffix(".expected.json").read_text("utf-8"))
+
+
+def test_every_example_has_ten_fixtures() -> None:
+    for door in EXAMPLES:
+        assert sum(path.parent.name == door for path in FIXTURES) >= 10
+
+
+@pytest.mark.parametrize("fixture", FIXTURES, ids=name_of)
+def test_an_odd_value_is_at_most_refused(fixture: Path) -> None:
+    body = json.loads(fixture.read_text("utf-8"))
+    for mapping in (EXAMPLES[fixture.parent.name], EXAMPLES[fixture.parent.name] | {"unreadable": "ignore"}):
+        for _place, odd in with_odd_values(copy.deepcopy(body)):
+            try:
+                for update in read(mapping, odd).updates:
+                    str(update.conversation).encode()
+            except InvalidInput as error:
+                assert "unreadable" not in mapping
+                assert str(error).startswith(("/", "The body"))  # noqa: PT017 - the error is not always raised
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(body=any_json(), in_list=st.booleans())
+def test_no_json_breaks_a_door(body: Any, in_list: bool) -> None:
+    mapping = SMALL | {"unreadable": "ignore"} | ({"list": ""} if in_list else {})
+    try:
+        read(mapping, body)
+    except InvalidInput:
+        assert in_list
+
+
+# -- what a mapping can say ------------------------------------------------------------------------
+
+
+def test_a_list_has_items_and_a_pointer_with_a_hash_begins_at_the_whole_body() -> None:
+    mapping = SMALL | {"list": "/items", "conversation": "#/room/id", "account": "#/team"}
+    body = {"team": 7, "room": {"id": "r/1"}, "items": [{"id": "m1", "text": "a"}, {"id": 2, "text": "b"}]}
+    updates = read(mapping, body).updates
+    assert [(str(each.conversation), each.message.id, each.message.text) for each in updates] == [  # type: ignore[union-attr]
+        ("default/custom/shop:7/r%2F1", "m1", "a"),
+        ("default/custom/shop:7/r%2F1", "2", "b"),
+    ]
+    assert read(mapping, {"team": 7}).updates == []
+
+
+def test_the_body_itself_may_be_the_list() -> None:
+    assert len(read(SMALL | {"list": ""}, [BODY, BODY | {"id": "m2"}]).updates) == 2
+    with pytest.raises(InvalidInput, match="The body must be a list"):
+        read(SMALL | {"list": ""}, BODY)
+    with pytest.raises(InvalidInput, match=f"/a must be a list of at most {MAX_ITEMS_OF_A_DOOR} items"):
+        read(SMALL | {"list": "/a"}, {"a": [{}] * (MAX_ITEMS_OF_A_DOOR + 1)})
+
+
+def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
+    assert message(SMALL | {"text": "/a~1b/0/m~0n"}, BODY | {"a/b": [{"m~n": "deep"}]})["text"] == "deep"
+    wrong: Json
+    for wrong in ({"a/b": []}, {"a/b": {"0": 1}}, {"a/b": [None]}, {"a/b": "x"}):
+        assert message(SMALL | {"text": "/a~1b/0/m~0n"}, BODY | wrong)["type"] == "unsupported"
+
+
+def test_the_first_pointer_that_finds_something_counts() -> None:
+    mapping = SMALL | {"text": ["/caption", "/text"]}
+    assert message(mapping, BODY | {"caption": "under a photo"})["text"] == "under a photo"
+    assert (
+        message(mapping, BODY | {"caption": ""})["text"] == message(mapping, BODY | {"caption": None})["text"] == "Hey"
+    )
+
+
+def test_a_part_of_an_id_is_the_id_and_an_id_without_that_part_stays_whole() -> None:
+    mapping = SMALL | {"id": {"at": "/id", "split": "_", "part": 2}}
+    for given_id in ("false_111@c.us_AAA", "false_222@g.us_AAA_111@c.us", "AAA"):
+        assert message(mapping, BODY | {"id": given_id})["id"] == "AAA"
+
+
+@pytest.mark.parametrize(
+    ("time_format", "given_time", "sent_at_ms"),
+    [
+        ("seconds", 1_700_000_000, 1_700_000_000_000),
+        ("seconds", "1700000000", 1_700_000_000_000),
+        ("seconds", 1_700_000_000.25, 1_700_000_000_250),
+        ("milliseconds", 1_700_000_000_250, 1_700_000_000_250),
+        ("milliseconds", "1700000000250", 1_700_000_000_250),
+        ("iso", "2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("iso", "2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
+    ],
+)
+def test_times_in_every_format(time_format: str, given_time: Any, sent_at_ms: int) -> None:
+    mapping = SMALL | {"time": "/at", "timeFormat": time_format}
+    assert message(mapping, BODY | {"at": given_time})["sentAt"] == sent_at_ms
+
+
+@pytest.mark.parametrize(
+    ("time_format", "given_time"),
+    [
+        ("seconds", 1_700_000_000_000_000), ("seconds", -1), ("seconds", "soon"), ("seconds", float("nan")),
+        ("seconds", True), ("milliseconds", "9" * 40), ("milliseconds", 10**400), ("iso", 1_700_000_000),
+        ("iso", "2023-11-14T22:13:20"), ("iso", "2023-11-14T25:13:20Z"), ("iso", "0001-01-01T00:00:00+23:59"),
+    ],
+)  # fmt: skip
+def test_a_time_of_another_format_is_refused_with_its_pointer(time_format: str, given_time: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^/at must be "):
+        read(SMALL | {"time": "/at", "timeFormat": time_format}, BODY | {"at": given_time})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"chat": None}, "/chat is missing."),
+        ({"id": ""}, "/id is missing."),
+        ({"chat": {}}, "/chat must be a text or a whole number."),
+        ({"id": 10**40}, "/id must be a text or a whole number."),
+        ({"id": True}, "/id must be a text or a whole number."),
+        ({"text": 5}, "/text must be a text."),
+        ({"id": "i" * 2_000}, "/id is not valid: "),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_pointer(wrong: Json, problem: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read(SMALL | {"list": "/items"}, {"items": [BODY, BODY | wrong]})
+    assert str(refused.value).startswith(f"/items/1{problem}")
+
+
+def test_attachments_are_one_object_or_a_list_and_the_media_type_tells_their_type() -> None:
+    files = {"at": "/files", "url": "/href", "mimeType": "/mime", "name": "/title", "sizeBytes": "/size"}
+    mapping = SMALL | {"attachments": [files, {"at": "/map", "type": "location", "latitude": "/y", "longitude": "/x"}]}
+    body = BODY | {
+        "files": [
+            {"href": "https://x/1", "mime": "image/png", "size": "12"},
+            {"href": "https://x/2", "mime": "text/csv"},
+        ],
+        "map": {"y": "38.5", "x": -77},
+    }
+    found = message(mapping, body)
+    assert found["attachments"] == [
+        {"type": "image", "url": "https://x/1", "mimeType": "image/png", "sizeBytes": 12},
+        {"type": "document", "url": "https://x/2", "mimeType": "text/csv"},
+        {"type": "location", "latitude": 38.5, "longitude": -77},
+    ]
+    assert found["type"] == "image"
+    with pytest.raises(InvalidInput, match=r"^/files/1/href must be a text"):
+        read(mapping, BODY | {"files": [{}, {"href": {}}]})
+    with pytest.raises(InvalidInput, match=r"^/files/size must be a whole number of bytes"):
+        read(mapping, BODY | {"files": {"size": -1}})
+
+
+def test_types_are_translated_and_other_types_stay() -> None:
+    mapping = SMALL | {"type": "/kind", "types": {"chat": "text"}}
+    assert [message(mapping, BODY | {"kind": kind}).get("type", "text") for kind in ("chat", "poll")] == [
+        "text",
+        "poll",
+    ]
+
+
+def test_conditions_compare_as_json_does() -> None:
+    mapping = SMALL | {"when": [{"at": "/n", "oneOf": [1, "a", True]}], "ignore": [{"at": "/skip", "exists": True}]}
+    for value, taken in ((1, 1), (1.0, 1), ("a", 1), (True, 1), ("1", 0), (False, 0), (None, 0), ([1], 0)):
+        assert len(read(mapping, BODY | {"n": value}).updates) == taken, value
+    only_one = SMALL | {"when": [{"at": "/n", "equals": 1}]}
+    assert read(only_one, BODY | {"n": True}).ignored == {"unknown": 1}
+    assert read(mapping, BODY | {"n": 1, "skip": 0}).ignored == {"filtered": 1}
+    assert len(read(SMALL | {"when": [{"at": "/gone", "exists": False}]}, BODY | {"gone": None}).updates) == 1
+
+
+def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> None:
+    items = {"items": [{"id": "m0"}, BODY, BODY | {"id": [], "text": "x"}]}
+    intake = read(SMALL | {"list": "/items", "unreadable": "ignore"}, items)
+    assert (len(intake.updates), intake.ignored) == (1, {"unreadable": 2})
+
+
+# -- wrong mappings --------------------------------------------------------------------------------
+
+POINTER = "use a JSON Pointer such as /payload/id"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"conversaton": "/c"}, "conversaton: unknown field; did you mean conversation?"),
+        ({"proof": {"type": "hmac", "headr": "X"}}, "proof.headr: unknown field; did you mean header?"),
+        ({"proof": {"type": "token", "header": "X", "algorithm": "sha256"}}, "proof.algorithm: unknown field; use one"),
+        ({"proof": {"type": "hmac", "header": "X Y", "algorithm": "sha256"}}, "proof.header: use the name of a header"),
+        ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing; use sha256, sha512 or sha1"),
+        ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: use sha256, sha512 or sha1"),
+        ({"proof": None}, "proof: use an object"),
+        ({"proof": {"type": "none"}}, "proof.type: use hmac, token or basic"),
+        ({"proof": {"type": "basic", "password": "x"}}, "proof.password: unknown field; "),
+        ({"id": "payload/id"}, "id: 'payload/id' is not one; use a JSON Pointer"),
+        ({"id": "/a~2b"}, "id: '/a~2b' is not one; "),
+        ({"id": "/a" * 17}, "id: "),
+        ({"text": ["/a", "b"]}, "text.1: 'b' is not one; "),
+        ({"text": []}, "text: use 1 to 16 pointers"),
+        ({"text": {"at": "/a", "split": "_"}}, "text.part: use the number of the part"),
+        ({"text": {"at": "/a", "splitt": "_", "part": 0}}, "text.splitt: unknown field; did you mean split?"),
+        ({"time": "/t"}, "timeFormat: is missing; use seconds, milliseconds or iso"),
+        ({"time": "/t", "timeFormat": "ns"}, "timeFormat: use seconds, milliseconds or iso"),
+        ({"when": [{"at": "/a"}]}, "when.0: use one of equals, oneOf and exists"),
+        ({"when": [{"at": "/a", "equals": None}]}, "when.0.equals: texts, numbers, true and false can be compared"),
+        ({"ignore": [{"at": "a", "exists": True}]}, "ignore.0.at: 'a' is not one; "),
+        ({"ignore": [{"at": "/a", "exists": "yes"}]}, "ignore.0.exists: use true or false"),
+        ({"when": [{"at": "/a", "exists": True}] * 17}, "when: use a list of at most 16 objects"),
+        ({"attachments": [{"at": "/a", "mime": "/m"}]}, "attachments.0.mime: unknown field; did you mean mimeType?"),
+        ({"edited": {"id": "/e"}}, "edited.when: is missing; "),
+        (
+            {"deleted": {"when": [{"at": "/d", "exists": True}], "text": "/t"}},
+            "deleted.text: unknown field; use one of",
+        ),
+        ({"reaction": {"when": [{"at": "/r", "exists": True}]}}, f"reaction.emoji: is missing; {POINTER[:19]}"),
+        ({"unreadable": "keep"}, "unreadable: use refuse or ignore"),
+        ({"comesAgain": 1}, "comesAgain: use true or false"),
+        ({"types": {"a": 1}}, "types: use an object of at most 64 names"),
+        ({"list": "items"}, "list: 'items' is not one; "),
+    ],
+)
+def test_a_wrong_mapping_is_refused_with_the_place(change: Json, problem: str) -> None:
+    with pytest.raises(InvalidRules) as refused:
+        read_door("shop", SMALL | change)
+    assert any(line.startswith(problem) for line in str(refused.value).splitlines()), str(refused.value)
+
+
+def test_every_problem_of_a_mapping_is_named() -> None:
+    with pytest.raises(InvalidRules) as refused:
+        read_door("shop", {"proof": {"type": "basic"}, "unreadable": 1})
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == ["conversation", "id", "unreadable"]
+
+
+@settings(max_examples=200)
+@given(mapping=any_json())
+def test_no_mapping_breaks_its_reader(mapping: Any) -> None:
+    with pytest.raises(InvalidRules):
+        read_door("shop", mapping)
+
+
+def test_an_odd_value_in_a_mapping_is_at_most_refused() -> None:
+    for mapping in EXAMPLES.values():
+        for place, odd in with_odd_values(copy.deepcopy(mapping)):
+            try:
+                door = read_door("shop", odd)
+            except InvalidRules:
+                continue
+            assert door, place
+
+
+# -- through ingest --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene(fake, monkeypatch)
+    scene.rules.write("door:shop", SMALL)
+    keep_secrets(scene, {"custom/shop": KEY})
+    return scene
+
+
+def keep_secrets(scene: Scene, secrets: Json) -> None:
+    scene.secrets.text = json.dumps(SECRETS | secrets)
+    scene.secrets_now_ms += SECRET_LIFE_MS + 1
+
+
+def door_event(body: Any, headers: dict[str, str], *, door: str = "shop", method: str = "POST") -> Json:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    event = gateway("custom", raw, headers=headers, method=method)
+    event["routeKey"] = f"{method} /webhook/{{platform}}/{{door}}"
+    event["pathParameters"]["door"] = door
+    return event
+
+
+def proof(body: Any, key: str = KEY) -> dict[str, str]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return {"X-Proof": "sha256=" + hmac.digest(key.encode(), raw, "sha256").hex()}
+
+
+def test_a_message_through_a_door_is_buffered_once(scene: Scene) -> None:
+    for accepted, duplicates in ((1, 0), (0, 1)):
+        status, answer = scene.call(door_event(BODY, proof(BODY)))
+        assert (status, answer["accepted"], answer["duplicates"]) == (200, accepted, duplicates)
+        assert answer["conversations"][CHAT]["count"] == 1
+    assert [each["text"] for each in scene.buffered(CHAT)] == ["Hey"]
+
+
+def test_a_rest_api_names_the_door_as_well(scene: Scene) -> None:
+    event = rest_gateway("custom", json.dumps(BODY).encode(), headers=proof(BODY))
+    event["pathParameters"]["door"] = "shop"
+    assert scene.call(event)[0] == 200
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("headers", [{}, {"X-Proof": ""}, {"X-Proof": "sha256="}, proof(BODY, "another"), proof(b"x")])
+def test_without_the_proof_nothing_is_read(scene: Scene, headers: dict[str, str]) -> None:
+    assert scene.call(door_event(BODY, headers))[0] == 401
+    assert scene.is_empty()
+    assert ("warning", "custom/shop") in {(level, fields["platform"]) for level, _, fields in scene.telemetry.lines}
+
+
+@pytest.mark.promise("P9")
+def test_the_secret_of_one_door_opens_no_other(scene: Scene) -> None:
+    scene.rules.write("door:other", SMALL | {"account": "/account"})
+    keep_secrets(scene, {"custom/shop": KEY, "custom/other": "the other key"})
+    assert scene.call(door_event(BODY, proof(BODY, "the other key")))[0] == 401
+    body = BODY | {"account": "shop"}
+    status, answer = scene.call(door_event(body, proof(body, "the other key"), door="other"))
+    assert (status, list(answer["conversations"])) == (200, ["default/custom/other:shop/c1"])
+
+
+def test_a_door_without_a_secret_is_shut_and_says_so(scene: Scene) -> None:
+    keep_secrets(scene, {})
+    assert scene.call(door_event(BODY, proof(BODY)))[0] == 401
+    assert scene.telemetry.counts["NoSecret"] == 1
+
+
+@pytest.mark.parametrize(
+    ("described", "header"),
+    [
+        ({"type": "token", "header": "X-Token"}, {"x-token": KEY}),
+        ({"type": "token", "header": "Authorization", "prefix": "Bearer "}, {"Authorization": f"Bearer {KEY}"}),
+        ({"type": "basic"}, {"Authorization": f"basic {base64.b64encode(KEY.encode()).decode()}"}),
+        (
+            {"type": "hmac", "header": "X-Sig", "algorithm": "sha512"},
+            {"X-Sig": hmac.digest(KEY.encode(), json.dumps(BODY).encode(), "sha512").hex().upper()},
+        ),
+        (
+            {"type": "hmac", "header": "X-Sig", "algorithm": "sha1", "encoding": "base64", "prefix": "v1,"},
+            {"X-Sig": "v1," + base64.b64encode(hmac.digest(KEY.encode(), json.dumps(BODY).encode(), "sha1")).decode()},
+        ),
+    ],
+    ids=["token", "bearer", "basic", "sha512", "base64"],
+)
+def test_every_kind_of_proof(scene: Scene, described: Json, header: dict[str, str]) -> None:
+    scene.rules.write("door:shop", SMALL | {"proof": described})
+    ((name, value),) = header.items()
+    for wrong in (value[:-1], f"{value}x", f"x{value}", value.replace("e", "f", 1) + "\ud83d", ""):
+        assert scene.call(door_event(BODY, {name: wrong}))[0] == 401
+    assert scene.call(door_event(BODY, {"X-Other": value}))[0] == 401
+    assert scene.is_empty()
+    assert scene.call(door_event(BODY, header))[0] == 200
+
+
+def test_two_secrets_are_valid_while_one_replaces_the_other(scene: Scene) -> None:
+    keep_secrets(scene, {"custom/shop": ["the next key", KEY]})
+    assert scene.call(door_event(BODY, proof(BODY)))[0] == 200
+    assert scene.call(door_event(BODY, proof(BODY, "the next key")))[0] == 200
+
+
+@pytest.mark.parametrize("door", ["none", "", "SHOP", "shop/x", "../shop", "version", "d" * 5_000])
+def test_an_unknown_door_is_an_unknown_platform(scene: Scene, door: str) -> None:
+    assert scene.call(door_event(BODY, proof(BODY), door=door)) == scene.call(gateway("nosuch", b"{}"))
+    assert scene.call(door_event(BODY, proof(BODY), door=door))[0] == 404
+
+
+def test_no_other_platform_has_doors_and_doors_have_no_other_routes(scene: Scene) -> None:
+    event = door_event(BODY, proof(BODY))
+    event["pathParameters"]["platform"] = "generic"
+    assert scene.call(event)[0] == 404
+    assert scene.call(gateway("custom", b"{}"))[0] == 404
+    typing = door_event(BODY, proof(BODY)) | {"routeKey": "POST /typing/{platform}"}
+    assert scene.call(typing)[0] == 404
+    assert scene.call(door_event(b"", {}, method="GET"))[0] == 403
+
+
+def test_before_the_doors_were_read_once_the_sender_is_asked_to_come_again(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(fake, monkeypatch)
+    scene.rules.is_away = True
+    assert scene.call(door_event(BODY, proof(BODY), door="d" * 5_000))[0] == 503
+    assert "ddd" not in str(scene.telemetry.lines)
+
+
+def test_a_mapping_that_was_written_by_hand_and_is_wrong_is_no_door(scene: Scene) -> None:
+    scene.rules.write("door:hand", SMALL | {"text": "text"})
+    assert scene.call(door_event(BODY, proof(BODY), door="hand"))[0] == 404
+    assert scene.telemetry.counts["RulesSkipped"] == 1
+
+
+def test_a_body_that_does_not_fit_is_refused_whole(scene: Scene) -> None:
+    scene.rules.write("door:shop", SMALL | {"list": "/items"})
+    body = {"items": [BODY, BODY | {"id": "m2", "chat": 1.5}]}
+    assert scene.call(door_event(body, proof(body))) == (
+        400,
+        {"error": "/items/1/chat must be a text or a whole number."},
+    )
+    assert scene.call(door_event(b"no json", proof(b"no json")))[0] == 400
+    assert scene.is_empty()
+
+
+def test_edits_deletions_and_reactions_are_what_they_are_elsewhere(scene: Scene) -> None:
+    changes = {
+        kind: {"when": [{"at": "/is", "equals": kind}]} | more
+        for kind, more in (("edited", {}), ("deleted", {}), ("reaction", {"emoji": "/emoji"}))
+    }
+    scene.rules.write("door:shop", SMALL | changes)
+    said = [BODY, BODY | {"id": "m2"}, BODY | {"is": "edited", "text": "Hello"}, BODY | {"is": "deleted", "id": "m2"}]
+    for body in said:
+        assert scene.call(door_event(body, proof(body)))[0] == 200
+    body = BODY | {"is": "reaction", "emoji": "👍"}
+    _, answer = scene.call(door_event(body, proof(body)))
+    assert [each["text"] for each in scene.buffered(CHAT)] == ["Hello"]
+    (reaction,) = scene.amended()
+    assert (reaction["change"], reaction["emoji"], answer["amended"]) == ("reaction", "👍", 1)
+
+
+def test_the_rules_know_a_doors_accounts(scene: Scene) -> None:
+    scene.rules.write("door:shop", SMALL | {"account": "/team"})
+    scene.rules.write("account:custom/shop:7", {"tenant": "acme", "quota": {"messagesPerMinute": 1}})
+    body = BODY | {"team": 7}
+    assert list(scene.call(door_event(body, proof(body)))[1]["conversations"]) == ["acme/custom/shop:7/c1"]
+    body |= {"id": "m2"}
+    assert scene.call(door_event(body, proof(body)))[0] == 429
+
+
+def test_a_sender_that_does_not_come_again_is_not_refused_by_a_quota(scene: Scene) -> None:
+    scene.rules.write("door:shop", SMALL | {"comesAgain": False})
+    scene.rules.write("account:custom/shop", {"quota": {"messagesPerMinute": 1}})
+    for number in range(3):
+        body = BODY | {"id": f"m{number}"}
+        assert scene.call(door_event(body, proof(body)))[0] == 200
+    assert len(scene.buffered(CHAT)) == 3
+
+
+# -- bufferctl -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    mapping, body = tmp_path / "shop.json", tmp_path / "body.json"
+    mapping.write_text(json.dumps(SMALL))
+    body.write_text(json.dumps(BODY))
+    return mapping, body
+
+
+def test_bufferctl_shows_what_a_body_becomes(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["door", "try", *map(str, files)]) == 0
+    ((shown),) = json.loads(capsys.readouterr().out)
+    assert (shown["is"], shown["conversation"], shown["message"]["text"]) == ("sent", CHAT, "Hey")
+    assert main(["door", "try", *map(str, files), "--name", "other"]) == 0
+    assert "default/custom/other/c1" in capsys.readouterr().out
+
+
+def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, body = files
+    body.write_text(json.dumps(BODY | {"id": {}}))
+    assert main(["door", "try", str(mapping), str(body)]) == 1
+    assert capsys.readouterr().err == "This body would be answered 400: /id must be a text or a whole number.\n"
+    mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
+    assert main(["door", "try", str(mapping), str(body)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
+    mapping.write_text(json.dumps(SMALL | {"texd": "/text"}))
+    assert main(["door", "try", str(mapping), str(body)]) == 1
+    assert "texd: unknown field; did you mean text?" in capsys.readouterr().err
+    mapping.write_text("{")
+    assert main(["door", "try", str(mapping), str(body)]) == 2
+    assert main(["door", "try", str(mapping.with_name("none")), str(body)]) == 2

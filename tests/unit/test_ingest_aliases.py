@@ -1,0 +1,312 @@
+"""Webhooks of WhatsApp and Twilio whose author is named by a number, by an id, or by both."""
+
+import json
+from typing import Any
+
+import pytest
+
+from message_buffer.lanes.outcomes import Taken
+from message_buffer.limits import ALIAS_COPY_LIFE_MS
+from tests.support.aliases import AliasScene
+from tests.support.engine import Engine
+from tests.support.ingest_scene import SECRET, Json, Scene, texts
+from tests.support.window import failing
+
+ADA, BO = "US.ada", "US.bo"
+BY_NUMBER, BY_ID = "default/whatsapp/555/491", f"default/whatsapp/555/{ADA}"
+
+
+@pytest.fixture
+def aliases(database: Any, fake: Engine) -> AliasScene:
+    return AliasScene(database, fake.clock)
+
+
+@pytest.fixture
+def scene(fake: Engine, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(fake, monkeypatch, aliases=aliases.another())
+
+
+def whatsapp(*items: Json, field: str = "messages", account: str = "555", **more: Any) -> Json:
+    value = {"metadata": {"phone_number_id": account}, **({"messages": list(items)} if items else {}), **more}
+    return {
+        "object": "whatsapp_business_account",
+        "entry": [{"id": "1", "changes": [{"field": field, "value": value}]}],
+    }
+
+
+def said(message_id: str, number: str | None, user_id: str | None, text: str = "Hey", **fields: Any) -> Json:
+    ids = {"from": number, "from_user_id": user_id}
+    return {
+        **{name: value for name, value in ids.items() if value},
+        "id": message_id, "type": "text", "timestamp": "1700000000", "text": {"body": text}, **fields,
+    }  # fmt: skip
+
+
+def updated(previous: str, current: str, number: str | None = None) -> Json:
+    item = {"user_id": {"previous": previous, "current": current}, "timestamp": "1700000000"}
+    return whatsapp(field="user_id_update", user_id_update=[item | ({"wa_id": number} if number else {})])
+
+
+def system(number: str | None, **fields: Any) -> Json:
+    return whatsapp({**({"from": number} if number else {}), "id": "s", "type": "system", "system": fields})
+
+
+def conversations(scene: Scene, body: Json, platform: str = "whatsapp") -> list[str]:
+    status, answer = scene.post(platform, body)
+    assert status == 200
+    return list(answer["conversations"])
+
+
+def test_a_burst_across_the_switch_is_one_batch(scene: Scene) -> None:
+    for body in (said("m1", "491", ADA, "Hey"), said("m2", None, ADA, "I have"), said("m3", "491", ADA, "a question")):
+        assert conversations(scene, whatsapp(body)) == [BY_NUMBER]
+    assert texts(scene, BY_NUMBER) == ["Hey", "I have", "a question"]
+    scene.engine.clock.advance(60_000)
+    assert scene.engine.claim() == [BY_NUMBER]
+    taken = scene.engine.store.take_batch(BY_NUMBER, "token")
+    assert isinstance(taken, Taken)
+    assert len(taken.payloads) == 3
+
+
+def test_a_burst_in_one_body_is_one_batch_and_each_message_says_how_its_author_came(scene: Scene) -> None:
+    body = whatsapp(said("m1", "491", ADA), said("m2", None, ADA))
+    assert conversations(scene, body) == [BY_NUMBER]
+    assert [each["author"] for each in scene.buffered(BY_NUMBER)] == ["491", ADA]
+
+
+def test_a_number_with_another_id_inherits_nothing(scene: Scene) -> None:
+    """Numbers are given to other persons."""
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA, "my secret")))
+    other = f"default/whatsapp/555/{BO}"
+    assert conversations(scene, whatsapp(said("m2", "491", BO, "hello"))) == [other]
+    assert conversations(scene, whatsapp(said("m3", None, BO, "stop"))) == [other]
+    assert texts(scene, BY_NUMBER) == ["my secret"]
+    assert texts(scene, other) in (["hello"], ["hello", "stop"])
+
+
+def test_a_number_without_an_id_makes_no_request(scene: Scene, aliases: AliasScene) -> None:
+    for number in range(20):
+        assert conversations(scene, whatsapp(said(f"m{number}", f"49{number}", None)))
+    assert aliases.wire.made == []
+
+
+def test_a_person_whose_number_always_comes_costs_one_look_up_a_minute(scene: Scene, aliases: AliasScene) -> None:
+    for number in range(20):
+        scene.post("whatsapp", whatsapp(said(f"m{number}", "491", ADA)))
+    assert aliases.wire.made == ["get_item", "put_item", "put_item"]
+    scene.engine.clock.advance(ALIAS_COPY_LIFE_MS)
+    scene.post("whatsapp", whatsapp(said("m20", "491", ADA)))
+    assert aliases.wire.made[3:] == ["get_item"]
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        ({"type": "edit", "edit": {"original_message_id": "m1", "message": {"type": "text", "text": {"body": "Ho"}}}},
+         ["Ho", "More"]),
+        ({"type": "revoke", "revoke": {"original_message_id": "m1"}}, ["More"]),
+    ],
+)  # fmt: skip
+def test_an_edit_or_a_deletion_under_the_other_name_finds_the_message(
+    scene: Scene, change: Json, left: list[str]
+) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA), said("m2", "491", ADA, "More")))
+    item = {"from_user_id": ADA, "id": "e", "timestamp": "1700000001", **change}
+    status, answer = scene.post("whatsapp", whatsapp(item))
+    assert (status, answer["changed"]) == (200, 1)
+    assert texts(scene, BY_NUMBER) == left
+
+
+def test_a_reaction_under_the_other_name_names_the_conversation(scene: Scene) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    reaction = {"from_user_id": ADA, "id": "r", "type": "reaction", "reaction": {"message_id": "m1", "emoji": "👍"}}
+    scene.post("whatsapp", whatsapp(reaction))
+    (event,) = scene.amended()
+    assert event["conversationId"] == BY_NUMBER
+
+
+def test_a_reaction_in_a_group_stays_in_the_group(scene: Scene) -> None:
+    reaction = {"message_id": "m1", "emoji": "👍"}
+    item = {"from": "491", "from_user_id": ADA, "group_id": "G1", "id": "r", "type": "reaction", "reaction": reaction}
+    scene.post("whatsapp", whatsapp(item))
+    (event,) = scene.amended()
+    assert event["conversationId"] == "default/whatsapp/555/G1"
+
+
+def test_a_stop_word_under_the_other_name_empties_the_buffer(
+    fake: Engine, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(fake, monkeypatch, aliases=aliases.another(), stage_rules={"stopWords": ["stop"]})
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    assert scene.post("whatsapp", whatsapp(said("m2", None, ADA, "stop")))[1]["stopped"] == 1
+    assert texts(scene, BY_NUMBER) == []
+    assert [each["conversationId"] for each in scene.cancelled()] == [BY_NUMBER]
+
+
+def test_a_group_makes_no_request(scene: Scene, aliases: AliasScene) -> None:
+    body = whatsapp(said("m1", "491", ADA, group_id="G1"), said("m2", None, ADA, group_id="G1"))
+    assert conversations(scene, body) == ["default/whatsapp/555/G1"]
+    assert aliases.wire.made == []
+
+
+def test_an_author_with_a_buffer_in_a_group_keeps_it(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/555", {"tenant": "acme", "perAuthor": True})
+    body = whatsapp(said("m1", "491", ADA, group_id="G1"), said("m2", None, ADA, group_id="G1"))
+    (found,) = conversations(scene, body)
+    assert found == "acme/whatsapp/555/G1%2F491"
+
+
+def test_an_alias_belongs_to_the_accounts_tenant(scene: Scene, aliases: AliasScene) -> None:
+    scene.rules.write("account:whatsapp/555", {"tenant": "acme"})
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    assert {item["conversation"]["S"] for item in aliases.items()} == {
+        "acme/whatsapp/555/491", f"acme/whatsapp/555/{ADA}",
+    }  # fmt: skip
+
+
+# -- changed numbers ---------------------------------------------------------------------------------------
+
+REPORTS: dict[str, Json] = {
+    "user_id_update": updated(ADA, "US.ada2"),
+    "user_id_update with the new number": updated(ADA, "US.ada2", "492"),
+    "system message with both ids in its text": system(
+        "491", type="user_changed_user_id", body=f"User Ada changed from {ADA} to US.ada2", user_id="US.ada2"
+    ),
+    "system message without a number": system(
+        None, type="user_changed_user_id", body=f"User Ada changed from {ADA} to US.ada2", user_id="US.ada2"
+    ),
+    "system message that names the previous id": system(
+        None, type="user_changed_user_id", user_id="US.ada2", previous_user_id=ADA
+    ),
+    "system message with the old number alone": system(
+        "491", type="user_changed_user_id", user_id="US.ada2", wa_id="492"
+    ),
+    "system message of the older kind": system("491", type="user_changed_number", wa_id="492", user_id="US.ada2"),
+    "system message of the oldest kind": system("491", type="customer_changed_number", new_wa_id="492"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_after_a_report_the_new_id_leads_to_the_old_conversation(scene: Scene, report: Json) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    status, answer = scene.post("whatsapp", report)
+    assert (status, answer["ignored"], answer["accepted"]) == (200, 1, 0)
+    assert conversations(scene, whatsapp(said("m2", "492", "US.ada2"))) == [BY_NUMBER]
+    assert conversations(scene, whatsapp(said("m3", None, "US.ada2"))) == [BY_NUMBER]
+
+
+def test_a_report_is_read_before_the_messages_of_its_body(scene: Scene) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    body = whatsapp(said("m2", None, "US.ada2"))
+    body["entry"] += updated(ADA, "US.ada2")["entry"]
+    assert conversations(scene, body) == [BY_NUMBER]
+
+
+def test_a_name_that_looks_like_a_report_moves_nobody(scene: Scene) -> None:
+    """The text of a system message contains the author's profile name, which may be anything."""
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    scene.post("whatsapp", whatsapp(said("m2", "666", "US.thief")))
+    name = f"x changed from {ADA} to US.thief2"
+    body = f"User {name} changed from US.thief to US.thief2"
+    scene.post("whatsapp", system("666", type="user_changed_user_id", body=body, user_id="US.thief2"))
+    assert conversations(scene, whatsapp(said("m3", None, "US.thief2"))) == ["default/whatsapp/555/666"]
+
+
+def test_other_system_messages_move_nobody(scene: Scene, aliases: AliasScene) -> None:
+    scene.post("whatsapp", system("491", type="customer_identity_changed", user_id=ADA, wa_id="492"))
+    assert aliases.wire.made == []
+
+
+def test_a_report_that_cannot_be_recorded_comes_again_with_its_whole_body(scene: Scene, aliases: AliasScene) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    body = whatsapp(said("m2", None, "US.ada2"))
+    body["entry"] += updated(ADA, "US.ada2")["entry"]
+    aliases.wire.before = lambda _: failing()()
+    assert scene.post("whatsapp", body)[0] == 503
+    assert texts(scene, "default/whatsapp/555/US.ada2") == []
+    aliases.wire.before = lambda _: None
+    assert conversations(scene, body) == [BY_NUMBER]
+
+
+def test_a_body_with_very_many_reports_is_read_in_bounded_time(scene: Scene, aliases: AliasScene) -> None:
+    items = [{"user_id": {"previous": f"US.{n}", "current": f"US.x{n}"}} for n in range(1_000)]
+    assert scene.post("whatsapp", whatsapp(field="user_id_update", user_id_update=items))[0] == 200
+    assert len(aliases.wire.made) < 500
+
+
+# -- without the table, and strangers ----------------------------------------------------------------------
+
+
+def test_without_the_table_every_message_is_buffered_and_no_two_persons_meet(scene: Scene, aliases: AliasScene) -> None:
+    aliases.instance = aliases.another()
+    aliases.user("491", ADA)
+    aliases.wire.before = lambda _: failing()()
+    bodies = [said("m1", "491", ADA), said("m2", "491", BO), said("m3", None, BO), said("m4", "493", None)]
+    found = [conversations(scene, whatsapp(body))[0].rpartition("/")[2] for body in bodies]
+    assert found == [ADA, BO, BO, "493"]
+
+
+def test_without_a_table_the_name_that_came_is_the_key(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(fake, monkeypatch)
+    found = [conversations(scene, whatsapp(said(f"m{n}", number, ADA)))[0] for n, number in enumerate(("491", None))]
+    assert found == [BY_NUMBER, BY_ID]
+    assert scene.post("whatsapp", updated(ADA, BO))[0] == 200
+
+
+@pytest.mark.parametrize("body", [whatsapp(said("m1", "491", ADA)), updated(ADA, BO)], ids=["message", "report"])
+def test_only_a_signer_with_authority_teaches_anything(scene: Scene, aliases: AliasScene, body: Json) -> None:
+    scene.secrets.text = json.dumps({"whatsapp": {"accounts": {"777": {"secret": SECRET}}}})
+    assert scene.post("whatsapp", body)[0] == 401
+    assert scene.post("whatsapp", body, secret="forged")[0] == 401
+    assert aliases.wire.made == []
+
+
+@pytest.mark.parametrize(
+    "user_id", ["x" * 1_000, "US.\ud83d", "US. a\nb", 7, [], {"a": 1}, "US./../%"], ids=lambda value: str(value)[:20]
+)
+def test_an_odd_id_harms_nothing(scene: Scene, aliases: AliasScene, user_id: Any) -> None:
+    body = whatsapp({"from": "491", "from_user_id": user_id, "id": "m1", "type": "text", "text": {"body": "x"}})
+    assert conversations(scene, body) == [BY_NUMBER]
+    assert scene.post("whatsapp", updated(user_id, user_id))[0] == 200
+    assert scene.post("whatsapp", updated(ADA, user_id))[0] == 200
+    assert all(len(str(item)) < 2_000 for item in aliases.items())
+
+
+# -- Twilio ------------------------------------------------------------------------------------------------
+
+
+def twilio(message_id: str, sender: str, **fields: str) -> Json:
+    return {"MessageSid": message_id, "To": "whatsapp:+15558675310", "From": sender, "Body": "Hey", **fields}
+
+
+def test_twilios_authors_keep_one_conversation(scene: Scene) -> None:
+    forms = [
+        twilio("m1", "whatsapp:+491", ExternalUserId=ADA),
+        twilio("m2", f"whatsapp:{ADA}"),
+        twilio("m3", "whatsapp:", ExternalUserIdentifier=ADA),
+    ]
+    for form in forms:
+        assert scene.post("twilio", form)[0] == 200
+    assert len(texts(scene, "default/twilio/whatsapp:15558675310/491")) == 3
+    scene.post("twilio", twilio("m4", "whatsapp:+491", ExternalUserId=BO))
+    assert len(texts(scene, f"default/twilio/whatsapp:15558675310/{BO}")) == 1
+
+
+def test_an_sms_makes_no_request(scene: Scene, aliases: AliasScene) -> None:
+    form = {"MessageSid": "m1", "To": "+15558675310", "From": "+491", "Body": "Hey", "ExternalUserId": ADA}
+    scene.post("twilio", form)
+    assert texts(scene, "default/twilio/15558675310/491") == ["Hey"]
+    assert aliases.wire.made == []
+
+
+def test_a_person_who_answers_by_the_customers_id_holds_the_conversation_under_the_number(scene: Scene) -> None:
+    scene.rules.write("stage", {"onHumanReply": {"hold": "12h"}})
+    conversations(scene, whatsapp(said("m1", "491", ADA)))
+    echo = {
+        "from": "15558675310", "to_user_id": ADA, "id": "wamid.9", "timestamp": scene.engine.clock.now_ms,
+        "type": "text", "text": {"body": "Eva here"},
+    }  # fmt: skip
+    scene.post("whatsapp", whatsapp(field="smb_message_echoes", message_echoes=[echo]))
+    held_until_ms = scene.engine.store.peek_conversation(BY_NUMBER).held_until_ms
+    assert held_until_ms
+    assert held_until_ms > scene.engine.clock.now_ms

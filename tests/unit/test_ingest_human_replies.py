@@ -1,0 +1,417 @@
+"""A person of the business answers: the conversation is on hold, and only a person's own words do that."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from lambdas.limits import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes.fallback import LaneWithFallback
+from message_buffer.limits import HOUR_MS, MAX_REPORT_DELAY_MS, MINUTE_MS
+from tests.support.engine import Engine
+from tests.support.fakes import RecordedTelemetry, valkey_lane
+from tests.support.ingest_scene import Json, Scene
+from tests.support.platforms import one_message
+from tests.support.window import WindowScene
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.conversation.taken_over.json").read_text())
+VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
+CHAT = "default/whatsapp/555/491"
+PAGE_CHAT = "default/messenger/682/7700"
+OWNED_CHAT = "default/telegram/shopbot/B1:1111"
+WORDS = "Hello, this is Eva."
+INBOX, BOT = "263902037430900", "1517776481860111"
+HOLD_MS = 12 * HOUR_MS
+RULES: Json = {"onHumanReply": {"hold": "12h"}, "inboxApps": [INBOX]}
+
+
+@pytest.fixture
+def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    scene = Scene(fake, monkeypatch)
+    scene.rules.write("stage", RULES)
+    return scene
+
+
+def echo(scene: Scene, message_id: str = "wamid.9", *, ago_ms: int = 0, **fields: object) -> Json:
+    at_ms = scene.engine.clock.now_ms - ago_ms
+    return {
+        "from": "15558675310", "to": "491", "id": message_id, "timestamp": at_ms, "type": "text",
+        "text": {"body": WORDS},
+    } | fields  # fmt: skip
+
+
+def whatsapp(*echoes: Json, field: str = "smb_message_echoes") -> Json:
+    value = {"metadata": {"phone_number_id": "555"}, "message_echoes": list(echoes)}
+    entry = {"id": "1022", "changes": [{"value": value, "field": field}]}
+    return {"object": "whatsapp_business_account", "entry": [entry]}
+
+
+def messenger(scene: Scene, app: str | None = INBOX, message_id: str = "m_9", platform: str = "messenger") -> Json:
+    message = {"is_echo": True, "mid": message_id, "text": WORDS} | ({"app_id": int(app)} if app else {})
+    account = {"messenger": "682", "instagram": "178"}[platform]
+    event = {
+        "sender": {"id": account}, "recipient": {"id": "7700"}, "timestamp": scene.engine.clock.now_ms,
+        "message": message,
+    }  # fmt: skip
+    name = {"messenger": "page", "instagram": "instagram"}[platform]
+    return {"object": name, "entry": [{"id": account, "messaging": [event]}]}
+
+
+def telegram(scene: Scene, **fields: object) -> Json:
+    message = {
+        "message_id": 9, "date": scene.engine.clock.now_ms // 1_000, "chat": {"id": 1111, "type": "private"},
+        "from": {"id": 42, "is_bot": False, "first_name": "Eva"}, "business_connection_id": "B1", "text": WORDS,
+    }  # fmt: skip
+    return {"update_id": 9, "business_message": message | fields}
+
+
+def held_until(scene: Scene, conversation: str = CHAT) -> int | None:
+    return scene.engine.store.peek_conversation(conversation).held_until_ms
+
+
+def holds_nothing(scene: Scene, conversation: str = CHAT) -> bool:
+    until_ms = held_until(scene, conversation)
+    return (until_ms is None or until_ms <= scene.engine.clock.now_ms) and "TakenOver" not in scene.telemetry.counts
+
+
+# -- who holds -------------------------------------------------------------------------------------
+
+
+def test_a_persons_reply_holds_the_conversation_and_is_no_message(scene: Scene) -> None:
+    assert scene.post("whatsapp", one_message("whatsapp", "555", "Anyone there?"))[0] == 200
+    customer = next(name for name in iter(scene.engine.keys()) if "msgs:" in name).partition("msgs:")[2]
+    to = customer.rpartition("/")[2]
+    status, answer = scene.post("whatsapp", whatsapp(echo(scene, to=to)))
+    now_ms = scene.engine.clock.now_ms
+    assert (status, answer["accepted"], answer["ignored"]) == (200, 0, 1)
+    assert held_until(scene, customer) == now_ms + HOLD_MS
+    assert len(scene.buffered(customer)) == 1
+    (event,) = scene.taken_over()
+    VALIDATOR.validate(event)
+    assert event == {
+        "version": 1, "conversationId": customer, "tenant": "default", "messageId": "wamid.9", "at": now_ms,
+        "until": now_ms + HOLD_MS, "metadata": {"platform": "whatsapp"},
+    }  # fmt: skip
+    assert scene.telemetry.counts["TakenOver"] == 1
+    assert scene.telemetry.counts["IgnoredKinds echo"] == 1
+
+
+def test_a_persons_words_are_nowhere(scene: Scene) -> None:
+    scene.post("whatsapp", whatsapp(echo(scene)))
+    kept = [scene.bus.published, scene.engine.keys(), scene.takeovers.states, vars(scene.telemetry)]
+    assert "Eva" not in repr(kept)
+
+
+def test_the_owner_and_the_agent_of_the_account_are_told(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/555", {"tenant": "acme", "agent": "support"})
+    scene.rules.write("agent:acme/support", {"onHumanReply": {"hold": "30m"}})
+    scene.post("whatsapp", whatsapp(echo(scene)))
+    (event,) = scene.taken_over()
+    VALIDATOR.validate(event)
+    assert (event["conversationId"], event["tenant"], event["agent"]) == ("acme/whatsapp/555/491", "acme", "support")
+    assert held_until(scene, "acme/whatsapp/555/491") == scene.engine.clock.now_ms + 30 * MINUTE_MS
+
+
+def test_without_the_rule_nothing_is_held_and_the_table_is_not_asked(scene: Scene) -> None:
+    scene.rules.write("stage", {"inboxApps": [INBOX]})
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert scene.post("messenger", messenger(scene))[0] == 200
+    assert scene.post("telegram", telegram(scene))[0] == 200
+    assert (scene.takeovers.calls, scene.taken_over(), scene.is_empty()) == ([], [], True)
+
+
+def test_a_layer_above_may_turn_the_rule_off(scene: Scene) -> None:
+    scene.rules.write("conversation:" + CHAT, {"onHumanReply": None})
+    scene.post("whatsapp", whatsapp(echo(scene)))
+    assert holds_nothing(scene)
+
+
+@pytest.mark.parametrize("field", ["message_echoes", "messages", "history", None])
+def test_what_whatsapp_reports_of_other_apps_holds_nothing(scene: Scene, field: str) -> None:
+    scene.post("whatsapp", whatsapp(echo(scene), field=field))
+    assert holds_nothing(scene)
+
+
+@pytest.mark.parametrize(
+    ("app", "rules", "holds"),
+    [
+        (INBOX, RULES, True),
+        (BOT, RULES, False),
+        ("999", RULES, False),
+        (None, RULES, False),
+        (None, RULES | {"inboxApps": ["unnamed"]}, True),
+        (BOT, RULES | {"inboxApps": ["unnamed"]}, False),
+        (BOT, RULES | {"botApps": [BOT]}, False),
+        (INBOX, {"onHumanReply": {"hold": "12h"}}, False),
+    ],
+)
+@pytest.mark.parametrize("platform", ["messenger", "instagram"])
+def test_only_an_app_that_the_rules_name_as_an_inbox_holds(
+    scene: Scene, platform: str, app: str | None, rules: Json, holds: bool
+) -> None:
+    scene.rules.write("stage", rules)
+    scene.post(platform, messenger(scene, app, platform=platform))
+    conversation = {"messenger": PAGE_CHAT, "instagram": "default/instagram/178/7700"}[platform]
+    assert (held_until(scene, conversation) is not None) == holds
+    assert len(scene.taken_over()) == holds
+
+
+@pytest.mark.parametrize(
+    ("fields", "holds"),
+    [
+        ({}, True),
+        ({"sender_business_bot": {"id": 43, "is_bot": True, "first_name": "Shop"}}, False),
+        ({"is_from_offline": True}, False),
+        ({"from": {"id": 1111, "is_bot": False, "first_name": "Ada"}}, False),
+    ],
+)
+def test_on_telegram_only_the_owners_own_words_hold(scene: Scene, fields: Json, holds: bool) -> None:
+    scene.post("telegram", telegram(scene, **fields))
+    assert (held_until(scene, OWNED_CHAT) is not None) == holds
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("platform", ["whatsapp", "messenger", "telegram"])
+def test_a_forged_reply_holds_nothing(scene: Scene, platform: str) -> None:
+    body = {
+        "whatsapp": lambda: whatsapp(echo(scene)),
+        "messenger": lambda: messenger(scene),
+        "telegram": lambda: telegram(scene),
+    }[platform]()
+    assert scene.post(platform, body, secret="forged")[0] == 401
+    assert (scene.takeovers.calls, scene.taken_over(), scene.is_empty()) == ([], [], True)
+
+
+def test_a_secret_of_one_account_takes_over_no_other_accounts_conversation(scene: Scene) -> None:
+    scene.secrets.text = json.dumps({"whatsapp": {"secret": "all", "accounts": {"556": {"secret": "mine"}}}})
+    assert scene.post("whatsapp", whatsapp(echo(scene)), secret="mine")[0] == 401
+    assert holds_nothing(scene)
+
+
+# -- our responder's own words ---------------------------------------------------------------------
+
+
+def test_a_message_of_our_responder_never_holds(scene: Scene) -> None:
+    now_ms = scene.engine.clock.now_ms
+    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
+    scene.takeovers.end_sending(PAGE_CHAT, "m_9", now_ms=now_ms)
+    assert scene.post("messenger", messenger(scene))[0] == 200
+    assert holds_nothing(scene, PAGE_CHAT)
+    scene.post("messenger", messenger(scene, message_id="m_10"))
+    assert held_until(scene, PAGE_CHAT) == now_ms + HOLD_MS, "the next one is a person's"
+
+
+def test_while_our_responder_sends_the_platform_is_asked_to_come_again(scene: Scene) -> None:
+    now_ms = scene.engine.clock.now_ms
+    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
+    body = messenger(scene)
+    body["entry"] += one_message("messenger", "682", "Anyone there?")["entry"]
+    assert scene.post("messenger", body)[0] == 503
+    assert scene.telemetry.counts["Messages"] == 1, "what a customer wrote beside it is safe"
+    scene.takeovers.end_sending(PAGE_CHAT, "m_9", now_ms=now_ms)
+    assert scene.post("messenger", body)[0] == 200
+    assert holds_nothing(scene, PAGE_CHAT)
+
+
+def test_a_persons_reply_that_came_during_a_send_holds_when_it_comes_again(scene: Scene) -> None:
+    now_ms = scene.engine.clock.now_ms
+    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
+    body = messenger(scene)
+    assert scene.post("messenger", body)[0] == 503
+    scene.takeovers.end_sending(PAGE_CHAT, "m_8", now_ms=now_ms)
+    assert scene.post("messenger", body)[0] == 200
+    assert held_until(scene, PAGE_CHAT) == now_ms + HOLD_MS
+
+
+def test_a_message_whose_id_our_responder_never_learned_does_not_hold(scene: Scene) -> None:
+    now_ms = scene.engine.clock.now_ms
+    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
+    scene.takeovers.doubt_sending(PAGE_CHAT, now_ms=now_ms + 8_000, until_ms=now_ms + 8_000)
+    scene.engine.clock.advance(3_000)
+    assert scene.post("messenger", messenger(scene))[0] == 200
+    assert holds_nothing(scene, PAGE_CHAT)
+    scene.engine.clock.advance(8_000 + MAX_REPORT_DELAY_MS)
+    assert scene.post("messenger", messenger(scene))[0] == 200
+    assert held_until(scene, PAGE_CHAT) is not None
+
+
+def test_if_a_responder_died_while_it_sent_the_platform_is_not_refused_for_ever(scene: Scene) -> None:
+    now_ms = scene.engine.clock.now_ms
+    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
+    body = messenger(scene)
+    scene.engine.clock.advance(16_000)
+    assert scene.post("messenger", body)[0] == 200
+    assert holds_nothing(scene, PAGE_CHAT)
+
+
+def test_our_message_beside_a_persons_does_not_hide_it(scene: Scene) -> None:
+    scene.takeovers.end_sending(CHAT, "wamid.10", now_ms=1)
+    scene.post("whatsapp", whatsapp(echo(scene, "wamid.9", ago_ms=500), echo(scene, "wamid.10")))
+    assert held_until(scene) == scene.engine.clock.now_ms - 500 + HOLD_MS
+
+
+# -- again, late, in between -----------------------------------------------------------------------
+
+
+def test_a_redelivery_changes_nothing_and_is_published_once(scene: Scene) -> None:
+    body = whatsapp(echo(scene))
+    for _ in range(3):
+        assert scene.post("whatsapp", body)[0] == 200
+        scene.engine.clock.advance(MINUTE_MS)
+    assert held_until(scene) == scene.engine.clock.now_ms - 3 * MINUTE_MS + HOLD_MS
+    assert (len(scene.taken_over()), scene.telemetry.counts["TakenOver"]) == (1, 1)
+
+
+def test_further_replies_prolong_the_hold_to_twice_its_length_and_no_further(scene: Scene) -> None:
+    began_at_ms = scene.engine.clock.now_ms
+    for number in range(24):
+        scene.post("whatsapp", whatsapp(echo(scene, f"wamid.{number}")))
+        until_ms = scene.engine.clock.now_ms + HOLD_MS
+        assert held_until(scene) == min(until_ms, began_at_ms + 2 * HOLD_MS)
+        scene.engine.clock.advance(HOUR_MS)
+    assert len(scene.taken_over()) == 1
+    scene.post("whatsapp", whatsapp(echo(scene, "wamid.99")))
+    assert len(scene.taken_over()) == 2, "after its end a person may take over again"
+
+
+def test_a_reply_from_before_a_resume_holds_nothing(scene: Scene) -> None:
+    first, late = whatsapp(echo(scene)), whatsapp(echo(scene, "wamid.10"))
+    scene.post("whatsapp", first)
+    scene.engine.clock.advance(HOUR_MS)
+    scene.takeovers.resume(CHAT, now_ms=scene.engine.clock.now_ms)
+    scene.engine.store.resume_buffer(CHAT)
+    for body in (first, late):
+        assert scene.post("whatsapp", body)[0] == 200
+        assert held_until(scene) is None
+    scene.engine.clock.advance(1)
+    scene.post("whatsapp", whatsapp(echo(scene, "wamid.11")))
+    assert held_until(scene) == scene.engine.clock.now_ms + HOLD_MS
+
+
+def test_a_reply_that_comes_hours_late_holds_for_the_rest_of_its_time(scene: Scene) -> None:
+    scene.post("whatsapp", whatsapp(echo(scene, ago_ms=11 * HOUR_MS)))
+    assert held_until(scene) == scene.engine.clock.now_ms + HOUR_MS
+
+
+def test_a_reply_that_comes_after_its_time_holds_nothing(scene: Scene) -> None:
+    scene.post("whatsapp", whatsapp(echo(scene, ago_ms=12 * HOUR_MS)))
+    assert holds_nothing(scene)
+
+
+def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = scene.bus.publish
+
+    def resume_first(detail_type: str, detail: str) -> None:
+        scene.takeovers.resume(CHAT, now_ms=scene.engine.clock.now_ms)
+        publish(detail_type, detail)
+
+    monkeypatch.setattr(scene.bus, "publish", resume_first)
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert held_until(scene) is None
+    assert "TakenOver" not in scene.telemetry.counts
+
+
+def test_another_request_that_changes_the_takeover_is_taken_into_account(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, now_ms = scene.takeovers.save, scene.engine.clock.now_ms
+
+    def resume_first(conversation: str, takeover: object, **named: object) -> bool:
+        monkeypatch.setattr(scene.takeovers, "save", save)
+        scene.takeovers.resume(conversation, now_ms=now_ms)
+        return save(conversation, takeover, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scene.takeovers, "save", resume_first)
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert holds_nothing(scene)
+
+
+@pytest.mark.parametrize("call", ["read", "was_sent_by_us", "save", "mark_published"])
+def test_if_the_table_fails_the_platform_comes_again_and_nothing_is_lost(scene: Scene, call: str) -> None:
+    scene.takeovers.failures = [call]
+    body = whatsapp(echo(scene))
+    assert scene.post("whatsapp", body)[0] == 503
+    assert scene.post("whatsapp", body)[0] == 200
+    assert held_until(scene) == scene.engine.clock.now_ms + HOLD_MS
+    assert len(scene.taken_over()) == (2 if call == "mark_published" else 1), "published at least once"
+
+
+def test_if_the_bus_fails_the_hold_stays_and_the_event_follows(scene: Scene) -> None:
+    scene.bus.failures = [SendFailed("put event: ThrottlingException")]
+    body = whatsapp(echo(scene))
+    assert scene.post("whatsapp", body)[0] == 503
+    assert held_until(scene) is not None
+    assert scene.post("whatsapp", body)[0] == 200
+    assert len(scene.taken_over()) == 1
+
+
+# -- hostile, and outages --------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P9")
+def test_a_webhook_holds_only_so_many_conversations(scene: Scene) -> None:
+    most = MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
+    echoes = [echo(scene, f"wamid.{n}", ago_ms=n, to=f"49{n}") for n in range(most + 10)]
+    assert scene.post("whatsapp", whatsapp(*echoes))[0] == 200
+    assert scene.telemetry.counts["TakenOver"] == most
+    (line,) = scene.telemetry.said("too many conversations taken over at once")
+    assert line["replies"] == 10
+    assert held_until(scene, f"default/whatsapp/555/49{most - 1}") is not None
+    assert held_until(scene, f"default/whatsapp/555/49{most}") is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"to": "4" * 5_000},
+        {"to": {"a": 1}},
+        {"to": "\ud83d"},
+        {"id": ["x"]},
+        {"timestamp": "soon"},
+        {"timestamp": -1},
+        {"timestamp": 10**30},
+    ],
+)
+def test_a_reply_with_an_odd_value_holds_nothing_and_breaks_nothing(scene: Scene, fields: Json) -> None:
+    assert scene.post("whatsapp", whatsapp(echo(scene, **fields), echo(scene, "wamid.10", to="492")))[0] == 200
+    assert scene.telemetry.counts["TakenOver"] == 1
+    assert held_until(scene, "default/whatsapp/555/492") is not None
+    assert scene.telemetry.counts["IgnoredKinds echo"] == 2
+
+
+def test_while_valkey_is_down_the_other_lane_holds_and_the_platform_comes_again(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch, window: WindowScene
+) -> None:
+    main = valkey_lane(fake.store)
+    lane = LaneWithFallback(main, window.lane, RecordedTelemetry(), clock=fake.clock)
+    scene = Scene(fake, monkeypatch, lane=lane)
+    scene.rules.write("stage", RULES)
+    window.clock.now_ms = fake.clock.now_ms
+    body = whatsapp(echo(scene))
+    with monkeypatch.context() as outage:
+        outage.setattr(main, "hold_buffer", _unreachable)
+        assert scene.post("whatsapp", body)[0] == 503
+    assert window.lane.peek_conversation(CHAT).held_until_ms == fake.clock.now_ms + HOLD_MS
+    assert scene.taken_over() == []
+    scene.engine.clock.advance(60_000)
+    assert scene.post("whatsapp", body)[0] == 200
+    assert held_until(scene) == scene.engine.clock.now_ms - 60_000 + HOLD_MS
+    assert len(scene.taken_over()) == 1
+
+
+def test_a_stage_with_the_dynamodb_lane_alone_holds_too(
+    fake: Engine, monkeypatch: pytest.MonkeyPatch, window: WindowScene
+) -> None:
+    scene = Scene(fake, monkeypatch, lane=window.lane)
+    scene.rules.write("stage", RULES)
+    window.clock.now_ms = fake.clock.now_ms
+    for _ in range(2):
+        assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert window.lane.peek_conversation(CHAT).held_until_ms == fake.clock.now_ms + HOLD_MS
+    assert len(scene.taken_over()) == 1
+
+
+def _unreachable(*_: object, **__: object) -> None:
+    raise StoreUnavailable("hold: TimeoutError")
