@@ -6,9 +6,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from bufferctl.errors import errors_of_aws
+from bufferctl.errors import Unreachable, errors_of_aws
 from bufferctl.stage import LOCAL, Stage, find_stage
 from console.senders import GenericSender, LocalSender, Sender
+from local.errors import LocalError
 from local.outputs import Outputs
 
 
@@ -47,8 +48,13 @@ class Place:
 
     @property
     def outputs(self) -> Outputs | None:
-        """Return the outputs of the local stage, or None for any other stage."""
-        return Outputs.read(self.options.outputs) if self.options.is_local else None
+        """Return the outputs of the local stage, or None for any other stage. Raise Unreachable if it is not up."""
+        if not self.options.is_local:
+            return None
+        try:
+            return Outputs.read(self.options.outputs)
+        except LocalError as error:
+            raise Unreachable(str(error)) from error
 
     @property
     def listener(self) -> list[str]:

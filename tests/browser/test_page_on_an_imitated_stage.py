@@ -1,5 +1,6 @@
 """The console's page in a real browser: hostile texts, many conversations, a stage that is away, and accessibility."""
 
+import sys
 import time
 
 import pytest
@@ -23,6 +24,8 @@ HOSTILE = (
 MAX_TASK_MS = 200
 MAX_HEAP_BYTES = 200 * 1024 * 1024
 TRIES = 3
+# Of console/page/store.js.
+MAX_EVENTS_KEPT, MAX_BATCHES_KEPT = 300, 3_000
 
 
 def now_ms() -> int:
@@ -73,6 +76,39 @@ def longest_task_ms(page: Page) -> float:
         })"""
     )
     return longest
+
+
+# Prints more events than the page keeps, as the console's listener does, and then waits for its end.
+FLOOD = """
+import json, sys
+for n in range({count}):
+    detail = {{"conversationId": f"t/p/a/{{n}}", "batchId": f"b{{n}}", "messageCount": 2, "flushReason": "silence",
+              "metadata": {{"firstMessageAt": {now} - 1000, "waitMs": 900}}, "text": "x" * 1000}}
+    print(json.dumps({{"event": {{"detail-type": "messages.batch.ready", "detail": detail}}, "at": {now}}}))
+print(json.dumps({{"listening": True}}), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_the_page_keeps_of_events_is_bounded(browser: Browser) -> None:
+    flood = [sys.executable, "-c", FLOOD.format(count=MAX_BATCHES_KEPT + 2_000, now=now_ms())]
+    place = ImitatedPlace(ImitatedStage(), show_words=True, listener=flood)
+    with page_of(place, browser) as page:
+        expect(page.get_by_role("alert")).to_have_count(0, timeout=60_000)
+        page.get_by_role("tab", name="Health").click()
+        expect(page.locator(".totals")).to_contain_text(f"Batches{MAX_BATCHES_KEPT}", timeout=60_000)
+        kept = page.evaluate(
+            """async () => {
+                const { state } = await import("./page/store.js");
+                return [state.events.length, state.batches.length, Object.keys(state.buffers).length];
+            }"""
+        )
+        assert kept[0] <= MAX_EVENTS_KEPT
+        assert kept[1:] == [MAX_BATCHES_KEPT, 0]
+        heap = page.context.new_cdp_session(page).send("Runtime.getHeapUsage")
+        assert heap["usedSize"] < MAX_HEAP_BYTES
+        page.get_by_role("tab", name="Live").click()
+        assert page.locator("main li").count() <= MAX_EVENTS_KEPT
 
 
 def test_the_page_says_that_the_stage_is_away_and_goes_on_when_it_is_back(browser: Browser) -> None:

@@ -44,7 +44,11 @@ def call(
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
-    asyncio.run(app(scope, receive, send))
+
+    async def run() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(run())
     start = next(each for each in sent if each["type"] == "http.response.start")
     parts = [each.get("body", b"") for each in sent if each["type"] == "http.response.body"]
     return Answer(start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, b"".join(parts))

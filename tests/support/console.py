@@ -1,6 +1,6 @@
 """Opens the console's page in a browser, on a local stage or on an imitated one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,12 @@ from console.running import running
 from tests.support.local_stage import LocalStage
 
 Json = dict[str, Any]
+
+
+FIXED: dict[str, Json] = {
+    "rules.list": {"rules": [], "more": False},
+    "rules.explain": {"rules": {"silenceMs": {"value": 1_000, "layer": "defaults"}}, "skipped": []},
+}
 
 
 class ImitatedStage:
@@ -37,12 +43,8 @@ class ImitatedStage:
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "conversation.show":
                 return self._shown(fields)
-            case "rules.list":
-                return {"rules": [], "more": False}
-            case "rules.explain":
-                return {"rules": {"silenceMs": {"value": 1_000, "layer": "defaults"}}, "skipped": []}
             case _:
-                return {}
+                return FIXED.get(operation, {})
 
     def _page(self, fields: Json) -> Json:
         begin = int(fields.get("cursor") or 0)
@@ -64,11 +66,19 @@ class ImitatedStage:
 
 
 class ImitatedPlace(Place):
-    """Leads to an imitated stage. Its bus is silent."""
+    """Leads to an imitated stage. Its bus is silent, unless the test gives it a listener."""
 
-    def __init__(self, imitated: ImitatedStage, *, allow_changes: bool = False, show_words: bool = False) -> None:
+    def __init__(
+        self,
+        imitated: ImitatedStage,
+        *,
+        allow_changes: bool = False,
+        show_words: bool = False,
+        listener: Sequence[str] = ("cat",),
+    ) -> None:
         super().__init__(Options(stage="imitated", allow_changes=allow_changes, show_words=show_words))
         self._imitated = imitated
+        self._listener = list(listener)
 
     @property
     def stage(self) -> Any:
@@ -80,7 +90,7 @@ class ImitatedPlace(Place):
 
     @property
     def listener(self) -> list[str]:
-        return ["cat"]
+        return self._listener
 
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:

@@ -128,10 +128,10 @@ def test_time_lines_are_bounded() -> None:
 def test_at_most_so_many_calls_begin_in_any_second() -> None:
     now, begun = [0.0], []
 
-    def sleep(seconds: float) -> None:
+    def pass_time(seconds: float) -> None:
         now[0] += seconds
 
-    pace = Pace(3, now=lambda: now[0], sleep=sleep)
+    pace = Pace(3, now=lambda: now[0], sleep=pass_time)
     for _ in range(20):
         pace.wait()
         begun.append(now[0])
