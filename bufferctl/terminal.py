@@ -50,7 +50,7 @@ def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
 
 
 class Step:
-    """What a long command is doing. This one is silent."""
+    """The current step of a long command. This class shows nothing."""
 
     def say(self, text: str) -> None:
         """Say what begins now."""

@@ -1,4 +1,4 @@
-"""Refuses every request that the console's own page has not made, and sets the headers that confine the page.
+"""Refuses requests of other pages than the console's, and sets the headers that confine its page.
 
 Any web page that is open in the same browser can send requests to a server on this machine. Therefore the path must
 begin with a random token, the Host header must name this server (a page may let its own name lead here), and Origin, if

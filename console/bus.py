@@ -21,7 +21,7 @@ BATCH_READY = "messages.batch.ready"
 
 @dataclass(frozen=True)
 class Takers:
-    """Those who want to know of events."""
+    """The parts of the console that get the events."""
 
     hub: Hub
     looks: Looks

@@ -16,11 +16,11 @@ VOICE = "https://example.com/voice.ogg"
 
 
 class CannotDo(Exception):
-    """Raised for what the customer's platform does not tell, or what names no earlier message."""
+    """Raised if the customer's platform has no such webhook, or if a change names no earlier message."""
 
 
 class Customer(NamedTuple):
-    """Somebody who writes on a platform, to an account. Only the generic platform names a tenant."""
+    """A person who writes on a platform, to an account. Only the generic platform names a tenant."""
 
     platform: str
     account: str
@@ -29,7 +29,7 @@ class Customer(NamedTuple):
 
 
 class Webhook(NamedTuple):
-    """What a platform posts, and the id of the message that it is about."""
+    """The body that a platform posts, and the id of the message that it is about."""
 
     body: Any
     message_id: str
@@ -121,7 +121,7 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
     return update
 
 
-# What each platform tells. `again` is the newest body once more, as if the platform had not got our answer.
+# The kinds of webhooks of each platform. `again` repeats the newest body, as if the platform had not got our answer.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
     "whatsapp": ("text", "file", "button", "edit", "delete", "again"),
@@ -148,12 +148,12 @@ class Customers:
         self._sent: OrderedDict[Customer, OrderedDict[str, Webhook]] = OrderedDict()
 
     def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Webhook:
-        """Return what the platform posts. Raise CannotDo if it does not tell this, or if there is no such message.
+        """Return what the platform posts. Raise CannotDo if it has no such webhook, or if there is no such message.
 
         Without a `message_id`, an edit, a deletion and a redelivery are about the customer's newest message.
         """
         if kind not in KINDS.get(customer.platform, ()):
-            raise CannotDo(f"The platform {customer.platform} does not tell '{kind}'.")
+            raise CannotDo(f"The platform {customer.platform} has no webhook for '{kind}'.")
         sent = self._sent.setdefault(customer, OrderedDict())
         self._sent.move_to_end(customer)
         if len(self._sent) > CUSTOMERS_KEPT:

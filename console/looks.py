@@ -131,7 +131,7 @@ class Looks:
         }
 
     def _with_agent(self, row: Json) -> Json:
-        """Add the agent that owns the conversation's account. A generic webhook may have named another one."""
+        """Add the agent that owns the conversation's account. A generic webhook may have named a different agent."""
         return row | {"agent": self._agents.get(tuple(row["conversation"].split("/")[:3]))}
 
 

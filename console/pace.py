@@ -44,7 +44,7 @@ class PacedStage:
         self._looks = Pace(MAX_LOOKS_A_SECOND)
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        """Ask because somebody has clicked. Raise Failed or Unreachable with a sentence."""
+        """Ask for the reader of the page, who has clicked. Raise Failed or Unreachable with a sentence."""
         self._all.wait()
         with errors_of_aws():
             return self._place.stage.ask(operation, **fields)

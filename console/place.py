@@ -15,7 +15,7 @@ from local.outputs import Outputs
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about the stage, and about what the page may do."""
+    """The command line's options: the stage, and what the page may do."""
 
     stage: str = LOCAL
     profile: str | None = None

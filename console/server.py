@@ -35,7 +35,7 @@ READ_ONLY = "This console only reads. Start it with --allow-changes to change so
 
 @dataclass(frozen=True)
 class Parts:
-    """What answers the page's requests."""
+    """The parts of the console that answer the page's requests."""
 
     place: Place
     stage: PacedStage
@@ -187,7 +187,7 @@ class _Answers:
         return {"lines": self._parts.logs.of(wish.conversation)}
 
     def quotas(self, _wish: Nothing) -> Json:
-        """Return what is known of refused webhooks. Without a new right, those of other senders are unknown on AWS."""
+        """Return the refused webhooks. In AWS, the console has no right to learn of those of other senders."""
         return {"refused": self._parts.simulator.refused, "overQuota": self._parts.logs.over_quota()}
 
     def letter(self, wish: OfBatch) -> Json:

@@ -1,4 +1,4 @@
-"""Lets simulated customers write, and tells every page what they sent and what became of it."""
+"""Lets simulated customers write, and publishes to every page what they sent and what became of it."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from console.time_lines import TimeLines
 from console.why import why
 
 Json = dict[str, Any]
-# What `conversation.show` says, as far as the page shows it beside the chat.
+# The fields of `conversation.show` that the page shows beside the chat.
 OF_THE_BUFFER = ("state", "count", "dueAt", "reason", "firstAt", "lastAt", "heldUntil", "batch", "generation")
 
 
@@ -68,7 +68,7 @@ class Simulator:
             return dict(self._refused)
 
     def act(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Json:
-        """Send what the customer does. Raise CannotDo if the platform does not tell it, Failed if the stage is away."""
+        """Send what the customer does. Raise CannotDo if the platform cannot, Failed if the stage is away."""
         if kind not in self._place.sender.kinds.get(customer.platform, ()):
             raise CannotDo(f"This stage's simulator cannot send '{kind}' by {customer.platform}.")
         with self._lock:

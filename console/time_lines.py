@@ -1,4 +1,4 @@
-"""Remembers what happened to each conversation, as the looks at the stage and its events tell it."""
+"""Remembers what happened to each conversation, as the looks at the stage and its events show it."""
 
 import threading
 from collections import OrderedDict, deque

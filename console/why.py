@@ -56,7 +56,7 @@ def _of_silence(waits_ms: int, rules: Json) -> Json:
         text = f"The author's own rhythm says that the batch leaves after {_seconds(waits_ms)} of silence."
         return _by_rule(text, "adaptive", rules)
     for name, text in WAITS:
-        # Rules that say the same number cannot be told apart. The first in the list is the one that usually decides.
+        # Two rules may have the same number. The first in the list is the one that usually decides.
         if rules.get(name, {}).get("value") == waits_ms:
             return _by_rule(text, name, rules)
     return {"text": f"The batch leaves {_seconds(waits_ms)} after the last message."}

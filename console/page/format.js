@@ -17,7 +17,7 @@ export function duration(ms) {
   const size = Math.abs(ms);
   if (size < 1000) return `${Math.round(ms)} ms`;
   if (size < 60_000) return `${(ms / 1000).toFixed(1)} s`;
-  if (size < 3_600_000) return `${Math.floor(ms / 60_000)} min ${Math.round((size % 60_000) / 1000)} s`;
+  if (size < 3_600_000) return `${Math.floor(ms / 60_000)} min${size % 60_000 < 500 ? "" : ` ${Math.round((size % 60_000) / 1000)} s`}`;
   return `${(ms / 3_600_000).toFixed(1)} h`;
 }
 

@@ -65,7 +65,7 @@ function WhenDue({ chat, store }) {
     ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
     return () => (gone = true);
   }, [name]);
-  const value = (rule) => rule.endsWith("Ms") ? duration(rules[rule].value) : rules[rule].value;
+  const value = (rule) => rule.endsWith("Ms") ? `${rules[rule].value / 1000} s` : rules[rule].value;
   return html`<section class="when" aria-label="When a batch leaves">
     <h3>When does a batch leave?</h3>
     <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves:</p>

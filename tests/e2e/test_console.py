@@ -292,7 +292,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_screenshots_for_the_documents_can_be_made(page: Page, tmp_path: Path) -> None:
-    """The pictures in docs/ were made by this test: SCREENSHOTS=docs names the folder that gets new ones."""
+    """Make the pictures of docs/: SCREENSHOTS=docs names the folder that gets them."""
     folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
     say(page, "Hello")
     the_batch(page)

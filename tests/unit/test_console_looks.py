@@ -1,4 +1,4 @@
-"""What the console keeps of a stage: the next conversations, their time lines, and no more than fits the page."""
+"""The console keeps the next conversations of a stage and their time lines, and no more than fits the page."""
 
 from typing import Any
 
