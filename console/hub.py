@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from contextlib import suppress
 from typing import Any
 
 from console.limits import MAX_WAITING_MESSAGES
@@ -10,8 +11,8 @@ from console.limits import MAX_WAITING_MESSAGES
 Json = dict[str, Any]
 
 
-class Slow(Exception):
-    """Raised for a page that does not read its messages."""
+class Closed(Exception):
+    """Raised if a page does not read its messages, or if the console ends."""
 
 
 class Reader:
@@ -20,25 +21,34 @@ class Reader:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
-        self._is_slow = False
+        self._is_closed = False
 
     def put(self, message: bytes) -> None:
         self._loop.call_soon_threadsafe(self._put, message)
 
     def _put(self, message: bytes) -> None:
         if self._waiting.qsize() >= MAX_WAITING_MESSAGES:
-            self._is_slow = True
+            self._is_closed = True
         else:
             self._waiting.put_nowait(message)
 
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._is_closed = True
+        # Wakes `get`.
+        self._waiting.put_nowait(b"")
+
     async def get(self, *, timeout_seconds: float) -> bytes | None:
-        """Return the next message, or None if there was none in time. Raise Slow if too many are waiting."""
-        if self._is_slow:
-            raise Slow
-        try:
-            return await asyncio.wait_for(self._waiting.get(), timeout_seconds)
-        except TimeoutError:
-            return None
+        """Return the next message, or None if there was none in time. Raise Closed if there will be none."""
+        message = None
+        if not self._is_closed:
+            with suppress(TimeoutError):
+                message = await asyncio.wait_for(self._waiting.get(), timeout_seconds)
+        if self._is_closed:
+            raise Closed
+        return message
 
 
 class Hub:
@@ -57,6 +67,12 @@ class Hub:
     def close(self, reader: Reader) -> None:
         with self._changed:
             self._readers.discard(reader)
+
+    def end(self) -> None:
+        """Close the connections of all pages, so that the server can end without cutting them."""
+        with self._changed:
+            for reader in self._readers:
+                reader.close()
 
     def publish(self, kind: str, data: Json) -> None:
         message = framed(kind, data)

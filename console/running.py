@@ -53,6 +53,7 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
             parts.looks.end()
             parts.bus.end()
             server.should_exit = True
+            parts.hub.end()
             serving.join(2 * SHUT_DOWN_SECONDS)
 
 

@@ -18,7 +18,7 @@ from bufferctl.errors import Failed, Unreachable
 from console.batches import Batches
 from console.bus import Bus
 from console.customers import CannotDo, Customer
-from console.hub import Hub, Slow, framed
+from console.hub import Closed, Hub, framed
 from console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
 from console.logs import Logs
 from console.looks import Looks
@@ -149,7 +149,7 @@ class _Answers:
                     message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
                     # A comment shows a proxy, and us, whether the page is still there.
                     yield message or b": still here\n\n"
-            except (Slow, asyncio.CancelledError):
+            except (Closed, asyncio.CancelledError):
                 return
             finally:
                 self._parts.hub.close(reader)
