@@ -8,7 +8,7 @@ from console.hub import Closed, Hub, framed
 from console.limits import MAX_WAITING_MESSAGES
 
 
-async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes | None]:
+async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes]:
     """Open a page, publish so many messages, and return what the page gets until there is nothing left."""
     reader = hub.open()
     for number in range(publish):

@@ -47,7 +47,7 @@ def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
     path = tmp_path / "outputs.json"
     write(path, 4_000)
     place = Place(Options(outputs=path))
-    assert place.stage
+    assert place.stage.api_endpoint
     path.unlink()
     for use in (lambda: place.stage, lambda: place.sender, lambda: place.outputs, lambda: Logs(place).of("t/p/a/u")):
         with pytest.raises(Unreachable, match="make up"):
