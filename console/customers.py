@@ -164,7 +164,10 @@ class Customers:
             about = message_id or next(reversed(sent))
             if kind == "again":
                 return sent[about]
-            return Webhook(_MAKERS[customer.platform](customer, kind, about, text), about)
+            body = _MAKERS[customer.platform](customer, kind, about, text)
+            if kind == "edit" and customer.platform == "generic":
+                body |= _with_ready_files(sent[about].body)
+            return Webhook(body, about)
         if kind == "typing":
             return Webhook(_generic(customer, kind, "", ""), "", route="typing")
         new_id = _new_id(customer.platform)
@@ -172,6 +175,14 @@ class Customers:
         if len(sent) > BODIES_KEPT_OF_A_CUSTOMER:
             sent.popitem(last=False)
         return sent[new_id]
+
+
+def _with_ready_files(body: Json) -> Json:
+    """Return the files of an earlier message for its edit, which brings the transcript that was pending."""
+    if "attachments" not in body:
+        return {}
+    files = [{name: value for name, value in each.items() if name != "pending"} for each in body["attachments"]]
+    return {"type": body["type"], "attachments": files}
 
 
 def _new_id(platform: str) -> str:

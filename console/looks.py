@@ -80,8 +80,7 @@ class Looks:
         self._read_status()
         seen: set[Key] = set()
         self._more = False
-        for answer in self._pages():
-            at_ms = self.clock()
+        for at_ms, answer in self._pages():
             for row in answer["conversations"]:
                 key = (row["lane"], row["conversation"])
                 self._rows[key] = row
@@ -94,11 +93,13 @@ class Looks:
             del self._rows[gone]
             self._time_lines.note_absence(gone[1], self.clock())
 
-    def _pages(self) -> Iterator[Json]:
+    def _pages(self) -> Iterator[tuple[int, Json]]:
+        """Yield each answer with the time before its request, since what it shows may have changed until it came."""
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
+            at_ms = self.clock()
             answer = self._stage.look("conversation.list", cursor=cursor, limit=CONVERSATIONS_IN_A_REQUEST)
-            yield answer
+            yield at_ms, answer
             cursor = answer["next"]
             if cursor is None:
                 return

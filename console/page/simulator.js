@@ -47,8 +47,8 @@ export function Simulator({ store, choose }) {
 // The rules of the due time with this stage's numbers. The one that decided is marked.
 const WHEN = [
   ["silenceMs", (value) => html`after <b>${value}</b> of silence. Each message begins the wait again.`],
-  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after the one before: the
-    author is probably still typing.`],
+  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after another that waits:
+    the author is probably still typing.`],
   ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words: its caption may follow.`],
   ["maxWaitMs", (value) => html`at the latest <b>${value}</b> after its first message.`],
   ["maxMessages", (value) => html`at once when <b>${value}</b> messages wait.`],

@@ -40,6 +40,14 @@ def test_each_kind_is_read_as_what_it_plays(platform: str, kind: str) -> None:
             assert update.conversation.user.endswith("4917")
 
 
+def test_the_edit_of_a_voice_note_brings_its_transcript() -> None:
+    customer, customers = Customer("generic", "shop", "4917"), Customers()
+    (spoken,) = read("generic", customers.webhook(customer, "voice").body)
+    (edited,) = read("generic", customers.webhook(customer, "edit", text="Where is my order?").body)
+    assert spoken.message.attachments[0].pending
+    assert [each.pending for each in edited.message.attachments] == [False]
+
+
 @pytest.mark.parametrize("platform", KINDS)
 def test_a_redelivery_is_the_same_body_again(platform: str) -> None:
     customer, customers = Customer(platform, ACCOUNTS.get(platform, "shop"), "4917"), Customers()
