@@ -81,7 +81,7 @@ export const REASONS = {
   flush: "a flush",
   priority: "a VIP",
   window: "the fixed window",
-  main_lane: "a batch of the other lane",
+  main_lane: "newer messages in the other lane",
 };
 
 const LAYERS = { defaults: "the product's defaults", deployed: "the deployment (cdk.json)", stage: "the rules of the stage" };
