@@ -96,7 +96,9 @@ def verify(stage: Stage, given: Namespace) -> None:
     found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
     show_result(given, found, *shown)
     if failed := [each.check for each in results if not each.ok]:
-        raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. `bufferctl doctor` may say why.")
+        raise FoundProblems(
+            f"{len(failed)} of {len(results)} checks failed. `make doctor STAGE={given.stage}` may say why."
+        )
 
 
 def remove_leftovers(stage: Stage) -> None:
