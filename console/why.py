@@ -29,7 +29,6 @@ REASONS: Mapping[str, tuple[str, str | None]] = {
     "resume": ("The hold has ended, so the batch leaves at once.", None),
     "flush": ("The author wrote a flush word, or an operator flushed the buffer. The batch leaves at once.", None),
     "priority": ("The author is a VIP, so the batch leaves at once.", None),
-    "main_lane": ("The Valkey lane has newer messages, so those of the DynamoDB lane leave first.", None),
     "window": ("The DynamoDB lane collects messages for {value}. Then the batch leaves.", "windowMs"),
 }
 
