@@ -2,11 +2,13 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from bufferctl.errors import Unreachable
+from bufferctl.stage import ROOT
 from console.logs import Logs
 from console.place import Options, Place
 from local.outputs import Outputs
@@ -61,3 +63,15 @@ def test_the_listener_is_told_where_the_stage_is(tmp_path: Path) -> None:
         "stage": "dev", "profile": "ops", "region": "eu-central-1", "outputs": str(tmp_path),
     }  # fmt: skip
     assert place.outputs is None
+
+
+def test_a_listener_without_a_stage_says_so_and_ends_while_its_input_is_open(tmp_path: Path) -> None:
+    """Before, Python crashed at its end, because another thread was reading the input."""
+    place = Place(Options(outputs=tmp_path / "outputs.json"))
+    with subprocess.Popen(
+        place.listener, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as listener:
+        assert listener.stdout
+        assert listener.stderr
+        assert "make up" in json.loads(listener.stdout.read())["problem"]
+        assert (listener.wait(30), listener.stderr.read()) == (3, "")
