@@ -157,6 +157,8 @@ function takeSent(sent) {
     // What was known of an empty buffer says nothing about the new one.
     const before = known?.count > 0 ? known : {};
     state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count, dueAt: sent.dueAt };
+    // The reason for another due time follows a moment later.
+    if (before.dueAt !== sent.dueAt) state.buffers[sent.conversation].why = null;
   }
 }
 
