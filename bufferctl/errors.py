@@ -1,8 +1,12 @@
-"""The errors that end a command, each with its exit code."""
+"""The errors that end a command, each with its exit status."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
+
+# AWS's codes for a call that may succeed if it is repeated.
+TRY_AGAIN = re.compile("Throttling|TooManyRequests|RequestLimitExceeded|ServiceUnavailable|Internal(Failure|Error)")
 
 
 class Failed(Exception):
@@ -15,6 +19,33 @@ class Misused(Failed):
 
 class Unreachable(Failed):
     code = 3
+
+
+class NotFound(Failed):
+    code = 4
+
+
+class FoundProblems(Failed):
+    """The command has done its work, and the stage has problems."""
+
+    code = 5
+
+
+class Incomplete(Failed):
+    code = 6
+
+
+# `bufferctl --help` prints these, and docs/bufferctl.md has the same table.
+EXIT_STATUSES = {
+    0: "done",
+    Failed.code: "refused; the message says why",
+    Misused.code: "wrong usage",
+    Unreachable.code: "AWS, or the stage's Valkey, cannot be reached: try again",
+    NotFound.code: "not found: the stage, conversation, scope or dead letter",
+    FoundProblems.code: "`verify` or `doctor` found problems",
+    Incomplete.code: "done in part: run it again",
+    130: "interrupted by Ctrl-C",
+}
 
 
 @contextmanager
@@ -36,7 +67,8 @@ def errors_of_aws() -> Iterator[None]:
         yield
     except ClientError as error:
         found = error.response.get("Error", {})
-        raise Failed(f"AWS refuses {error.operation_name}: {found.get('Message') or found.get('Code')}") from error
+        text = f"AWS refuses {error.operation_name}: {found.get('Message') or found.get('Code')}"
+        raise _class_of(error.operation_name, str(found.get("Code")))(text) from error
     except NoCredentialsError as error:
         raise Unreachable(
             "AWS cannot be reached: no credentials were found. Sign in (`aws sso login`, or new keys in the "
@@ -44,3 +76,10 @@ def errors_of_aws() -> Iterator[None]:
         ) from error
     except BotoCoreError as error:
         raise Unreachable(f"AWS cannot be reached: {error}") from error
+
+
+def _class_of(operation: str, code: str) -> type[Failed]:
+    if TRY_AGAIN.search(code):
+        return Unreachable
+    # CloudFormation's code for a stack that does not exist.
+    return NotFound if (operation, code) == ("DescribeStacks", "ValidationError") else Failed

@@ -18,10 +18,10 @@ from http import HTTPStatus
 from statistics import quantiles
 from typing import Any
 
-from bufferctl.errors import Failed, Unreachable
+from bufferctl.errors import Failed, FoundProblems, Unreachable
 from bufferctl.events import Subscription, subscribe
 from bufferctl.forgetting import erase
-from bufferctl.formatting import table
+from bufferctl.formatting import Block, table
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.limits import (
     BURSTS_A_MINUTE,
@@ -36,6 +36,7 @@ from bufferctl.limits import (
     WARM_UP_PAUSE_SECONDS,
 )
 from bufferctl.stage import Json, Stage
+from bufferctl.terminal import Step, show, show_result, working
 from canary.burst import BATCH_READY, TENANT, Burst, Refused, accepted
 from canary.limits import LONG_POLL_SECONDS, MAX_LATE_SECONDS, MAX_SECOND_EVENT_SECONDS
 from canary.listening import Arrival
@@ -73,7 +74,7 @@ class Result:
 
 
 def verify(stage: Stage, given: Namespace) -> None:
-    """Print the results of all checks. Raise Failed if one failed."""
+    """Print the results of all checks. Raise FoundProblems if one failed."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
     print(
         "Trying the stage. This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True
@@ -81,17 +82,23 @@ def verify(stage: Stage, given: Namespace) -> None:
     with endings_interrupt():
         remove_leftovers(stage)
         with _trial(stage, seconds=seconds) as trial:
-            results = trial.run(with_fallback=given.fallback)
-            text = table([each.row for each in results], COLUMNS)
+            with working(given, "Try the stage") as step:
+                trial.say = step.say
+                results = trial.run(with_fallback=given.fallback)
+            shown: list[Block] = [table([each.row for each in results], COLUMNS)]
             lateness: list[int] = []
             if given.keep_running:
-                print(text, file=sys.stderr, flush=True)
-                lateness = trial.keep_running(given.keep_running)
-                text += f"\n\n{_percentiles(lateness)}"
+                show(*shown, stream=sys.stderr)
+                with working(given, "Send bursts") as step:
+                    trial.say = step.say
+                    lateness = trial.keep_running(given.keep_running)
+                shown.append(_percentiles(lateness))
     found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
-    print(json.dumps(found, indent=2) if given.json else text)
+    show_result(given, found, *shown)
     if failed := [each.check for each in results if not each.ok]:
-        raise Failed(f"{len(failed)} of {len(results)} checks failed. `make doctor STAGE={given.stage}` may say why.")
+        raise FoundProblems(
+            f"{len(failed)} of {len(results)} checks failed. `make doctor STAGE={given.stage}` may say why."
+        )
 
 
 def remove_leftovers(stage: Stage) -> None:
@@ -160,14 +167,18 @@ class Trial:
         self._secret = stage.webhook_secret()
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
         self._arrivals: list[Arrival] = []
+        self.say: Callable[[str], None] = Step().say
+        """Is called with what the trial begins."""
 
     def run(self, *, with_fallback: bool) -> list[Result]:
         """Return the results of all checks. Skip those after the first event if that event does not come."""
         try:
+            self.say("Send a message with a wrong signature")
             refused = self._a_wrong_signature()
             scope = f"conversation:{self._burst('stop').conversation}"
             self._stage.ask("rules.set", scope=scope, rules={"stopWords": [STOP_WORD]})
             rules_in_force_at = time.monotonic() + RULES_IN_FORCE_SECONDS
+            self.say("Wait for the first event; a new rule may need a minute")
             first = self._wait_for_the_rule()
             if not first.ok:
                 return [refused, first]
@@ -178,13 +189,15 @@ class Trial:
             raise Failed(f"A message was refused: {error}.") from error
 
     def _of_messages(self, rules_in_force_at: float, *, with_fallback: bool) -> Iterator[Result]:
+        self.say("Send five fragments, an edit and a large batch")
         five, repeated = self._five_fragments()
         edit, large = self._an_edit(), self._a_large_batch()
         fallback = [self._a_batch_of_the_fallback()] if with_fallback else []
+        self.say("Wait until the rules are in force, then send a stop word")
         time.sleep(max(rules_in_force_at - time.monotonic(), 0))
         cancelled = self._a_stop_word()
         self._collect(five, edit, large, *fallback)
-        # A second event would be an error.
+        self.say("Listen for second events, which would be errors")
         self._look_for(MAX_SECOND_EVENT_SECONDS)
         yield self._judged("five fragments", five, lambda _: ("one batch, in order", True))
         yield repeated
@@ -199,6 +212,7 @@ class Trial:
         until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
         while time.monotonic() < until:
             began, number = time.monotonic(), number + 1
+            self.say(f"Burst {number}")
             burst = self._burst("five")
             try:
                 burst.send(f"{self._id}-k{number}-1", "Hey")
