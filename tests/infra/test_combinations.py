@@ -44,7 +44,8 @@ class Combination(NamedTuple):
 
 
 def combined(row: Row) -> Combination:
-    values = {setting: SETTINGS[setting][number] for setting, number in row.items()}
+    # In the order of the settings, because a later value replaces what an earlier one sets, too.
+    values = {setting: SETTINGS[setting][row[setting]] for setting in SETTINGS if setting in row}
     stage, region = values.pop("stage", "prod"), values.pop("region", REGIONS[0])
     overrides: dict[str, Any] = {"region": region}
     for value in values.values():
