@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
-from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
+from message_buffer.limits import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -120,7 +120,9 @@ class _Reading:
         return conversation
 
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
-        attachments = [each for fields in self._kind.fields.attachments for each in self._attachments(fields)]
+        attachments: list[dict[str, Any]] = []
+        for fields_of_one in self._kind.fields.attachments:
+            attachments += self._attachments(fields_of_one, room=MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE - len(attachments))
         text, name = self._text("text") or "", self._text("authorName")
         fields = {
             "id": self._message_id(),
@@ -158,13 +160,16 @@ class _Reading:
         # The mapping says nothing about this message's content, which is no reason to lose the message.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
 
-    def _attachments(self, fields: AttachmentFields) -> list[dict[str, Any]]:
+    def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
+        """Return the attachments at one place. Raises Unfit if the message has no room for them."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []
         where = self._named(fields.at)
         if not isinstance(found, list):
             return [self._attachment(fields, found, where)]
+        if len(found) > room:
+            raise Unfit(f"{where}: a message has at most {MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE} attachments.")
         return [self._attachment(fields, each, f"{where}/{place}") for place, each in enumerate(found)]
 
     def _attachment(self, fields: AttachmentFields, given: Any, where: str) -> dict[str, Any]:

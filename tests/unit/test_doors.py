@@ -15,7 +15,7 @@ from bufferctl.__main__ import main
 from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
 from message_buffer.errors import InvalidInput, InvalidRules
-from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, SECRET_LIFE_MS
+from message_buffer.limits import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR, SECRET_LIFE_MS
 from message_buffer.rules.doors import read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -117,6 +117,17 @@ def test_the_body_itself_may_be_the_list() -> None:
         read(SMALL | {"list": ""}, BODY)
     with pytest.raises(InvalidInput, match=f"/a must be a list of at most {MAX_ITEMS_OF_A_DOOR} items"):
         read(SMALL | {"list": "/a"}, {"a": [{}] * (MAX_ITEMS_OF_A_DOOR + 1)})
+
+
+def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:
+    mapping = SMALL | {"attachments": [{"at": "/files", "url": "/u"}]}
+    most = MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE
+    assert len(message(mapping, BODY | {"files": [{"u": "a"}] * most})["attachments"]) == most
+    with pytest.raises(InvalidInput, match=f"^/files: a message has at most {most} attachments"):
+        read(mapping, BODY | {"files": [{"u": "a"}] * (most + 1)})
+    twice = mapping | {"attachments": [{"at": "/photos"}, {"at": "/files"}]}
+    with pytest.raises(InvalidInput, match="^/files: "):
+        read(twice, BODY | {"photos": [{}], "files": [{}] * most})
 
 
 def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
