@@ -12,7 +12,7 @@ from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
-from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value
+from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value, part_of
 
 PLATFORM = "custom"
 # Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
@@ -153,12 +153,15 @@ class _Reading:
             raise Unfit(f"{where} is not valid: {wrong['msg']}.") from error
 
     def _type(self, text: str, attachments: list[dict[str, Any]]) -> str:
-        told = self._text("type")
-        kind = (self._given.door.types.get(told) or told) if told else None
+        kind = self._our_name(self._text("type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
         # The mapping says nothing about this message's content, which is no reason to lose the message.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
+
+    def _our_name(self, kind: str | None) -> str | None:
+        """Return our name of the product's type. A name that the mapping does not know stays as it is."""
+        return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
         """Return the attachments at one place. Raises Unfit if the message has no room for them."""
@@ -180,7 +183,11 @@ class _Reading:
                 read: Callable[[_Found, Value], Any] = _OF_AN_ATTACHMENT.get(name, _id)
                 attachment[name] = read(found, value)
         media = str(attachment.get("mimeType", "")).partition("/")[0]
-        return {"type": fields.type or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
+        kind = fields.type
+        if isinstance(kind, Value):
+            named = self._find(kind, given, where)
+            kind = self._our_name(_text(named, kind)) if named else None
+        return {"type": kind or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
 
     # -- one value ---------------------------------------------------------------------------------
 
@@ -228,9 +235,7 @@ def _text(found: _Found, value: Value) -> str:
         raise Unfit(f"{found.where} must be a text.")
     if not value.split:
         return found.value
-    parts = found.value.split(value.split, value.part + 1)
-    # A text without this part is used as it is, since products write the same id with and without its prefix.
-    return (parts[value.part] if value.part < len(parts) else "") or found.value
+    return part_of(found.value, value.split, value.part)
 
 
 def _id(found: _Found, value: Value) -> str:

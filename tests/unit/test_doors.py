@@ -130,6 +130,35 @@ def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -
         read(twice, BODY | {"photos": [{}], "files": [{}] * most})
 
 
+def test_an_attachment_says_its_type_in_the_products_words() -> None:
+    mapping = SMALL | {
+        "types": {"voice": "audio", "file": "document"},
+        "attachments": [{"at": "/files", "type": "/kind", "url": "/u", "mimeType": "/mime"}],
+    }
+    kinds: list[Json] = [{"kind": "voice"}, {"kind": "file"}, {"kind": "share"}, {"mime": "image/png"}, {"kind": ""}]
+    read_as = message(mapping, BODY | {"files": kinds})
+    assert [each["type"] for each in read_as["attachments"]] == ["audio", "document", "share", "image", "document"]
+    assert message(mapping, BODY | {"text": "", "files": kinds})["type"] == "audio"
+    mapping["attachments"][0]["type"] = {"at": "#/all", "split": ".", "part": 1}
+    assert message(mapping, BODY | {"all": "x.voice", "files": {}})["attachments"] == [{"type": "audio"}]
+    with pytest.raises(InvalidInput, match="^/files/0/kind must be a text"):
+        read(SMALL | {"attachments": [{"at": "/files", "type": ["/kind"]}]}, BODY | {"files": [{"kind": 3}]})
+
+
+def test_a_condition_may_compare_a_part_of_a_text() -> None:
+    in_group = {"at": "/chat", "split": "@", "part": 1, "equals": "g.us"}
+    mapping = SMALL | {"group": [in_group]}
+
+    def is_group(chat: Any) -> bool:
+        (update,) = read(mapping, BODY | {"chat": chat}).updates
+        assert isinstance(update, Incoming)
+        return update.group
+
+    assert [is_group(chat) for chat in ("1@g.us", "1@c.us", "1", 1, "g.us", "1@g.us@x")] == [
+        True, False, False, False, True, True,
+    ]  # fmt: skip
+
+
 def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
     assert message(SMALL | {"text": "/a~1b/0/m~0n"}, BODY | {"a/b": [{"m~n": "deep"}]})["text"] == "deep"
     wrong: Json
@@ -278,6 +307,14 @@ POINTER = "use a JSON Pointer such as /payload/id"
         ({"ignore": [{"at": "/a", "exists": "yes"}]}, "ignore.0.exists: use true or false"),
         ({"when": [{"at": "/a", "exists": True}] * 17}, "when: use a list of at most 16 objects"),
         ({"attachments": [{"at": "/a", "mime": "/m"}]}, "attachments.0.mime: unknown field; did you mean mimeType?"),
+        ({"attachments": [{"at": "/a", "type": 3}]}, "attachments.0.type: use a name such as image, or a JSON Pointer"),
+        ({"attachments": [{"at": "/a", "type": "/~"}]}, "attachments.0.type: '/~' is not one; "),
+        ({"when": [{"at": "/a", "split": "@", "equals": "b"}]}, "when.0.part: use the number of the part"),
+        ({"when": [{"at": "/a", "part": 1, "equals": "b"}]}, "when.0.split: use the text that separates the parts"),
+        (
+            {"when": [{"at": "/a", "split": "@", "part": 1, "exists": True}]},
+            "when.0.split: a part of a text is compared",
+        ),
         ({"edited": {"id": "/e"}}, "edited.when: is missing; "),
         (
             {"deleted": {"when": [{"at": "/d", "exists": True}], "text": "/t"}},
