@@ -5,15 +5,17 @@ Operators store a mapping in the rules' table, under the scope `door:<name>`. A 
 the place in the mapping.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from message_buffer.errors import InvalidRules
+from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.limits import (
     MAX_ALTERNATIVES_IN_A_DOOR,
     MAX_ATTACHMENTS_IN_A_DOOR,
     MAX_CONDITIONS_IN_A_DOOR,
+    MAX_DOOR_BYTES,
     MAX_LEVELS_OF_A_POINTER,
     MAX_POINTER_CHARACTERS,
     MAX_VALUES_IN_A_CONDITION,
@@ -151,6 +153,12 @@ class Door(NamedTuple):
 
 def is_door_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
+
+
+def require_size(mapping: Json) -> None:
+    """Raise InvalidInput if the mapping is larger than the table of rules may store."""
+    if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
+        raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
 
 
 def read_door(name: str, given: Any) -> Door:

@@ -15,7 +15,13 @@ from bufferctl.__main__ import main
 from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
 from message_buffer.errors import InvalidInput, InvalidRules
-from message_buffer.limits import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR, SECRET_LIFE_MS
+from message_buffer.limits import (
+    MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE,
+    MAX_DOOR_BYTES,
+    MAX_ITEMS_OF_A_DOOR,
+    MAX_MESSAGE_BYTES,
+    SECRET_LIFE_MS,
+)
 from message_buffer.rules.doors import read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -126,7 +132,7 @@ def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -
     with pytest.raises(InvalidInput, match=f"^/files: a message has at most {most} attachments"):
         read(mapping, BODY | {"files": [{"u": "a"}] * (most + 1)})
     twice = mapping | {"attachments": [{"at": "/photos"}, {"at": "/files"}]}
-    with pytest.raises(InvalidInput, match="^/files: "):
+    with pytest.raises(InvalidInput, match=r"^/files: "):
         read(twice, BODY | {"photos": [{}], "files": [{}] * most})
 
 
@@ -141,7 +147,7 @@ def test_an_attachment_says_its_type_in_the_products_words() -> None:
     assert message(mapping, BODY | {"text": "", "files": kinds})["type"] == "audio"
     mapping["attachments"][0]["type"] = {"at": "#/all", "split": ".", "part": 1}
     assert message(mapping, BODY | {"all": "x.voice", "files": {}})["attachments"] == [{"type": "audio"}]
-    with pytest.raises(InvalidInput, match="^/files/0/kind must be a text"):
+    with pytest.raises(InvalidInput, match=r"^/files/0/kind must be a text"):
         read(SMALL | {"attachments": [{"at": "/files", "type": ["/kind"]}]}, BODY | {"files": [{"kind": 3}]})
 
 
@@ -557,7 +563,7 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping, body = files
     body.write_text(json.dumps(BODY | {"id": {}}))
     assert main(["door", "try", str(mapping), str(body)]) == 1
-    assert capsys.readouterr().err == "This body would be answered 400: /id must be a text or a whole number.\n"
+    assert capsys.readouterr().err == "This body would be refused: /id must be a text or a whole number.\n"
     mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
     assert main(["door", "try", str(mapping), str(body)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
@@ -567,3 +573,26 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping.write_text("{")
     assert main(["door", "try", str(mapping), str(body)]) == 2
     assert main(["door", "try", str(mapping.with_name("none")), str(body)]) == 2
+
+
+def test_bufferctl_says_that_a_message_is_too_large_for_ingest(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, body = files
+    body.write_text(json.dumps(BODY | {"text": "x" * MAX_MESSAGE_BYTES}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert "This body would be refused: the message takes" in capsys.readouterr().err
+    mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
+    assert main(["door", "try", *map(str, files)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
+
+
+def test_bufferctl_tries_no_door_that_could_not_be_stored(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, _ = files
+    types = {f"{number}{'x' * 120}": "y" * 128 for number in range(64)}
+    mapping.write_text(json.dumps(SMALL | {"types": types, "conversation": ["/chat", *["/" + "z" * 250] * 15]}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert f"at most {MAX_DOOR_BYTES} bytes" in capsys.readouterr().err
+    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2
