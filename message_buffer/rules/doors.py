@@ -102,6 +102,8 @@ class Proof(NamedTuple):
     algorithm: str = ""
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
+    time_header: str = ""
+    """In lower case. If it is not empty, the signature covers this header's time, a full stop and the body."""
 
 
 class AttachmentFields(NamedTuple):
@@ -186,7 +188,7 @@ _OF_A_DOOR = (
     "edited", "deleted", "reaction", "unreadable", "comesAgain",
 )  # fmt: skip
 _OF_A_PROOF = {
-    "hmac": ("type", "header", "algorithm", "encoding", "prefix"),
+    "hmac": ("type", "header", "algorithm", "encoding", "prefix", "timeHeader"),
     "token": ("type", "header", "prefix"),
     "basic": ("type",),
 }
@@ -399,7 +401,9 @@ def _proof(part: _Part) -> Proof:
     if kind == "token":
         return Proof(kind, header, prefix=prefix)
     algorithm = part.choice("algorithm", _ALGORITHMS)
-    return Proof(kind, header, algorithm, part.choice("encoding", ("hex", "base64"), "hex"), prefix)
+    encoding = part.choice("encoding", ("hex", "base64"), "hex")
+    time_header = part.text("timeHeader", _HEADER, "the name of a header").lower() if "timeHeader" in part.given else ""
+    return Proof(kind, header, algorithm, encoding, prefix, time_header)
 
 
 def _is_word(value: Any) -> bool:

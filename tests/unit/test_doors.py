@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bufferctl.__main__ import main
 from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
+from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.limits import (
     MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE,
@@ -295,6 +296,8 @@ POINTER = "use a JSON Pointer such as /payload/id"
         ({"proof": {"type": "hmac", "header": "X Y", "algorithm": "sha256"}}, "proof.header: use the name of a header"),
         ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing; use sha256, sha512 or sha1"),
         ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: use sha256, sha512 or sha1"),
+        ({"proof": SMALL["proof"] | {"timeHeader": ""}}, "proof.timeHeader: use the name of a header"),
+        ({"proof": {"type": "token", "header": "X", "timeHeader": "Y"}}, "proof.timeHeader: unknown field; did you mean"),
         ({"proof": None}, "proof: use an object"),
         ({"proof": {"type": "none"}}, "proof.type: use hmac, token or basic"),
         ({"proof": {"type": "basic", "password": "x"}}, "proof.password: unknown field; "),
@@ -454,6 +457,26 @@ def test_every_kind_of_proof(scene: Scene, described: Json, header: dict[str, st
     assert scene.call(door_event(BODY, {"X-Other": value}))[0] == 401
     assert scene.is_empty()
     assert scene.call(door_event(BODY, header))[0] == 200
+
+
+def test_a_signature_may_cover_a_time_which_must_be_near(scene: Scene) -> None:
+    described = {"type": "hmac", "header": "X-Sig", "algorithm": "sha256", "prefix": "sha256=", "timeHeader": "X-Time"}
+    scene.rules.write("door:shop", SMALL | {"proof": described})
+    raw, now_ms = json.dumps(BODY).encode(), scene.engine.clock.now_ms
+
+    def status(time: str | None, *, signed: str | None = None) -> int:
+        covered = (time or "" if signed is None else signed).encode() + b"." + raw
+        header = {"X-Sig": "sha256=" + hmac.digest(KEY.encode(), covered, "sha256").hex()}
+        return int(scene.call(door_event(BODY, header | ({} if time is None else {"X-Time": time})))[0])
+
+    now_seconds, too_far = now_ms // 1_000, MAX_SIGNATURE_AGE_MS // 1_000 + 1
+    for time in (str(now_seconds - too_far), str(now_seconds + too_far), "", "soon", "-1", "9" * 400, None):
+        assert status(time) == 401
+    # The time of a captured webhook cannot be replaced, and a signature of the body alone is none.
+    assert status(str(now_seconds), signed=str(now_seconds - too_far)) == 401
+    assert scene.call(door_event(BODY, {"X-Sig": proof(BODY)["X-Proof"], "X-Time": str(now_seconds)}))[0] == 401
+    assert scene.is_empty()
+    assert status(str(now_seconds)) == status(str(now_ms)) == 200
 
 
 def test_two_secrets_are_valid_while_one_replaces_the_other(scene: Scene) -> None:
