@@ -297,7 +297,7 @@ POINTER = "use a JSON Pointer such as /payload/id"
         ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing; use sha256, sha512 or sha1"),
         ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: use sha256, sha512 or sha1"),
         ({"proof": SMALL["proof"] | {"timeHeader": ""}}, "proof.timeHeader: use the name of a header"),
-        ({"proof": {"type": "token", "header": "X", "timeHeader": "Y"}}, "proof.timeHeader: unknown field; did you mean"),
+        ({"proof": {"type": "token", "header": "X", "timeHeader": "Y"}}, "proof.timeHeader: unknown field; "),
         ({"proof": None}, "proof: use an object"),
         ({"proof": {"type": "none"}}, "proof.type: use hmac, token or basic"),
         ({"proof": {"type": "basic", "password": "x"}}, "proof.password: unknown field; "),
