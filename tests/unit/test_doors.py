@@ -23,6 +23,7 @@ from message_buffer.limits import (
     MAX_MESSAGE_BYTES,
     SECRET_LIFE_MS,
 )
+from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.rules.doors import read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -274,6 +275,18 @@ def test_conditions_compare_as_json_does() -> None:
     assert read(only_one, BODY | {"n": True}).ignored == {"unknown": 1}
     assert read(mapping, BODY | {"n": 1, "skip": 0}).ignored == {"filtered": 1}
     assert len(read(SMALL | {"when": [{"at": "/gone", "exists": False}]}, BODY | {"gone": None}).updates) == 1
+
+
+def test_what_is_ignored_is_nothing_else_and_a_deletion_comes_before_an_edit() -> None:
+    kinds = {name: {"when": [{"at": f"/{name}", "equals": True}]} for name in ("reaction", "edited", "deleted")}
+    kinds["reaction"]["emoji"] = "/emoji"  # type: ignore[assignment]
+    mapping = SMALL | {"ignore": [{"at": "/own", "equals": True}], **kinds}
+    marks: Json = {}
+    for mark, kind in ((None, Incoming), ("reaction", Reacted), ("edited", Edited), ("deleted", Deleted)):
+        marks |= {} if mark is None else {mark: True}
+        (update,) = read(mapping, BODY | marks).updates
+        assert isinstance(update, kind)
+    assert read(mapping, BODY | marks | {"own": True}).ignored == {"filtered": 1}
 
 
 def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> None:
