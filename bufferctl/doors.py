@@ -9,9 +9,7 @@ from typing import Any
 from bufferctl.errors import Failed, Misused
 from message_buffer.clock import system_clock
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.valkey.keys import encode_conversation
-from message_buffer.messages.message import encode
-from message_buffer.rules.door_reading import Item, items_of
+from message_buffer.rules.door_reading import Item, items_of, require_room
 from message_buffer.rules.doors import is_door_name, read_door, require_size
 
 DEFAULT_NAME = "door"
@@ -45,10 +43,9 @@ def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
             return {"ignored": read}
         fields = read._asdict()
         conversation = str(fields.pop("conversation"))
-        encode_conversation(conversation)
-        # Ingest refuses a message that is too large, too.
         if message := fields.pop("message", None):
-            encode(message)
+            # Ingest refuses a message that is too large, too.
+            require_room(message)
             fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:
         if leave_out:

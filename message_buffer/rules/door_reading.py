@@ -10,7 +10,7 @@ from message_buffer.errors import InvalidId, InvalidInput
 from message_buffer.limits import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, encode
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value, part_of
 
@@ -70,6 +70,11 @@ def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
     if not isinstance(items, list) or len(items) > MAX_ITEMS_OF_A_DOOR:
         raise Unfit(f"{where or 'The body'} must be a list of at most {MAX_ITEMS_OF_A_DOOR} items.")
     return [Item(door, body, item, f"{where}/{place}", received_at_ms) for place, item in enumerate(items)]
+
+
+def require_room(message: Message) -> None:
+    """Raise InvalidInput if the message is too large to be stored."""
+    encode(message)
 
 
 class _Found(NamedTuple):
