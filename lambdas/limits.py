@@ -21,7 +21,8 @@ MAX_SECRETS_TRIED = 4
 # Ingest searches at most this many bytes of a body for the accounts that it claims, and uses at most this many of them.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
-# The signed time of the generic platform may differ this much from ingest's clock, because both clocks may be wrong.
+# The signed time of the generic platform or of a door may differ this much from ingest's clock, because both clocks may
+# be wrong.
 MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5

@@ -78,6 +78,9 @@ MAX_WORDS_IN_A_DOOR = 64
 MAX_WORD_CHARACTERS_IN_A_DOOR = 128
 # A body of a door contains at most as many items as one of the generic platform.
 MAX_ITEMS_OF_A_DOOR = 1_000
+# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
+# the known products have up to 30.
+MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE = 100
 # An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
 # combine each agent with each conversation that has rules of its own.
 MAX_RESOLVED_RULES = 4_096

@@ -3,7 +3,6 @@
 A change also applies to buffers that are already open: those in its scope are retimed.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -22,10 +21,10 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.outcomes import Empty, Retimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
-from message_buffer.limits import MAX_DOOR_BYTES, MAX_DOORS
+from message_buffer.limits import MAX_DOORS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
-from message_buffer.rules.doors import is_door_name
+from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
 from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
@@ -262,8 +261,7 @@ def _checked_scope(scope: str) -> str:
 
 
 def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[Stored]) -> None:
-    if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
-        raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
+    require_size(mapping)
     if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
         raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
 
