@@ -89,7 +89,8 @@ def read_batch(body: str, objects: Objects) -> Batch:
 
 def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
     author, chat = message.get("author"), message.get("chat")
-    is_whatsapp = conversation.platform == "whatsapp" or conversation.account.startswith("whatsapp:")
+    is_of_twilio = conversation.platform == "twilio" and conversation.account.startswith("whatsapp:")
+    is_whatsapp = conversation.platform == "whatsapp" or is_of_twilio
     if not is_whatsapp or not isinstance(author, str) or (isinstance(chat, dict) and chat.get("type") == "group"):
         return None
     return author.removeprefix("whatsapp:").removeprefix("+") or None

@@ -202,6 +202,15 @@ def test_a_report_is_read_before_the_messages_of_its_body(scene: Scene) -> None:
     assert conversations(scene, body) == [BY_NUMBER]
 
 
+@pytest.mark.parametrize("field", ["messages", "standby"])
+def test_a_report_counts_in_a_conversation_that_another_agent_answers(scene: Scene, field: str) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    fields = {"type": "user_changed_user_id", "user_id": "US.ada2", "previous_user_id": ADA}
+    system = {"id": "s", "type": "system", "timestamp": "1700000000", "system": fields}
+    assert scene.post("whatsapp", whatsapp(system, field=field))[0] == 200
+    assert conversations(scene, whatsapp(said("m2", None, "US.ada2"))) == [BY_NUMBER]
+
+
 def test_a_name_that_looks_like_a_report_moves_nobody(scene: Scene) -> None:
     """The text of a system message contains the author's profile name, which may be anything."""
     scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))

@@ -444,6 +444,7 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
         ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:US.aBc"}, "US.aBc"),
         ("acme/twilio/1555/491", {"author": "+492"}, "491"),
         ("acme/telegram/bot/-100:42", {"author": "7"}, "-100:42"),
+        ("acme/generic/whatsapp:1555/room-7", {"author": "Ada"}, "room-7"),
     ],
 )
 def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(

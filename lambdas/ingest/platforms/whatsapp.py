@@ -40,6 +40,10 @@ TYPED_IN_THE_APP = "smb_message_echoes"
 # Echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
+# Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier messages,
+# which WhatsApp sends after a business has connected its app.
+NOT_FOR_THE_BOT = ("standby", "history")
+
 # The types of system messages after which an author has another number.
 NUMBER_CHANGED = ("user_changed_number", "user_changed_user_id", "customer_changed_number")
 _CHANGED_FROM = re.compile(r".* changed from (?P<previous>\S+) to (?P<current>\S+)", re.DOTALL)
@@ -58,12 +62,18 @@ class WhatsApp(MetaPlatform):
                 continue
             intake.accounts.add(account)
             items = list_of(value.get("messages"))
+            # Learn new ids from all fields, because WhatsApp reports them once.
+            intake.identity_changes += [
+                change for item in items for change in _changes_in_system_message(object_of(item), account)
+            ]
+            if field in NOT_FOR_THE_BOT:
+                intake.ignored[field] += len(items)
+                items = []
             contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
             # The contact's number may be written differently from the author's, or the author may not be named.
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
                 contact = _contact_of(item, contacts) or sole
-                intake.identity_changes += _changes_in_system_message(item, account)
                 intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
             updates = list_of(value.get("user_id_update"))
             intake.identity_changes += [
