@@ -40,8 +40,8 @@ TYPED_IN_THE_APP = "smb_message_echoes"
 # Echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
-# Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier messages,
-# which WhatsApp sends after a business has connected its app.
+# Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
+# messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
 
 # The types of system messages after which an author has another number.
