@@ -56,7 +56,9 @@ Diagnosis = Callable[[Facts], Iterator[Finding]]
 BROKEN, FAILING, ADVICE = Severity.BROKEN, Severity.FAILING, Severity.ADVICE
 # Texts by which Lambda logs a run that it ended, or an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
-ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT))
+# Lambda's report of a run that failed, in a stage whose functions have logs in JSON.
+FAILED_REPORT = '{ $.type = "platform.report" && $.record.status != "success" }'
+ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT), FAILED_REPORT)
 
 
 # -- the deployment --------------------------------------------------------------------------------
@@ -252,7 +254,7 @@ def _unused(facts: Facts, content: Mapping[str, Any]) -> Iterator[Finding]:
     if facts.age_days < UNUSED_DAYS:
         return
     for platform in sorted(content.keys() - {"generic"}):
-        if not _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440):
+        if _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440) is False:
             yield Finding(
                 ADVICE,
                 f"{platform} has a webhook secret, but has sent nothing for {UNUSED_DAYS} days.",
@@ -267,8 +269,8 @@ def refusals(facts: Facts) -> Iterator[Finding]:
         refused.setdefault(line["platform"], []).append(line.get("reason") or "the signature is wrong")
     for platform, reasons in refused.items():
         accepts = _has_sent(facts, platform, minutes=LOOK_BACK_MINUTES)
-        if len(reasons) > MAX_REFUSED_WEBHOOKS or (not accepts and len(reasons) >= MIN_REFUSED_WEBHOOKS):
-            others = "" if accepts else ", and none was accepted"
+        if len(reasons) > MAX_REFUSED_WEBHOOKS or (accepts is False and len(reasons) >= MIN_REFUSED_WEBHOOKS):
+            others = ", and none was accepted" if accepts is False else ""
             yield Finding(
                 FAILING,
                 f"{len(reasons)} webhooks of {platform} were answered 401 within the hour{others}; last reason: "
@@ -286,10 +288,14 @@ def refusals(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool:
-    """Return whether a webhook of the platform was accepted in the last `minutes`."""
+def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool | None:
+    """Return whether a webhook of the platform was accepted in the last `minutes`.
+
+    Return None if that is unknown, because the stage logs only a share of the conversations.
+    """
     lines = facts.log_lines("ingest", f'{{ $.message = "buffered" && $.platform = "{platform}" }}', minutes=minutes)
-    return any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
+    found = any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
+    return None if not found and "LOG_SHARE" in _variables(facts, "ingest") else found
 
 
 # -- the work inside -------------------------------------------------------------------------------
@@ -313,6 +319,9 @@ def errors(facts: Facts) -> Iterator[Finding]:
 
 def _error_in(line: LogLine) -> str | None:
     fields = line.fields
+    if fields.get("type") == "platform.report":
+        status = fields.get("record", {}).get("status")
+        return None if status == "success" else f"Lambda ended a run with the status {status}"
     if fields:
         detail = ", ".join(_brief(fields[name]) for name in ("error", "reason", "place") if fields.get(name))
         return f"{fields.get('message')} ({detail})" if fields.get("level") == "ERROR" else None
@@ -467,8 +476,14 @@ def _is_ours_to_look(rule: str) -> bool:
 
 
 def cache(facts: Facts) -> Iterator[Finding]:
-    if "Cache" not in facts.stacks:
-        return
+    # A stage that changes its network has both caches for a while.
+    caches = {"Cache": f"message-buffer-{facts.name}", "PublicCache": f"public-buffer-{facts.name}"}
+    for stack, cache_name in caches.items():
+        if stack in facts.stacks:
+            yield from _refusals_of_cache(facts, cache_name)
+
+
+def _refusals_of_cache(facts: Facts, cache_name: str) -> Iterator[Finding]:
     names = {
         "AuthenticationFailures": "refused sign-ins",
         "IamAuthenticationThrottling": "throttled sign-ins",
@@ -477,7 +492,7 @@ def cache(facts: Facts) -> Iterator[Finding]:
         "ThrottledCmds": "throttled requests",
         "Evictions": "evicted keys",
     }
-    named = {"clusterId": f"message-buffer-{facts.name}"}
+    named = {"clusterId": cache_name}
     for what, count in zip(
         names.values(), facts.sums("AWS/ElastiCache", [(name, named) for name in names]), strict=True
     ):
@@ -620,9 +635,14 @@ def _require_age(facts: Facts, who: str) -> None:
 
 
 def _logs_info(facts: Facts, role: str) -> bool:
+    return _variables(facts, role).get("POWERTOOLS_LOG_LEVEL") in ("INFO", "DEBUG", None)
+
+
+def _variables(facts: Facts, role: str) -> Json:
+    """Return a function's environment variables, or none if they cannot be read."""
     found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
-    level = (found or {}).get("Environment", {}).get("Variables", {}).get("POWERTOOLS_LOG_LEVEL")
-    return level in ("INFO", "DEBUG", None)
+    variables: Json = (found or {}).get("Environment", {}).get("Variables", {})
+    return variables
 
 
 def _role_of(facts: Facts, function: Resource) -> str:

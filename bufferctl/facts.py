@@ -16,7 +16,7 @@ from message_buffer.clock import Clock, system_clock
 
 Json = dict[str, Any]
 
-STACKS = ("Network", "Cache", "Buffer", "Responder", "Operability")
+STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
 # The codes with which services refuse a caller who lacks a permission.
 DENIED = {
     "AccessDenied",

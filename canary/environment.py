@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from message_buffer import log_settings
+from message_buffer.log_settings import LogSettings
 from message_buffer.variables import Variables
 
 
@@ -16,9 +18,8 @@ class CanarySettings(NamedTuple):
     """The id of the stack that contains the functions. The canary reads from it whether a deployment is running."""
 
 
-def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the key under which ids are hashed in logs, or None if ids are logged unchanged."""
-    return Variables(os.environ if environ is None else environ).optional("LOG_ID_KEY")
+def read_log_settings(environ: Mapping[str, str] | None = None) -> LogSettings:
+    return log_settings.read_log_settings(Variables(os.environ if environ is None else environ))
 
 
 def read_canary(environ: Mapping[str, str] | None = None) -> CanarySettings:

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from canary.environment import log_id_key, read_canary
+from canary.environment import read_canary, read_log_settings
 from canary.listening import Subscription
 from canary.service import Canary
 from canary.webhook import GenericWebhook, generic_secret
@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _telemetry() -> Telemetry:
-    return Telemetry(log_id_key())
+    return Telemetry(read_log_settings())
 
 
 def _is_being_deployed(stack: str) -> bool:

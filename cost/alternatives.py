@@ -1,11 +1,42 @@
-"""Alternatives to compare a stage with: the same stage with the other lane, and a processor that polls."""
+"""Alternatives to compare a stage with: other kinds of the same stage, and a processor that polls."""
+
+from typing import Any
 
 from cost.facts import MILLION, SECONDS
 from cost.lines import Line
-from cost.model import ecpu
+from cost.model import EGRESSES, ecpu
 from infra.settings_and_defaults import StageConfig
 
 POLL_SECONDS = 0.5
+# The settings that change what a message costs, each with a name. A row of the tables applies all that it names.
+OWN_ADDRESS: dict[str, dict[str, Any]] = {"api": {"kind": "url"}}
+ONE_PERCENT: dict[str, Any] = {"log_share": 0.01}
+ALL_LINES: dict[str, Any] = {"log_share": 1.0}
+GATEWAY: dict[str, dict[str, Any]] = {"api": {"kind": "http", "access_logs": True}}
+# The kinds of stage, from the one with most of everything to those with least.
+KINDS: dict[str, dict[str, Any]] = {
+    **{f"Valkey, {name}": {"lane": "valkey", "network": network} for name, network in EGRESSES.items()},
+    "Valkey, no network, own address": {"lane": "valkey", "network": EGRESSES["no network"], **OWN_ADDRESS},
+    "Valkey, no network, own address, 1 % of the lines": {
+        "lane": "valkey", "network": EGRESSES["no network"], **OWN_ADDRESS, **ONE_PERCENT,
+    },
+    "DynamoDB": {"lane": "dynamodb"},
+    "DynamoDB, own address, 1 % of the lines": {"lane": "dynamodb", **OWN_ADDRESS, **ONE_PERCENT},
+}  # fmt: skip
+
+
+def kinds_of_stage(config: StageConfig) -> dict[str, StageConfig]:
+    """Return the same stage in each kind. Kinds that do not name the API or the lines have a gateway and all lines."""
+    return {name: changed(config, {**GATEWAY, **ALL_LINES, **settings}) for name, settings in KINDS.items()}
+
+
+def changed(config: StageConfig, settings: dict[str, Any]) -> StageConfig:
+    """Return the stage with other values. Values of a group of settings are merged into the group."""
+    update = {}
+    for name, value in settings.items():
+        group = getattr(config, name)
+        update[name] = group.model_copy(update=value) if isinstance(value, dict) else value
+    return config.model_copy(update=update)
 
 
 def dynamodb_lane(config: StageConfig) -> StageConfig:

@@ -17,11 +17,12 @@ def of_canary(config: StageConfig) -> list[Line]:
     lines = [
         Line(PART, "Lambda: canary, duration", "lambda_arm", RUNS * run_seconds * gb, "runs x billed time"),
         Line(PART, "Canary: requests of Lambda", "lambda_requests", (RUNS + webhooks) / MILLION, "runs + webhooks"),
-        Line(PART, "Canary: webhooks", f"api_{config.api.kind}", webhooks / MILLION, "runs x fragments"),
         Line(PART, "Canary: polls", "sqs_requests", RUNS * run_seconds / MILLION, "runs x seconds"),
         Line(PART, "Canary: metrics", "metric", used("metrics_of_canary"), "metrics that its runs cause"),
         Line(PART, "Canary: alarms", "alarm", used("alarm_metrics_of_canary"), "metrics that alarms read"),
     ]
+    if config.api.kind != "url":
+        lines.append(Line(PART, "Canary: webhooks", f"api_{config.api.kind}", webhooks / MILLION, "runs x fragments"))
     if config.has_valkey_lane:
         kept = run_seconds + (used("cold_start_ms") + config.timings.processor_idle_ms) / 1_000
         processor = RUNS * kept * config.memory.processor / 1_024

@@ -8,8 +8,8 @@ WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 60
 LINE_HEIGHT = 17
 # Readers who cannot distinguish red and green can distinguish these colours (Okabe and Ito).
-COLOURS = ["#0072b2", "#d55e00", "#007a5a", "#b0578d"]
-DASHES = ["none", "8 4", "2 3", "10 3 2 3"]
+COLOURS = ["#0072b2", "#d55e00", "#007a5a", "#b0578d", "#5b5b5b"]
+DASHES = ["none", "8 4", "2 3", "10 3 2 3", "1 4"]
 INK, GRID = "#24292f", "#d8dee4"
 
 

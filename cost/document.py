@@ -6,7 +6,17 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from cost.alternatives import dynamodb_lane, polling
+from cost.alternatives import (
+    ALL_LINES,
+    GATEWAY,
+    KINDS,
+    ONE_PERCENT,
+    OWN_ADDRESS,
+    changed,
+    dynamodb_lane,
+    kinds_of_stage,
+    polling,
+)
 from cost.chart import Series, svg
 from cost.facts import HOURS, MILLION, prices, used
 from cost.lines import Line, total
@@ -29,6 +39,10 @@ LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("one NAT gateway", {"network": {"egress": "nat", "nat_gateways": 1}}),
     ("two NAT gateways", {"network": {"egress": "nat", "nat_gateways": 2}}),
     ("interface endpoints", {"network": {"egress": "endpoints"}}),
+    ("no network", {"network": {"egress": "none"}}),
+    ("ingest's own address", {"api": {"kind": "url"}}),
+    ("no access logs", {"api": {"access_logs": False}}),
+    ("1 % of the lines", {"log_share": 0.01}),
     ("a REST API with WAF", {"api": {"kind": "rest"}}),
     ("ingest with a snapshot", {"warmth": {"ingest": "snap_start"}}),
     ("ingest with 2 instances kept warm", {"warmth": {"ingest": "provisioned", "provisioned_instances": 2}}),
@@ -57,8 +71,8 @@ def text(stages: Stages) -> str:
     return template.substitute(
         _words(config, traffic),
         volumes=_volumes(config),
+        steps=_steps(config),
         bill=_bill(config, traffic),
-        floors=_floors(stages),
         parts_at_rest=_parts_at_rest(config),
         levers=_levers(stages, traffic),
         lanes=_lanes(config),
@@ -85,9 +99,10 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
     price = {name: found.price for name, found in prices().items()}
     gateway, minimum = price["nat_hour"] * HOURS, price["valkey_storage"] * HOURS
     endpoint = price["endpoint_hour"] * HOURS
-    run = processors(traffic, shards=1, timings=config.timings)
     nobody = Traffic(messages_per_day=0)
     floor = total(bill(config, nobody))
+    at_scale = Traffic(messages_per_day=VOLUMES[-1])
+    cheapest = bill(changed(config, KINDS["Valkey, no network, own address, 1 % of the lines"]), at_scale)
     traced = config.model_copy(update={"tracing": True})
     return {
         "stage": config.name,
@@ -96,8 +111,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "floor": _money(floor),
         "fragments": f"{traffic.fragments_per_batch:g}",
         "network_floor": _money(_part(bill(config, nobody), "network")),
-        "nat_gateway": _money(gateway),
-        "nat_address": _money(price["public_address"] * HOURS),
         "nat_whole": _money(gateway + price["public_address"] * HOURS),
         "endpoint": _money(endpoint),
         "endpoints_count": number(used("endpoint_services")),
@@ -108,14 +121,17 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "cache_minimum": _money(minimum),
         "redis_floor": _money(price["redis_storage"] * HOURS),
         "polling_lambda": _money(_lambda(polling(config)) / config.shards),
-        "polling_questions": _money(_part(polling(config), "cache")),
-        "awake": f"{run.seconds / 3_600 / (HOURS / 24):.1f}",
         "metrics_max": _money(
             price["metric"] * (used("metrics_always") + used("metrics_of_sweep") + used("metrics_with_traffic"))
         ),
         "ecpu_message": f"{used('buffer_us') / used('simple_command_us'):.2f}",
         "queue_empty": _money(used("queue_polls") / MILLION * price["sqs_requests"]),
         "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
+        "public_floor": _money(floors(config)["no network"]),
+        "million_at_scale": _money(total(cheapest) / at_scale.messages * 1e6),
+        "journal": _money(
+            sum(line.monthly for line in cheapest if "journal" in line.component) / at_scale.messages * 1e6
+        ),
         "dynamodb_floor": _money(total(bill(dynamodb_lane(config), nobody))),
         "lane_until": f"{_lane_until(config):,.0f}",
         "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
@@ -130,26 +146,37 @@ def _bill(config: StageConfig, traffic: Traffic) -> str:
 
 
 def _volumes(config: StageConfig) -> str:
-    heads = ["messages a day", "batches a day", *floors(config), "DynamoDB lane", "a million messages"]
-    body = []
-    for volume in VOLUMES:
-        traffic = Traffic(messages_per_day=volume)
-        amounts = [total(bill(with_egress(config, name), traffic)) for name in floors(config)]
-        here = total(bill(config, traffic))
-        body.append([
-            f"{volume:,}", f"{volume / traffic.fragments_per_batch:,.0f}", *map(_money, amounts),
-            _money(total(bill(dynamodb_lane(config), traffic))), _money(here / traffic.messages * 1e6),
-        ])  # fmt: skip
-    return _table(heads, body, right=set(range(len(heads))))
+    """Return a row for each kind of stage, the cheapest without messages first."""
+    volumes = [0, *VOLUMES]
+    bills = {
+        name: [total(bill(kind, Traffic(messages_per_day=volume))) for volume in volumes]
+        for name, kind in kinds_of_stage(config).items()
+    }
+    body = [[name, *map(_money, amounts)] for name, amounts in sorted(bills.items(), key=lambda item: item[1])]
+    heads = ["messages a day:", *(f"{volume:,}" for volume in volumes)]
+    return _table(heads, body, right=set(range(1, len(heads))))
 
 
-def _floors(stages: Stages) -> str:
-    body = []
-    for stage in sorted(name for name in stages if name != "local"):
-        config = load_stage(stages, stage=stage)
-        whole = total(bill(config, Traffic(messages_per_day=0)))
-        body.append([stage, _money(whole), *map(_money, floors(config).values())])
-    return _table(["stage", "as in cdk.json", *EGRESSES], body, right={1, 2, 3, 4})
+def _steps(config: StageConfig) -> str:
+    """Return what each step from the stage to the cheapest one with Valkey saves."""
+    volumes = [0, *VOLUMES[2:]]
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("Valkey, 2 NAT gateways", {"network": EGRESSES["2 NAT gateways"], **GATEWAY, **ALL_LINES}),
+        ("without a network", {"network": EGRESSES["no network"]}),
+        ("without API Gateway and its log", OWN_ADDRESS),
+        ("with 1 % of the lines", ONE_PERCENT),
+    ]
+    body: list[list[str]] = []
+    before = [0.0] * len(volumes)
+    for name, settings in steps:
+        config = changed(config, settings)
+        after = [total(bill(config, Traffic(messages_per_day=volume))) for volume in volumes]
+        differences = [f"{now - then:+,.2f}" for now, then in zip(after, before, strict=True)]
+        body.append([name, *(differences if body else map(_money, after))])
+        before = after
+    body.append(["together", *map(_money, before)])
+    heads = ["messages a day:", *(f"{volume:,}" for volume in volumes)]
+    return _table(heads, body, right=set(range(1, len(heads))))
 
 
 def _parts_at_rest(config: StageConfig) -> str:
@@ -178,17 +205,15 @@ def _lanes(config: StageConfig) -> str:
         dynamodb = total(line for line in lane if line.price.startswith("dynamodb"))
         fallback = total(ours) - total(bill(_without_fallback(config), traffic))
         body.append([
-            f"{volume:,}", _money(total(ours)), _money(_part(ours, "network")), _money(_part(ours, "cache")),
-            _money(fallback), _money(total(lane)), _money(dynamodb),
+            f"{volume:,}", _money(_part(ours, "network")), _money(_part(ours, "cache")), _money(fallback),
+            _money(dynamodb),
         ])  # fmt: skip
     heads = [
         "messages a day",
-        "Valkey lane",
-        "its network",
+        "Valkey lane: network",
         "its cache",
         "its fallback",
-        "DynamoDB lane",
-        "its DynamoDB",
+        "DynamoDB lane: DynamoDB",
     ]
     return _table(heads, body, right=set(range(len(heads))))
 

@@ -3,7 +3,7 @@
 from math import ceil
 
 from cost.facts import GB, MILLION, SECONDS, used
-from cost.lines import Line, billed_seconds, log_lines
+from cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
 from cost.traffic import Traffic
 from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
@@ -17,7 +17,7 @@ WRITE_BYTES, READ_BYTES = 1_024, 4_096
 def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return the lane's bill in a stage that has no other lane."""
     gb = config.memory.dynamodb_processor / 1_024
-    logged = traffic.batches * (used("conversation_processor_log_bytes") + used("platform_log_bytes")) / GB
+    logged = run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS)
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "messages x (put and mark as emitted, by KB; note it in its window)"),

@@ -6,7 +6,7 @@ from typing import Any
 from cost import dynamodb_lane, end_user_messaging
 from cost.canary import of_canary
 from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
-from cost.lines import Line, billed_seconds, log_lines, total
+from cost.lines import BATCH_LOGS, INGEST_LOGS, Line, billed_seconds, log_lines, run_logs_gb, total
 from cost.traffic import Traffic, processors
 from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
@@ -32,6 +32,7 @@ EGRESSES: dict[str, dict[str, Any]] = {
     "1 NAT gateway": {"egress": "nat", "nat_gateways": 1},
     "2 NAT gateways": {"egress": "nat", "nat_gateways": 2},
     "endpoints": {"egress": "endpoints"},
+    "no network": {"egress": "none"},
 }
 
 
@@ -80,12 +81,18 @@ def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
     millions = traffic.webhooks / MILLION
     answers = traffic.webhooks * used("answer_bytes") / GB
     kind = config.api.kind
-    lines = [
-        Line("api", f"API Gateway ({kind.upper()})", f"api_{kind}", millions, "messages + statuses"),
-        Line("api", "Answers to the internet", "internet_out", answers, "requests x size of the answer"),
-        *log_lines(config, traffic.webhooks * used("access_log_bytes") / GB, part="api",
-                   component="Logs: the API's accesses", formula="requests x line"),
-    ]  # fmt: skip
+    lines = [Line("api", "Answers to the internet", "internet_out", answers, "requests x size of the answer")]
+    if kind == "url":
+        return lines
+    lines.append(Line("api", f"API Gateway ({kind.upper()})", f"api_{kind}", millions, "messages + statuses"))
+    if config.api.access_logs:
+        lines += log_lines(
+            config,
+            traffic.webhooks * used("access_log_bytes") / GB,
+            part="api",
+            component="Logs: the API's accesses",
+            formula="requests x line",
+        )
     if kind == "rest":
         lines += [
             Line("api", "WAF: web ACL", "waf_acl", 1, "one a stage"),
@@ -128,7 +135,7 @@ def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
     gb, warmth = config.memory.ingest / 1_024, config.warmth.ingest
     duration = "lambda_provisioned_duration_arm" if warmth == "provisioned" else "lambda_arm"
     gb_seconds = traffic.webhooks * gb * billed_seconds(_ingest_ms(config))
-    logged = traffic.webhooks * (used("ingest_log_bytes") + used("platform_log_bytes")) / GB
+    logged = run_logs_gb(config, traffic, traffic.webhooks, INGEST_LOGS)
     lines = [
         Line("ingest", "Lambda: ingest, requests", "lambda_requests", traffic.webhooks / MILLION,
              "messages + statuses"),
@@ -213,6 +220,12 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
     to_cache += traffic.batches * used("take_call_bytes")
     crossing = to_cache
     network = config.network
+    if network.egress == "none":
+        crossed = 2 * (to_cache + traffic.messages * traffic.payload_bytes) / GB
+        return [
+            Line("network", "Public endpoint: data", "public_data", crossed,
+                 "calls of Valkey, both ways; whether AWS bills this is not verified"),
+        ]  # fmt: skip
     if network.egress == "nat":
         if network.nat_gateways < ZONES:
             crossing += to_aws
@@ -312,12 +325,13 @@ def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
     platform = used("platform_log_bytes")
     sweep = used("sweep_log_bytes") * (1 + config.shards) / 2
     written = {
-        "processor": ("processor", traffic.batches * used("claim_log_bytes")
+        "processor": ("processor", traffic.batches * (config.log_share * used("claim_line_bytes")
+                      + used("claim_log_bytes") - used("claim_line_bytes"))
                       + run.starts * (used("run_log_bytes") + platform)
                       + run.seconds / REPORT_SECONDS * used("report_log_bytes"),
                       "batches, starts, and each 30 s of a run x lines"),
         "conversation_processor": ("conversation processor",
-                      traffic.batches * (used("conversation_processor_log_bytes") + platform), "batches x lines"),
+                      GB * run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS), "batches x lines"),
         "watchdog": ("watchdog", PASSES * (sweep + platform), "passes x lines"),
     }  # fmt: skip
     lines: list[Line] = []
@@ -360,4 +374,5 @@ def _watched(config: StageConfig) -> tuple[float, float, float]:
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")
     swept = used("metrics_of_sweep") if config.has_dynamodb_lane else 0
     alarms = used("alarm_metrics_with_fallback") if config.has_dynamodb_lane else used("alarm_metrics")
+    alarms += 0 if config.has_network else used("alarm_metrics_of_public_cache")
     return used("metrics_always") + swept, used("metrics_with_traffic"), alarms

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from cost.alternatives import kinds_of_stage
 from cost.facts import REGION, prices
 from cost.lines import Line, total
 from cost.model import bill, floors
@@ -67,9 +68,28 @@ def as_text(config: StageConfig, traffic: Traffic) -> str:
             *table,
             "",
             f"Total: ${total(lines):.2f} a month{million}. With no messages: ${floor:.2f}{by_egress}.",
+            "",
+            *_other_kinds(config, traffic),
+            "",
             "Free tiers are not subtracted. For the assumptions see docs/cost.md.",
         ]
     )
+
+
+def _other_kinds(config: StageConfig, traffic: Traffic) -> list[str]:
+    """Return a table of what this traffic, and no traffic, cost in each kind of stage."""
+    kinds = compared(config, traffic)
+    width = max(map(len, kinds))
+    head = f"{'The same traffic in another kind of stage':<{width}}  $/month  without messages"
+    return [head, *(f"{name:<{width}}  {whole:>7,.2f}  {floor:>16,.2f}" for name, (whole, floor) in kinds.items())]
+
+
+def compared(config: StageConfig, traffic: Traffic) -> dict[str, tuple[float, float]]:
+    """Return the dollars a month of each kind of stage, with this traffic and without messages."""
+    nobody = Traffic(messages_per_day=0)
+    return {
+        name: (total(bill(kind, traffic)), total(bill(kind, nobody))) for name, kind in kinds_of_stage(config).items()
+    }
 
 
 def _elsewhere(config: StageConfig) -> str:
@@ -100,4 +120,5 @@ def as_json(config: StageConfig, traffic: Traffic) -> dict[str, Any]:
         "total": total(lines),
         "floor": total(bill(config, Traffic(messages_per_day=0))),
         "floors": floors(config),
+        "kinds": {name: {"total": whole, "floor": floor} for name, (whole, floor) in compared(config, traffic).items()},
     }

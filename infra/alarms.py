@@ -25,6 +25,8 @@ MAX_OVERDUE_MS = 60_000
 MAX_WINDOW_OVERDUE_MS = 120_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
+# ElastiCache's limit for the connections of a serverless cache.
+MAX_CACHE_CONNECTIONS = 65_000
 # How often these may happen in five minutes.
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
@@ -362,6 +364,20 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
             says="The cache is full and evicts keys: it may take redelivered messages for new ones.",
             metric=metrics.cache("Evictions", statistic="Sum", period=FIVE_MINUTES),
         ),
+        *(_causes_in_public_cache(metrics) if not metrics.config.has_network else []),
+    ]
+
+
+def _causes_in_public_cache(metrics: Metrics) -> Iterable[Watch]:
+    return [
+        Watch(
+            heading="Cache connections",
+            says=f"The public cache has {MAX_CACHE_SHARE:.0%} of the connections that it accepts, perhaps a flood.",
+            metric=metrics.cache("CurrConnections", statistic="Maximum"),
+            above=MAX_CACHE_SHARE * MAX_CACHE_CONNECTIONS,
+            periods=3,
+            out_of=5,
+        )
     ]
 
 
@@ -452,11 +468,20 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
+    """Return the share of the webhooks that are answered 5xx, by the API and by the former one if there is any."""
+    apis = {"": metrics.api, "former_": metrics.former_api}
+    found = {name: api for name, api in apis.items() if api}
+    # An API without requests has no data, which would otherwise leave the sum without a value.
+    errors, requests = (
+        " + ".join(f"FILL({name}{what}, 0)" for name in found) if len(found) > 1 else what
+        for what in ("errors", "requests")
+    )
     return cloudwatch.MathExpression(
-        expression=f"IF(errors >= {MIN_REFUSED_WEBHOOKS}, 100 * errors / requests, 0)",
+        expression=f"IF({errors} >= {MIN_REFUSED_WEBHOOKS}, 100 * ({errors}) / ({requests}), 0)",
         using_metrics={
-            "errors": metrics.api.metric_server_error(period=FIVE_MINUTES, statistic="Sum"),
-            "requests": metrics.api.metric_count(period=FIVE_MINUTES, statistic="Sum"),
+            f"{name}{what}": metric(period=FIVE_MINUTES, statistic="Sum")
+            for name, api in found.items()
+            for what, metric in (("errors", api.metric_server_error), ("requests", api.metric_count))
         },
         label="5xx, % of the webhooks",
         period=FIVE_MINUTES,

@@ -1,4 +1,4 @@
-"""The API for webhooks: an HTTP API, or a REST API behind a firewall, with the same routes."""
+"""The API for webhooks: an HTTP API, a REST API behind a firewall, or ingest's own address, with the same routes."""
 
 import json
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
 from infra.firewall import Firewall
-from infra.function import keep_identity, removal_policy, suppress_finding
+from infra.function import Function, keep_identity, removal_policy, suppress_finding
+from infra.metrics import Api, FunctionUrlApi
 from infra.settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
 
 ROUTES = {
@@ -37,24 +38,44 @@ ACCESS_LOG = {
     "error": "$context.error.message",
 }
 REST_ACCESS_LOG = ACCESS_LOG | {"firewall": "$context.wafResponseCode"}
+NO_ACCESS_LOGS = "The stage has access logs switched off, because AWS bills them by volume."
 NO_AUTHORIZER = "Platforms cannot sign in. Each signs its webhooks, and ingest checks the signature over the raw body."
-
-WebApi = apigw.HttpApi | apigateway.RestApi
 
 
 class Webhooks(NamedTuple):
-    api: WebApi
+    api: Api
     url: str
     """The base URL. The address of a platform's webhook is this URL and `/webhook/{platform}`."""
     dns_target: str | None
     """The target for the DNS record of the stage's domain; None without a domain."""
 
 
-def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction) -> Webhooks:
-    """Create the API of the kind that the stage has.
+def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> list[Webhooks]:
+    """Create the API of the kind that the stage has, and the API of its former kind if the stage still has one.
 
     Platforms know the API's address, so the API remains the same resource unless its kind changes.
     """
+    log_group = _access_log(scope, config) if config.api.has_gateway and config.api.access_logs else None
+    opened = []
+    for kind in config.api.kinds:
+        if kind == "url":
+            opened.append(_open_url(ingest))
+        else:
+            open_gateway = _open_rest if kind == "rest" else _open_http
+            opened.append(open_gateway(scope, config=config, ingest=ingest.entrance, log_group=log_group))
+    return opened
+
+
+def _open_url(ingest: Function) -> Webhooks:
+    """Give ingest an address of its own, at which anybody may call it. Ingest knows the routes."""
+    url = ingest.entrance.add_function_url(auth_type=lambda_.FunctionUrlAuthType.NONE)
+    keep_identity(url, "IngestUrl")
+    # Lambda's URL ends with a slash, with which each route already begins.
+    host = cdk.Fn.select(2, cdk.Fn.split("/", url.url))
+    return Webhooks(FunctionUrlApi(ingest), f"https://{host}", None)
+
+
+def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
     # Below this path API Gateway may write to log groups without a statement in the account's only policy for log
     # delivery, whose size is limited. The stack's id keeps the name different from that of an older stage's kept group.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
@@ -66,13 +87,11 @@ def open_webhooks(scope: Construct, *, config: StageConfig, ingest: lambda_.IFun
         removal_policy=removal_policy(config),
     )
     keep_identity(log_group, "ApiAccess")
-    if config.api.kind == "rest":
-        return _open_rest(scope, config=config, ingest=ingest, log_group=log_group)
-    return _open_http(scope, config=config, ingest=ingest, log_group=log_group)
+    return log_group
 
 
 def _open_http(
-    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
+    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup | None
 ) -> Webhooks:
     domain = config.api.domain
     api = apigw.HttpApi(
@@ -102,10 +121,13 @@ def _open_http(
     )
     resource = stage.node.default_child
     assert isinstance(resource, apigw.CfnStage)
-    resource.access_log_settings = apigw.CfnStage.AccessLogSettingsProperty(
-        destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
-        format=json.dumps(ACCESS_LOG),
-    )
+    if log_group:
+        resource.access_log_settings = apigw.CfnStage.AccessLogSettingsProperty(
+            destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
+            format=json.dumps(ACCESS_LOG),
+        )
+    else:
+        suppress_finding(stage, "AwsSolutions-APIG1", NO_ACCESS_LOGS)
     suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
     if domain is None:
         return Webhooks(api, api.api_endpoint, None)
@@ -113,7 +135,7 @@ def _open_http(
 
 
 def _open_rest(
-    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
+    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup | None
 ) -> Webhooks:
     domain = config.api.domain
     api = apigateway.RestApi(
@@ -130,8 +152,8 @@ def _open_rest(
             stage_name=REST_STAGE,
             throttling_rate_limit=config.api.requests_per_second,
             throttling_burst_limit=config.api.burst,
-            access_log_destination=apigateway.LogGroupLogDestination(log_group),
-            access_log_format=apigateway.AccessLogFormat.custom(json.dumps(REST_ACCESS_LOG)),
+            access_log_destination=apigateway.LogGroupLogDestination(log_group) if log_group else None,
+            access_log_format=(apigateway.AccessLogFormat.custom(json.dumps(REST_ACCESS_LOG)) if log_group else None),
         ),
     )
     keep_identity(api, "RestApi")
@@ -144,6 +166,8 @@ def _open_rest(
     stage = api.deployment_stage
     Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
     _suppress_findings(api)
+    if log_group is None:
+        suppress_finding(stage, "AwsSolutions-APIG1", NO_ACCESS_LOGS)
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"

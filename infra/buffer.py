@@ -12,7 +12,7 @@ from infra.api import open_webhooks
 from infra.bus import BatchBus
 from infra.canary import Canary
 from infra.end_user_messaging import WhatsAppQueues
-from infra.function import Function, Placement, Runtime, source_code
+from infra.function import Function, Placement, Runtime, keep_identity, source_code
 from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
@@ -99,8 +99,8 @@ class BufferStack(cdk.Stack):
             # CloudFormation does not see a reference by name as a dependency, and might create ingest before the
             # processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
-        self._webhooks = open_webhooks(self, config=config, ingest=self.ingest.entrance)
-        self.api = self._webhooks.api
+        self.webhooks, *former = open_webhooks(self, config=config, ingest=self.ingest)
+        self.former_webhooks = former[0] if former else None
         self.canary = self._make_canary() if config.canary else None
         permissions.grant_to_canary(self)
         self._delete_functions_before_roles()
@@ -137,7 +137,7 @@ class BufferStack(cdk.Stack):
         return self.valkey_lane.undelivered if self.valkey_lane else None
 
     def _make_ingest(self) -> Function:
-        return Function(
+        function = Function(
             self,
             "ingest",
             runtime=self._runtime,
@@ -155,7 +155,12 @@ class BufferStack(cdk.Stack):
                 whatsapp_queues=self.whatsapp_queues,
             ),
             warmth=self._config.warmth,
+            has_url="url" in self._config.api.kinds,
         )
+        # If CloudFormation replaced the function, the address that platforms know would change. This is the id that CDK
+        # derived from the construct's path.
+        keep_identity(function, "Ingest4069586C")
+        return function
 
     @property
     def emitter(self) -> Function:
@@ -207,13 +212,13 @@ class BufferStack(cdk.Stack):
             self,
             runtime=self._runtime,
             bus=self.bus,
-            api_url=self._webhooks.url,
+            api_url=self.webhooks.url,
             webhook_secrets=self.webhook_secrets,
         )
 
     def _export(self) -> None:
         outputs = {
-            "ApiEndpoint": self._webhooks.url,
+            "ApiEndpoint": self.webhooks.url,
             "EventBusName": self.bus.event_bus_name,
             "DeadLetterQueueUrl": self.dead_letters.queue_url,
             "OversizeBucketName": self.oversize.bucket_name,
@@ -229,8 +234,10 @@ class BufferStack(cdk.Stack):
         if self._windows is not None:
             outputs["HoldingTableName"] = self._windows.table.table_name
             outputs["TriggerQueueUrl"] = self._windows.triggers.queue_url
-        if self._webhooks.dns_target is not None:
-            outputs["ApiDnsTarget"] = self._webhooks.dns_target
+        if self.webhooks.dns_target is not None:
+            outputs["ApiDnsTarget"] = self.webhooks.dns_target
+        if self.former_webhooks is not None:
+            outputs["FormerApiEndpoint"] = self.former_webhooks.url
         for role, function in self.functions.items():
             camel = "".join(word.capitalize() for word in role.split("_"))
             outputs[f"{camel}Function"] = function.function_name

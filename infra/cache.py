@@ -1,4 +1,10 @@
-"""Cache stack: ElastiCache Serverless for Valkey, reached over TLS by one IAM user."""
+"""Cache stack: ElastiCache Serverless for Valkey, reached over TLS by one IAM user.
+
+The cache is in the stage's network, or has a public endpoint. ElastiCache fixes this when it creates the cache. So the
+two kinds of cache are in stacks of their own, and a stage that changes from one to the other has both for a while.
+"""
+
+from dataclasses import dataclass
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -7,13 +13,15 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
-from infra.function import keep_identity, removal_policy
+from infra.function import keep_identity, removal_policy, suppress_finding
 from infra.function_variables import ValkeyAccess
 from infra.settings_and_defaults import StageConfig
 
 # In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
+# ElastiCache offers public endpoints from this version on.
+PUBLIC_MAJOR_VERSION = "9"
 # The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
 # cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
 # `lmove` is for functions of the previous version, which still run while a deployment has already changed this user.
@@ -29,6 +37,22 @@ ACCESS = " ".join(
 )
 
 
+@dataclass(frozen=True)
+class CachePlacement:
+    """The part of the network in which the cache is."""
+
+    subnets: ec2.SelectedSubnets
+    security_group: ec2.ISecurityGroup
+
+
+def cache_name(config: StageConfig) -> str:
+    """Return the name of the stage's cache, which is also the name of its user and its user group.
+
+    A public cache has another name than the cache in a network, because both exist while a stage changes its network.
+    """
+    return f"message-buffer-{config.name}" if config.has_network else f"public-buffer-{config.name}"
+
+
 class CacheStack(cdk.Stack):
     """The cache, its user and its key."""
 
@@ -39,12 +63,12 @@ class CacheStack(cdk.Stack):
         *,
         config: StageConfig,
         env: cdk.Environment,
-        subnets: ec2.SelectedSubnets,
-        security_group: ec2.ISecurityGroup,
+        placement: CachePlacement | None,
     ) -> None:
+        """Create the cache in the network of `placement`, or with a public endpoint if there is none."""
         super().__init__(scope, construct_id, env=env)
         # A sign-in token is signed for the names of the cache and the user, which must be in lower case.
-        self.name = name = f"message-buffer-{config.name}"
+        self.name = name = cache_name(config)
         self._user = elasticache.CfnUser(
             self,
             "User",
@@ -71,33 +95,45 @@ class CacheStack(cdk.Stack):
             self,
             "Cache",
             engine="valkey",
-            major_engine_version=MAJOR_VERSION,
+            major_engine_version=MAJOR_VERSION if placement else PUBLIC_MAJOR_VERSION,
+            connection_type=None if placement else "public",
             serverless_cache_name=name,
             cache_usage_limits=limits.CacheUsageLimitsProperty(
                 data_storage=limits.DataStorageProperty(unit="GB", maximum=config.cache.max_storage_gb),
                 ecpu_per_second=limits.ECPUPerSecondProperty(maximum=config.cache.max_ecpu_per_second),
             ),
             kms_key_id=key.key_arn,
-            security_group_ids=[security_group.security_group_id],
-            subnet_ids=subnets.subnet_ids,
+            security_group_ids=[placement.security_group.security_group_id] if placement else None,
+            subnet_ids=placement.subnets.subnet_ids if placement else None,
             snapshot_retention_limit=config.cache.snapshot_days if snapshots else None,
             daily_snapshot_time=SNAPSHOT_TIME if snapshots else None,
             final_snapshot_name=f"{name}-final-{_part_of_id(self)}" if snapshots else None,
             user_group_id=group.ref,
         )
+        if placement is None:
+            self._accept_public_endpoint()
         for resource in (self._user, group, self._cache):
             # A cache that remains needs its user and group, or no function could sign in.
             resource.apply_removal_policy(removal_policy(config))
         for construct in (self._user, group, key, self._cache):
             keep_identity(construct, construct.node.id)
         endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
-        # The value is `host:port`. The cache accepts only TLS, and only connections from the network.
+        # The value is `host:port`. The cache accepts only TLS, and only connections from its network, if it is in one.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
         self.access = ValkeyAccess(
             url=f"valkeys://{endpoint}?cluster=true",
             iam_user=name,
             cache_name=name,
         )
+
+    def _accept_public_endpoint(self) -> None:
+        """Let the checks accept the property `ConnectionType`, which their schema of AWS does not contain yet."""
+        suppress_finding(
+            self._cache,
+            "CloudFormation-Validate::F3002",
+            "ElastiCache has public endpoints since 2026; the schema that CDK and cfn-lint contain is older.",
+        )
+        self._cache.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3002"]}})
 
     def grant_connect(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` sign in to the cache as its user."""

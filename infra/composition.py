@@ -35,7 +35,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     """Create all stacks of a stage, and return the buffer stack.
 
     A stage with the DynamoDB lane alone has neither network nor cache. The local stage has none either, because its
-    Valkey is a process on the same machine.
+    Valkey is a process on the same machine. A stage whose cache has a public endpoint has no network.
     """
     env = cdk.Environment(account=config.account, region=config.region)
     prefix = f"MessageBuffer-{config.name}"
@@ -43,17 +43,18 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     cdk.Tags.of(scope).add("stage", config.name)
 
     network = cache = None
-    if config.has_valkey_lane and not config.is_local:
+    if config.has_network:
         network = NetworkStack(scope, f"{prefix}-Network", config=config, env=env)
+        network.termination_protection = config.termination_protection
+    if config.has_cache:
         cache = CacheStack(
             scope,
-            f"{prefix}-Cache",
+            f"{prefix}-Cache" if network else f"{prefix}-PublicCache",
             config=config,
             env=env,
-            subnets=network.cache_subnets,
-            security_group=network.cache_security_group,
+            placement=network.cache_placement if network else None,
         )
-        network.termination_protection = cache.termination_protection = config.termination_protection
+        cache.termination_protection = config.termination_protection
     buffer = BufferStack(
         scope,
         f"{prefix}-Buffer",
@@ -87,7 +88,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         metrics = Metrics(
             config=config,
             functions=buffer.functions | ({"responder": responder.function} if responder else {}),
-            api=buffer.api,
+            api=buffer.webhooks.api,
+            former_api=buffer.former_webhooks.api if buffer.former_webhooks else None,
             cache_name=cache.name if cache else None,
             dead_letters=buffer.dead_letters,
             notices=buffer.valkey_lane.notices if buffer.valkey_lane else None,

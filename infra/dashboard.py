@@ -350,7 +350,7 @@ def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
         ),
         _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
     ]
-    return [*widgets, _nat_traffic()] if config.has_valkey_lane and config.network.egress == "nat" else widgets
+    return [*widgets, _nat_traffic()] if config.has_network and config.network.egress == "nat" else widgets
 
 
 def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:

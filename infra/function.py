@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -80,8 +81,11 @@ class Function(lambda_.Function):
         in_a_loop: bool = False,
         notices: sqs.IQueue | None = None,
         warmth: Warmth | None = None,
+        has_url: bool = False,
     ) -> None:
         """Create the function.
+
+        Pass `has_url` if the function gets an address of its own.
 
         Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
         detection. The queue `notices` receives Lambda's records of asynchronous invocations that failed or were given
@@ -115,6 +119,7 @@ class Function(lambda_.Function):
             environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
+            **_leave_out_successful_runs(config),
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
             reserved_concurrent_executions=getattr(config.concurrency, role, None),
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
@@ -128,8 +133,8 @@ class Function(lambda_.Function):
         )
         self.calls_valkey = runtime.valkey is not None
         self.is_in_network = placement is not None
-        self.entrance = _entrance(self, warmth)
-        """The API invokes this: the alias of the version with SnapStart or provisioned instances, or the function."""
+        self.entrance = _entrance(self, warmth, has_url=has_url)
+        """The API invokes this: the alias of a published version, or the function."""
         self._suppress_findings(traced=config.tracing)
         if _uses_snap_start(warmth):
             cdk.Annotations.of(self).acknowledge_warning(
@@ -190,20 +195,40 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
     return role
 
 
+def _leave_out_successful_runs(config: StageConfig) -> dict[str, Any]:
+    """Return the options by which Lambda logs only runs that fail, if the stage does not log every conversation.
+
+    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are.
+    """
+    if config.log_share >= 1:
+        return {}
+    level = lambda_.ApplicationLogLevel[{"WARNING": "WARN"}.get(config.log_level, config.log_level)]
+    return {
+        "logging_format": lambda_.LoggingFormat.JSON,
+        "system_log_level_v2": lambda_.SystemLogLevel.WARN,
+        "application_log_level_v2": level,
+    }
+
+
 def _uses_snap_start(warmth: Warmth | None) -> bool:
     return warmth is not None and warmth.ingest == "snap_start"
 
 
-def _entrance(function: lambda_.Function, warmth: Warmth | None) -> lambda_.IFunction:
-    """Return what the API invokes: the function, or an alias if the warmth needs a published version."""
-    if warmth is None or warmth.ingest == "none":
+def _entrance(function: lambda_.Function, warmth: Warmth | None, *, has_url: bool) -> lambda_.IFunction:
+    """Return what the API invokes: the function, or an alias if the warmth needs a published version.
+
+    An address of the function belongs to the alias in any case. Otherwise another warmth would change the address.
+    """
+    if not has_url and (warmth is None or warmth.ingest == "none"):
         return function
     return lambda_.Alias(
         function,
         "Live",
         alias_name="live",
         version=function.current_version,
-        provisioned_concurrent_executions=warmth.provisioned_instances if warmth.ingest == "provisioned" else None,
+        provisioned_concurrent_executions=(
+            warmth.provisioned_instances if warmth and warmth.ingest == "provisioned" else None
+        ),
     )
 
 

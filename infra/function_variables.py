@@ -3,8 +3,8 @@
 The functions are named by their roles; *callers of Valkey* are ingest, admin, gate, processor, conversation_processor
 and watchdog. If the third column is empty, every stage has the variable. Otherwise it says which stages have it:
 those with the Valkey lane (`Valkey`), such stages in AWS, where functions sign in with IAM (`Valkey in AWS`),
-those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), those with `log_ids: hashed` (`hashed ids`), or those
-with `end_user_messaging` (`WhatsApp by SNS`).
+those with the DynamoDB lane, alone or as a fallback (`DynamoDB`), those with `log_ids: hashed` (`hashed ids`), those
+with a `log_share` below 1 (`sampled lines`), or those with `end_user_messaging` (`WhatsApp by SNS`).
 tests/infra/test_environment_table.py compares this table with the templates, function by function.
 
 | variable | functions | in stages with | contains |
@@ -14,6 +14,8 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | POWERTOOLS_METRICS_NAMESPACE | all | | the namespace of the stage's metrics |
 | POWERTOOLS_LOG_LEVEL | all | | the least severe log line that is written |
 | LOG_ID_KEY | all | hashed ids | the key under which ids are logged as hashes |
+| LOG_SHARE | all | sampled lines | the share of the conversations that are logged |
+| LOG_FOLLOWED | all | sampled lines | conversations that are always logged, one in each line |
 | LANE | ingest, admin, gate | | `valkey`, or `dynamodb` in a stage without Valkey |
 | REDIS_URL | callers of Valkey | Valkey | `redis://` or `valkey://` (`rediss://`, `valkeys://`: TLS), then an address |
 | VALKEY_IAM_USER | callers of Valkey | Valkey in AWS | the user to sign in as |
@@ -97,7 +99,7 @@ MAX_ENVIRONMENT_BYTES = 4_096
 # and ARNs of secrets.
 BYTES_OF_AN_UNKNOWN_VALUE = 120
 # The variables that may make the environment exceed the limit, with the setting that determines their length.
-LONG_SETTINGS = {"RULES": "rules", "RESPONDER": "responder.instructions"}
+LONG_SETTINGS = {"RULES": "rules", "RESPONDER": "responder.instructions", "LOG_FOLLOWED": "log_followed"}
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,16 @@ def common(
         "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
         "POWERTOOLS_LOG_LEVEL": config.log_level,
         **({"LOG_ID_KEY": log_id_key} if log_id_key else {}),
+        **_sampled_lines(config),
         **of_valkey,
     }
+
+
+def _sampled_lines(config: StageConfig) -> Environment:
+    if config.log_share >= 1:
+        return {}
+    followed = {"LOG_FOLLOWED": "\n".join(config.log_followed)} if config.log_followed else {}
+    return {"LOG_SHARE": str(config.log_share), **followed}
 
 
 def check_size(role: str, environment: Environment) -> None:

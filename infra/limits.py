@@ -108,6 +108,8 @@ HIDDEN_SECONDS = 30
 # The number of availability zones. ElastiCache Serverless needs two; each further zone would need more interface
 # endpoints.
 ZONES = 2
+# The ids of followed conversations are in the environment of every function, whose size is limited.
+MAX_FOLLOWED = 10
 # ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
 # With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.

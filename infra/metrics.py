@@ -22,7 +22,7 @@ FIVE_MINUTES = cdk.Duration.minutes(5)
 
 
 class Api(Protocol):
-    """An HTTP API or a REST API."""
+    """An HTTP API, a REST API, or a function with an address of its own."""
 
     def metric_count(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
 
@@ -33,6 +33,25 @@ class Api(Protocol):
     def metric_latency(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
 
 
+class FunctionUrlApi:
+    """The metrics of a function's own address, by the names of an API's."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+
+    def metric_count(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
+        return self._function.metric("UrlRequestCount", period=period, statistic=statistic)
+
+    def metric_client_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
+        return self._function.metric("Url4xxCount", period=period, statistic=statistic)
+
+    def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
+        return self._function.metric("Url5xxCount", period=period, statistic=statistic)
+
+    def metric_latency(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
+        return self._function.metric("UrlRequestLatency", period=period, statistic=statistic)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The metrics of one stage."""
@@ -40,6 +59,8 @@ class Metrics:
     config: StageConfig
     functions: Mapping[str, Function]
     api: Api
+    former_api: Api | None = None
+    """The API of `api.former_kind`, at which platforms may still call."""
     cache_name: str | None
     dead_letters: sqs.IQueue
     notices: sqs.IQueue | None

@@ -6,6 +6,7 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
+from infra.cache import CachePlacement
 from infra.function import Placement, keep_identity, removal_policy, suppress_finding
 from infra.limits import ZONES
 from infra.settings_and_defaults import StageConfig
@@ -37,9 +38,9 @@ class NetworkStack(cdk.Stack):
         functions.add_egress_rule(ec2.Peer.any_ipv4(), HTTPS, "AWS APIs")
         if not by_nat:
             self._add_interface_endpoints(config, functions)
-        self.cache_security_group = self._make_security_group("Cache", "Message buffer cache")
-        functions.connections.allow_to(self.cache_security_group, CACHE_PORTS, "Valkey")
-        self.cache_subnets = self.vpc.select_subnets(subnet_group_name="cache")
+        cache = self._make_security_group("Cache", "Message buffer cache")
+        functions.connections.allow_to(cache, CACHE_PORTS, "Valkey")
+        self.cache_placement = CachePlacement(self.vpc.select_subnets(subnet_group_name="cache"), cache)
         self.placement = Placement(
             vpc=self.vpc,
             subnets=ec2.SubnetSelection(subnet_group_name="functions"),

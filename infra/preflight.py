@@ -235,7 +235,7 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
 
     The zones of a deployed network cannot change, so check everything before the first deployment.
     """
-    if not config.has_valkey_lane:
+    if not config.has_network:
         return
     ec2 = account.client("ec2")
     named = list(config.network.availability_zones)
@@ -314,7 +314,9 @@ def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:
 
     The role that writes the log is a setting of the account, so no stack of ours sets it.
     """
-    if config.api.kind != "rest" or account.client("apigateway").get_account().get("cloudwatchRoleArn"):
+    if "rest" not in config.api.kinds or not config.api.access_logs:
+        return
+    if account.client("apigateway").get_account().get("cloudwatchRoleArn"):
         return
     yield (
         f"API Gateway has no role for CloudWatch Logs in account {account.id} in {config.region}. Without it, a "

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from infra.limits import (
     DEFAULT_SLOTS,
+    MAX_FOLLOWED,
     MAX_STAGE_NAME_LENGTH,
     MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS,
     MIN_LEASE_MS,
@@ -45,7 +46,7 @@ OVERRIDES = "platformOverrides"
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
-STACKS = ("Network", "Cache", "Buffer", "Responder", "Operability")
+STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -64,6 +65,7 @@ LOG_RETENTION_DAYS: dict[LogRetention, int] = {
 }
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
+ApiKind = Literal["http", "rest", "url"]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Milliseconds = Annotated[int, Field(ge=1)]
 Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
@@ -148,8 +150,14 @@ class Domain(Settings):
 class Api(Settings):
     """`api`: the API that receives the webhooks."""
 
-    kind: Literal["http", "rest"] = "http"
-    """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it."""
+    kind: ApiKind = "http"
+    """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
+    address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
+    no effect, and only `concurrency.ingest` limits strangers (docs/deploy.md#an-address-without-api-gateway)."""
+    former_kind: ApiKind | None = None
+    """The kind that the stage had before. It keeps its address beside the new one until you remove this setting."""
+    access_logs: bool = True
+    """Log each request to API Gateway. An API of the kind `url` has no such log."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
     """The API answers 429 above this rate."""
     burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
@@ -158,7 +166,26 @@ class Api(Settings):
     """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
     webhook could be sent again at any later time."""
     domain: Domain | None = None
-    """Without a domain, the API has the address that API Gateway gives it."""
+    """Without a domain, the API has the address that AWS gives it."""
+
+    @property
+    def kinds(self) -> tuple[ApiKind, ...]:
+        """Return the kinds of the stage's APIs: the present one, and the former one if the stage still has it."""
+        return (self.kind, self.former_kind) if self.former_kind else (self.kind,)
+
+    @property
+    def has_gateway(self) -> bool:
+        return self.kinds != ("url",)
+
+    @model_validator(mode="after")
+    def _kinds_fit(self) -> Api:
+        if self.former_kind == self.kind:
+            raise ValueError("former_kind must differ from kind")
+        if self.domain and not self.has_gateway:
+            raise ValueError("an API of the kind `url` cannot have a domain")
+        if self.domain and self.former_kind and "url" not in self.kinds:
+            raise ValueError("leave former_kind out: with a domain the address stays the same")
+        return self
 
 
 class EndUserMessaging(Settings):
@@ -261,10 +288,12 @@ class Timings(Settings):
 
 
 class Network(Settings):
-    """`network`: how the functions of the Valkey lane reach AWS from their private subnets."""
+    """`network`: how the functions of the Valkey lane reach the cache and AWS."""
 
-    egress: Literal["nat", "endpoints"] = "nat"
-    """`nat`: through NAT gateways. `endpoints`: through interface endpoints, with no route to the internet."""
+    egress: Literal["nat", "endpoints", "none"] = "nat"
+    """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface
+    endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
+    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network)."""
     nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
     """With one gateway, the loss of its availability zone stops both zones."""
     availability_zones: tuple[str, ...] = ()
@@ -370,6 +399,13 @@ class StageConfig(Settings):
     log_ids: Literal["plain", "hashed"] = "plain"
     """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
     hashes under a secret of the stage. `bufferctl logged` computes the hash of an id."""
+    log_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The share of the conversations whose messages and batches have log lines, such as 0.01 for one of a hundred. A
+    conversation has all of these lines, in all functions, or none. Warnings, errors and lines about runs of processors
+    are always logged. Below 1, Lambda's own lines about successful runs are left out as well, and some metrics are
+    written up to ten seconds later (docs/observability.md#a-share-of-the-conversations)."""
+    log_followed: Annotated[tuple[str, ...], Field(max_length=MAX_FOLLOWED)] = ()
+    """The ids of conversations that are always logged, whatever `log_share` is."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()
@@ -419,6 +455,16 @@ class StageConfig(Settings):
         return self.fallback or not self.has_valkey_lane
 
     @property
+    def has_cache(self) -> bool:
+        """Return whether the stage has an ElastiCache cache. The local stage has a Valkey of its own."""
+        return self.has_valkey_lane and not self.is_local
+
+    @property
+    def has_network(self) -> bool:
+        """Return whether the cache, and the functions that call it, are in a network."""
+        return self.has_cache and self.network.egress != "none"
+
+    @property
     def slots_of_a_shard(self) -> int:
         """Return how many conversations of a shard may be in flight at once."""
         return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
@@ -426,8 +472,11 @@ class StageConfig(Settings):
     @property
     def stacks(self) -> tuple[str, ...]:
         """Return the last words of the names of this stage's stacks, in the order of deployment."""
-        has_network = self.has_valkey_lane and not self.is_local
-        left_out = (set() if has_network else {"Network", "Cache"}) | ({"Operability"} if self.is_local else set())
+        left_out = {"Operability"} if self.is_local else set()
+        if not self.has_network:
+            left_out |= {"Network", "Cache"}
+        if self.has_network or not self.has_cache:
+            left_out |= {"PublicCache"}
         return tuple(stack for stack in STACKS if stack not in left_out)
 
     @property
@@ -467,6 +516,8 @@ class StageConfig(Settings):
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
+        if self.is_local and self.log_share < 1:
+            raise ValueError("the local stage logs every conversation: leave log_share out")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if not self.is_local and self.timings.conversation_processor_timeout_ms < MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS:
@@ -480,8 +531,7 @@ class StageConfig(Settings):
                 f"timings.conversation_processor_timeout_ms must be at least {needed_ms} with this connect_ms and"
                 " answer_ms: after the slowest take a conversation processor needs time for a slow AWS call"
             )
-        has_network = self.has_valkey_lane and not self.is_local
-        if self.account and has_network and len(self.network.availability_zones) != ZONES:
+        if self.account and self.has_network and len(self.network.availability_zones) != ZONES:
             raise ValueError(f"a stage with an account must name {ZONES} network.availability_zones")
         return self
 
@@ -524,6 +574,10 @@ class StageConfig(Settings):
             raise ValueError(
                 f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
                 " processor"
+            )
+        if "url" in self.api.kinds and self.concurrency.ingest is None and not self.is_local:
+            raise ValueError(
+                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions strangers can start"
             )
         provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
         if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lambdas.limits import MIN_MAX_EVENT_BYTES
+from message_buffer import log_settings
 from message_buffer.errors import InvalidSettings
 from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.dynamodb.from_environment import DynamoDbLaneSettings
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings, IamAccess, StoreSettings, ValkeySettings
+from message_buffer.log_settings import LogSettings
 from message_buffer.rules.quota import Quota
 from message_buffer.variables import Variables
 
@@ -149,9 +151,8 @@ class _Environment(Variables):
         return IamAccess(self.text("VALKEY_IAM_USER"), self.text("VALKEY_CACHE_NAME"), self.text("AWS_REGION"))
 
 
-def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the key under which ids are logged as hashes, or None if they are logged as they are."""
-    return _environment(environ).optional("LOG_ID_KEY")
+def read_log_settings(environ: Mapping[str, str] | None = None) -> LogSettings:
+    return log_settings.read_log_settings(_environment(environ))
 
 
 def read_ingest(environ: Mapping[str, str] | None = None) -> IngestSettings:

@@ -15,7 +15,7 @@ from infra.settings_and_defaults import LOCAL_API_ID
 from local import emulator, processes
 from local.errors import LocalError
 from local.limits import MAX_SHOWN_LOG_LINES
-from local.outputs import Outputs
+from local.outputs import FUNCTION_URL_PATH, Outputs
 
 ROLES = (
     "ingest",
@@ -96,6 +96,14 @@ class Cdk:
             raise LocalError(f"cdk {arguments[0]} failed:\n{_last_lines(log.read_text())}")
 
 
+def _api_endpoint(deployed: str, endpoint_url: str) -> str:
+    """Return the address at which this machine reaches the API, whose name nothing resolves here."""
+    name = deployed.removeprefix("https://")
+    if ".lambda-url." in name:
+        return f"{endpoint_url}{FUNCTION_URL_PATH}{name.partition('.')[0]}"
+    return f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default"
+
+
 def read_back(
     deployed: Mapping[str, str],
     *,
@@ -114,7 +122,7 @@ def read_back(
     # The template also has this setting, but the emulator accepts it only through this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
-    api_endpoint = f"{endpoint_url}/_aws/execute-api/{LOCAL_API_ID}/%24default"
+    api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
         configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])

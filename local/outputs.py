@@ -10,6 +10,9 @@ from typing import Any
 from bufferctl import sessions
 from local.errors import LocalError
 
+# Below this path of the emulator, each function URL is served under its id.
+FUNCTION_URL_PATH = "/_aws/lambda-url/"
+
 
 @dataclass(frozen=True)
 class Outputs:

@@ -14,7 +14,7 @@ import urllib3
 
 from infra.settings_and_defaults import LOCAL_API_ID
 from local.limits import MAX_WEBHOOK_ANSWER_SECONDS
-from local.outputs import Outputs
+from local.outputs import FUNCTION_URL_PATH, Outputs
 
 SIGNATURE_HEADER = {
     "generic": "X-Signature-256",
@@ -86,8 +86,7 @@ class Webhooks:
             case "telegram":
                 proof = secret
             case "twilio":
-                # The domain that the emulator names in its events, whatever the address of the call.
-                domain = f"{LOCAL_API_ID}.execute-api.{urlsplit(self._outputs.ApiEndpoint).hostname}"
+                domain = _domain_in_events(self._outputs)
                 proof = _sign_form(secret, f"https://{domain}/webhook/twilio", raw)
             case "generic":
                 now = str(int(time.time()))
@@ -96,6 +95,14 @@ class Webhooks:
             case _:
                 proof = _sign_bytes(secret, raw)
         return {SIGNATURE_HEADER[platform]: proof}
+
+
+def _domain_in_events(outputs: Outputs) -> str:
+    """Return the domain that the emulator names in its events, whatever the address of the call."""
+    address = urlsplit(outputs.ApiEndpoint)
+    if address.path.startswith(FUNCTION_URL_PATH):
+        return f"{address.path.removeprefix(FUNCTION_URL_PATH)}.lambda-url.{outputs.Region}.on.aws"
+    return f"{LOCAL_API_ID}.execute-api.{address.hostname}"
 
 
 def _encoded(platform: str, body: object) -> tuple[bytes, str]:

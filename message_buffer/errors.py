@@ -14,6 +14,7 @@ MessageBufferError
 │   └── TooLittleTime           the function has too little time left for another call
 └── StoreError                  Valkey did not carry out a call
     ├── StoreUnavailable        (retryable) no connection, no reply in time, or a fail-over is in progress
+    │   └── SignInUnavailable   (retryable) the cache throttles sign-ins, or cannot check them for now
     ├── StoreOutOfMemory        (retryable) the cache is at its storage limit and refuses writes that need memory
     ├── StoreThrottled          (retryable) the cache is at its request limit
     ├── StoreSignInRefused      (retryable) the cache does not accept the user, or its password or token
@@ -77,6 +78,10 @@ class StoreError(MessageBufferError):
 
 class StoreUnavailable(StoreError):
     retryable = True
+
+
+class SignInUnavailable(StoreUnavailable):
+    pass
 
 
 class StoreOutOfMemory(StoreError):

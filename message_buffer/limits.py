@@ -207,6 +207,12 @@ RETRY_IF_FAILED_WITHIN_MS = 300
 MIN_BREAKER_PAUSE_MS = 1 * SECOND_MS
 MAX_BREAKER_PAUSE_MS = 8 * SECOND_MS
 
+# -- logs and metrics ----------------------------------------------------------------------------------------
+
+# A stage that logs only a share of its conversations writes ordinary metrics of an instance no later than this after
+# the last ones, if the instance still runs. CloudWatch counts by the minute.
+MAX_METRICS_AGE_MS = 10 * SECOND_MS
+
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------
 
 # A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new one.

@@ -4,7 +4,9 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from message_buffer import log_settings
 from message_buffer.errors import InvalidSettings
+from message_buffer.log_settings import LogSettings
 from message_buffer.variables import Variables
 
 
@@ -51,9 +53,8 @@ class ResponderSettings(NamedTuple):
     options: ResponderOptions
 
 
-def log_id_key(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the key under which ids are hashed in logs, or None if ids are logged unchanged."""
-    return Variables(os.environ if environ is None else environ).optional("LOG_ID_KEY")
+def read_log_settings(environ: Mapping[str, str] | None = None) -> LogSettings:
+    return log_settings.read_log_settings(Variables(os.environ if environ is None else environ))
 
 
 def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSettings:

@@ -32,7 +32,7 @@ from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
-from responder.environment import ResponderOptions, log_id_key, read_responder
+from responder.environment import ResponderOptions, read_log_settings, read_responder
 from responder.forgetting import Forgetting
 from responder.gate_client import BufferClient
 from responder.http_client import Http
@@ -61,7 +61,7 @@ class _Components(NamedTuple):
 
 @cache
 def _components() -> _Components:
-    settings, telemetry = read_responder(), Telemetry(log_id_key())
+    settings, telemetry = read_responder(), Telemetry(read_log_settings())
     options = settings.options
     table = ConversationsTable(
         settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days

@@ -121,7 +121,7 @@ class Responder:
                 create=self._options.unknown_conversation == "create",
             )
             if isinstance(record, OwnedByAnother):
-                self._telemetry.info(
+                self._telemetry.sampled(
                     "another run owns the conversation", conversation=conversation, batch=batch.batch_id
                 )
                 owned_seconds = (record.until_ms - now_ms) // 1_000
@@ -134,7 +134,7 @@ class Responder:
                 return None
             outbox = self._table.outbox(conversation, batch.batch_id)
             if outbox and outbox.outcome:
-                self._telemetry.info("batch was finished before", conversation=conversation, batch=batch.batch_id)
+                self._telemetry.sampled("batch was finished before", conversation=conversation, batch=batch.batch_id)
                 self._table.release(conversation, owner, status=record.status or outbox.outcome, reason="")
                 return None
             settings = {**self._table.tenant_settings(batch.conversation.tenant), **record.settings}
@@ -243,7 +243,7 @@ class Responder:
         self._telemetry.count("Replies")
         self._telemetry.count("InputTokens", owned.outbox.input_tokens)
         self._telemetry.count("OutputTokens", owned.outbox.output_tokens)
-        self._telemetry.info(
+        self._telemetry.sampled(
             "replied", conversation=owned.conversation, batch=owned.batch.batch_id, parts=len(owned.outbox.parts)
         )
 
@@ -267,7 +267,9 @@ class Responder:
     def _park(self, owned: OwnedBatch, *, sent_text: str) -> Later:
         owned.park(sent_text)
         self._telemetry.count("RepliesParked")
-        self._telemetry.info("reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id)
+        self._telemetry.sampled(
+            "reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id
+        )
         return Later(self._options.gate_wait_seconds)
 
     def _is_last_attempt(self, owned: OwnedBatch) -> bool:

@@ -38,7 +38,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_admin(), Telemetry(config.log_id_key())
+    settings, telemetry = config.read_admin(), Telemetry(config.read_log_settings())
     return _Parts(
         settings,
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,

@@ -34,7 +34,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_conversation_processor(), Telemetry(config.log_id_key())
+    settings, telemetry = config.read_conversation_processor(), Telemetry(config.read_log_settings())
     emission, lane = open_emission(settings.emission, telemetry), open_valkey_lane(settings.valkey, telemetry)
     agreement, disputes = None, None
     if settings.dynamodb_lane is not None:
@@ -77,5 +77,5 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         if not error.retryable:
             raise
     finally:
-        telemetry.flush()
+        telemetry.flush_soon()
     return None

@@ -26,7 +26,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_dynamodb_processor(), Telemetry(config.log_id_key())
+    settings, telemetry = config.read_dynamodb_processor(), Telemetry(config.read_log_settings())
     emission = open_emission(settings.emission, telemetry)
     functions, conversation_processor = Functions(), settings.conversation_processor_function
 
@@ -55,7 +55,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             return {"batchItemFailures": [{"itemIdentifier": each} for each in done if not done[each]]}
         processor.sweep()
     finally:
-        telemetry.flush()
+        telemetry.flush_soon()
     return None
 
 

@@ -115,15 +115,17 @@ class DynamoDbProcessor:
             self._triggers.send(conversation, delay_ms=0)
             self._telemetry.warn("trigger sent again", conversation=conversation)
         self._telemetry.count("Sweeps")
-        self._telemetry.count("TriggersResent", len(overdue))
-        self._telemetry.count("OpenWindows", len(windows))
+        # AWS bills a metric for each hour in which it has a value, and only the alarms' metrics need a value of zero.
+        if windows:
+            self._telemetry.count("TriggersResent", len(overdue))
+            self._telemetry.count("OpenWindows", len(windows))
         self._telemetry.measure_ms("OldestWindowOverdueMs", max((now_ms - due for _, due in windows), default=0))
         self._telemetry.info("swept", open=len(windows), resent=len(overdue))
 
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
         now_ms = self._clock()
         if not window.is_open:
-            self._telemetry.info("nothing waits", conversation=trigger.conversation)
+            self._telemetry.sampled("nothing waits", conversation=trigger.conversation)
             return True
         rest_ms = window.due_at_ms - now_ms
         if window.held_until_ms > max(window.due_at_ms, now_ms):
@@ -132,7 +134,7 @@ class DynamoDbProcessor:
         if window.owner_until_ms >= now_ms and window.owner:
             self._telemetry.count("TriggersReturned")
             rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
-        self._telemetry.info("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
+        self._telemetry.sampled("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
         self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
         return False
 
@@ -189,7 +191,7 @@ class DynamoDbProcessor:
             if not stored and disputed:
                 return self._dispute(locked, contents.window, disputed)
             if not stored:
-                self._telemetry.info("nothing stored", conversation=locked.conversation)
+                self._telemetry.sampled("nothing stored", conversation=locked.conversation)
                 self._close(locked, generation=contents.window.generation, left=False)
                 return None
             fit = _fitting(stored)

@@ -1,14 +1,16 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
 `POST /typing/{platform}`.
 
-Events have payload format 2.0 behind an HTTP API, and format 1.0 (proxy integration) behind a REST API. A stage with
-AWS End User Messaging Social also invokes it with batches of a queue.
+Events have payload format 2.0 behind an HTTP API and at the function's own address, where nothing has checked the path,
+and format 1.0 (proxy integration) behind a REST API. A stage with AWS End User Messaging Social also invokes it with
+batches of a queue.
 """
 
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from lambdas import environment as config
@@ -38,7 +40,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _telemetry() -> Telemetry:
-    return Telemetry(config.log_id_key())
+    return Telemetry(config.read_log_settings())
 
 
 @cache
@@ -100,14 +102,29 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
-        report_refusal(telemetry, _platform(event), status=400, problem=str(error))
-        response = in_form_of(PLATFORMS.get(_platform(event)), refuse(400, str(error)))
+        platform = _path(event).platform
+        report_refusal(telemetry, platform, status=400, problem=str(error))
+        response = in_form_of(PLATFORMS.get(platform), refuse(400, str(error)))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
         response = refuse(500, "Something went wrong here; send it again.")
-    telemetry.flush()
+    telemetry.flush_soon()
     return _to_gateway(response)
+
+
+# The paths of ingest's routes. A name that does not match belongs to no platform and no door.
+_PATH = re.compile(
+    r"/(?P<route>webhook|typing)/(?P<platform>[a-z0-9_-]{1,32})"
+    r"|/webhook/(?P<of_door>[a-z0-9_-]{1,32})/(?P<door>[a-zA-Z0-9_-]{1,64})"
+)
+
+
+class _Path(NamedTuple):
+    route: Literal["webhook", "typing"]
+    platform: str
+    """Empty if the path is none of ours."""
+    door: str | None
 
 
 class _Undecodable(InvalidInput):
@@ -117,11 +134,11 @@ class _Undecodable(InvalidInput):
 def _request(event: dict[str, Any]) -> Request:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
-    route = event.get("routeKey") or event.get("resource") or ""
+    path = _path(event)
     return Request(
-        platform=_platform(event),
-        door=(event.get("pathParameters") or {}).get("door"),
-        route="typing" if "/typing/" in route else "webhook",
+        platform=path.platform,
+        door=path.door,
+        route=path.route,
         webhook=Webhook(
             method=context["http"]["method"] if "http" in context else context["httpMethod"],
             url=_public_url(event, headers),
@@ -132,8 +149,18 @@ def _request(event: dict[str, Any]) -> Request:
     )
 
 
-def _platform(event: Mapping[str, Any]) -> str:
-    return str((event.get("pathParameters") or {}).get("platform", ""))
+def _path(event: Mapping[str, Any]) -> _Path:
+    """Return the parts of the path. An API Gateway names them; at the function's own address we take them apart."""
+    named = event.get("pathParameters")
+    if named is not None:
+        route = event.get("routeKey") or event.get("resource") or ""
+        return _Path("typing" if "/typing/" in route else "webhook", str(named.get("platform", "")), named.get("door"))
+    found = _PATH.fullmatch(str(event.get("rawPath") or ""))
+    if found is None:
+        return _Path("webhook", "", None)
+    return _Path(
+        "typing" if found["route"] == "typing" else "webhook", found["platform"] or found["of_door"], found["door"]
+    )
 
 
 def _body(event: Mapping[str, Any]) -> bytes:

@@ -75,7 +75,7 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.count("Flushed", done.flushed)
     _report_takeovers(telemetry, platform, done)
     _report_refusals(telemetry, platform, done)
-    telemetry.info(
+    telemetry.sampled(
         "buffered",
         platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
         amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),

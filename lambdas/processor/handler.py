@@ -33,7 +33,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_processor(), Telemetry(config.log_id_key())
+    settings, telemetry = config.read_processor(), Telemetry(config.read_log_settings())
     opener = open_valkey(settings.valkey, telemetry)
     store = open_store(settings.valkey, opener)
     return _Parts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)

@@ -28,7 +28,7 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_watchdog(), Telemetry(config.log_id_key())
+    settings, telemetry = config.read_watchdog(), Telemetry(config.read_log_settings())
     lane = open_valkey_lane(settings.valkey, telemetry)
     max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
     return _Parts(

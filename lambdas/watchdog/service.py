@@ -56,8 +56,11 @@ class Watchdog:
     def _report(self, checked: list[_Health]) -> None:
         """Publish one value for all checked shards, so that an alarm on an average or a maximum covers the stage."""
         if checked:
-            self._telemetry.count("Pending", sum(health.pending for health in checked))
-            self._telemetry.count("InFlight", sum(health.inflight for health in checked))
+            pending, inflight = (sum(each.pending for each in checked), sum(each.inflight for each in checked))
+            # No alarm reads these, and AWS bills a metric for each hour in which it has a value.
+            if pending or inflight:
+                self._telemetry.count("Pending", pending)
+                self._telemetry.count("InFlight", inflight)
             self._telemetry.measure_ms("OldestOverdueMs", max(health.overdue_ms for health in checked))
         if len(checked) == self._lane.store.settings.shards:
             self._telemetry.count("Sweeps")

@@ -161,7 +161,7 @@ class Emission:
             self._telemetry.measure_ms("WaitMs", wait_ms)
             self._telemetry.measure_ms("EmitLatenessMs", late_ms)
             self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
-        self._telemetry.info(
+        self._telemetry.sampled(
             "emitted",
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
             flush_reason=taken.flush_reason, wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,

@@ -21,6 +21,7 @@ def open_valkey(settings: ValkeySettings, telemetry: Telemetry) -> Opener:
         settings,
         sign_cache_token,
         count_swallowed=lambda: telemetry.count("StoreRetries"),
+        count_sign_in_unavailable=lambda: telemetry.count("SignInsUnavailable"),
         warn_slow=lambda took_ms: telemetry.warn("slow connection to Valkey", took_ms=took_ms),
     )
 

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import pytest
 
 from bufferctl.events import Arrival
 from local.events import Inbox, collect
-from local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_text
+from local.outputs import FUNCTION_URL_PATH
+from local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import SILENCE_MS, LocalStage
 
@@ -232,3 +234,42 @@ def test_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_and_afte
     stage.wait_until_settled(conversation)
     (arrival,) = batches_of(stage.inbox, conversation)
     assert ids_of(arrival) == ids
+
+
+@pytest.fixture
+def at_own_address(stage: LocalStage) -> Iterator[Webhooks]:
+    """Give ingest an address of its own beside the API, as with `api.former_kind`. Yield platforms that use it."""
+    function, client = stage.outputs.Functions["ingest"], stage.outputs.client("lambda")
+    url = client.create_function_url_config(FunctionName=function, AuthType="NONE")["FunctionUrl"]
+    name = url.removeprefix("https://").partition(".")[0]
+    endpoint = f"{stage.outputs.AwsEndpointUrl}{FUNCTION_URL_PATH}{name}"
+    permission = {"FunctionName": function, "Principal": "*"}
+    client.add_permission(
+        **permission, StatementId="url", Action="lambda:InvokeFunctionUrl", FunctionUrlAuthType="NONE"
+    )
+    client.add_permission(
+        **permission, StatementId="by-url", Action="lambda:InvokeFunction", InvokedViaFunctionUrl=True
+    )
+    yield Webhooks(replace(stage.outputs, ApiEndpoint=endpoint))
+    client.delete_function_url_config(FunctionName=function)
+
+
+def test_every_platform_is_served_at_ingests_own_address_while_the_api_answers_too(
+    stage: LocalStage, at_own_address: Webhooks
+) -> None:
+    for name, route in ROUTES.items():
+        user, ids = new_user(), [new_id(), new_id()]
+        for webhooks, message_id in zip((at_own_address, stage.webhooks), ids, strict=True):
+            answer = webhooks.post(route.platform, route.body(user, message_id, "Hey"))
+            assert answer.status == 200, (name, answer.body)
+            assert answer.content_type.startswith(route.kind)
+        conversation = f"default/{route.platform}/{route.account}/{user}"
+        wait_for(stage.inbox, conversation)
+        stage.wait_until_settled(conversation)
+        found = [one for arrival in batches_of(stage.inbox, conversation) for one in ids_of(arrival)]
+        assert sorted(found) == sorted(ids), name
+    secret = stage.outputs.WebhookSecrets["whatsapp"]
+    asked = {"hub.mode": "subscribe", "hub.verify_token": secret, "hub.challenge": "1158201444"}
+    assert at_own_address.get("whatsapp", asked).body == b"1158201444"
+    assert at_own_address.get("nobody", asked).status == 404
+    assert at_own_address.post("generic", b"{}", headers={"X-Signature-256": "sha256=0"}).status == 401

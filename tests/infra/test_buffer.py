@@ -68,6 +68,95 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 
 # -- who gets in -----------------------------------------------------------------------------------
 
+URL: dict[str, Any] = {"api": {"kind": "url"}, "concurrency": {"ingest": 20}}
+
+
+def test_an_address_of_ingest_admits_everybody_as_lambda_demands_and_needs_no_gateway(synthesize: Synthesize) -> None:
+    template = synthesize("dev", **URL)["Buffer"]
+    kinds = {resource["Type"] for resource in template.to_json()["Resources"].values()}
+    assert not [kind for kind in kinds if kind.startswith("AWS::ApiGateway")]
+    ((alias_id, alias),) = template.find_resources("AWS::Lambda::Alias").items()
+    url = only(template, "AWS::Lambda::Url")
+    assert url["AuthType"] == "NONE"
+    assert url["TargetFunctionArn"] == {"Fn::GetAtt": [alias["Properties"]["FunctionName"]["Ref"], "Arn"]}
+    assert url["Qualifier"] == alias["Properties"]["Name"] == "live"
+    assert "Cors" not in url
+    public = {each["Action"]: each for each in all_of(template, "AWS::Lambda::Permission") if each["Principal"] == "*"}
+    assert public == {
+        "lambda:InvokeFunctionUrl": {
+            "Action": "lambda:InvokeFunctionUrl", "FunctionName": {"Ref": alias_id}, "FunctionUrlAuthType": "NONE",
+            "Principal": "*",
+        },
+        # Without the condition, anybody could invoke ingest with any event.
+        "lambda:InvokeFunction": {
+            "Action": "lambda:InvokeFunction", "FunctionName": {"Ref": alias_id}, "InvokedViaFunctionUrl": True,
+            "Principal": "*",
+        },
+    }  # fmt: skip
+    assert functions(template)["ingest"]["ReservedConcurrentExecutions"] == 20
+
+
+def test_the_address_of_ingest_is_an_output_without_a_slash_at_its_end(synthesize: Synthesize) -> None:
+    outputs = synthesize("dev", **URL)["Buffer"].to_json()["Outputs"]
+    address = {"Fn::GetAtt": ["IngestUrl", "FunctionUrl"]}
+    assert outputs["ApiEndpoint"]["Value"] == {
+        "Fn::Join": ["", ["https://", {"Fn::Select": [2, {"Fn::Split": ["/", address]}]}]]
+    }
+    assert "ApiDnsTarget" not in outputs
+
+
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_no_other_setting_replaces_the_function_that_has_the_address(stage: str, synthesize: Synthesize) -> None:
+    """The address belongs to the function and its alias, so it changes if either gets another id or name."""
+    found = set()
+    ingest = {"ingest": 20}
+    for overrides in (
+        {},
+        {"warmth": {"ingest": "snap_start"}},
+        {"warmth": {"ingest": "provisioned"}},
+        {"network": {"egress": "none"}},
+        {"lane": "dynamodb"},
+        {"fallback": False, "memory": {"ingest": 1_024}, "log_share": 0.01, "tracing": True},
+        {"api": {"kind": "url", "former_kind": "http"}},
+    ):
+        template = synthesize(stage, **{"api": {"kind": "url"}, "concurrency": ingest, **overrides})["Buffer"]
+        ((alias_id, alias),) = template.find_resources("AWS::Lambda::Alias").items()
+        ((url_id, _),) = template.find_resources("AWS::Lambda::Url").items()
+        function_id = alias["Properties"]["FunctionName"]["Ref"]
+        function = template.to_json()["Resources"][function_id]["Properties"]
+        assert "FunctionName" not in function
+        found.add((function_id, alias_id, alias["Properties"]["Name"], url_id))
+    assert found == {("Ingest4069586C", "IngestLiveF0706163", "live", "IngestUrl")}
+    assert "Ingest4069586C" in synthesize(stage)["Buffer"].find_resources("AWS::Lambda::Function")
+
+
+@pytest.mark.parametrize(
+    ("api", "own"),
+    [
+        ({"kind": "url", "former_kind": "http"}, "IngestUrl"),
+        ({"kind": "http", "former_kind": "url"}, "Api"),
+        ({"kind": "url", "former_kind": "rest"}, "IngestUrl"),
+    ],
+)
+def test_while_a_stage_changes_its_kind_of_api_both_answer(
+    api: dict[str, str], own: str, synthesize: Synthesize
+) -> None:
+    template = synthesize("dev", api=api, concurrency={"ingest": 20})["Buffer"].to_json()
+    kinds = {resource["Type"] for resource in template["Resources"].values()}
+    gateway = "AWS::ApiGateway::RestApi" if "rest" in api.values() else "AWS::ApiGatewayV2::Api"
+    assert {"AWS::Lambda::Url", gateway} <= kinds
+    outputs = {name: json.dumps(output["Value"]) for name, output in template["Outputs"].items()}
+    assert f'"{own}"' in outputs["ApiEndpoint"]
+    assert f'"{own}"' not in outputs["FormerApiEndpoint"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stage_may_do_without_access_logs(kind: str, synthesize: Synthesize) -> None:
+    template = synthesize("prod", api={"kind": kind, "access_logs": False})["Buffer"]
+    assert "ApiAccess" not in template.find_resources("AWS::Logs::LogGroup")
+    stage = "AWS::ApiGatewayV2::Stage" if kind == "http" else "AWS::ApiGateway::Stage"
+    assert not {"AccessLogSettings", "AccessLogSetting"} & only(template, stage).keys()
+
 
 def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
     http = synthesize("dev")["Buffer"]

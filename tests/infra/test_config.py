@@ -63,7 +63,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"log_level": "LOUD"}, "log_level: should be 'DEBUG', 'INFO', 'WARNING' or 'ERROR' (given: 'LOUD')"),
         ({"log_retention": "8 days"}, "log_retention: should be 'one_day', 'one_week'"),
         ({"shards": 0}, "shards: should be greater than or equal to 1 (given: 0)"),
-        ({"network": {"egress": "carrier pigeon"}}, "network.egress: should be 'nat' or 'endpoints'"),
+        ({"network": {"egress": "carrier pigeon"}}, "network.egress: should be 'nat', 'endpoints' or 'none'"),
         ({"timings": {"claim_timeout_ms": 5}}, "timings.claim_timeout_ms: should be greater than or equal to 3000"),
         ({"timings": {"token_ms": 2_000}}, "timings.token_ms: should be greater than or equal to 3000"),
         ({"timings": {"processor_life_seconds": 20}}, "processor_handover_ms must be less than"),
@@ -131,6 +131,24 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"alarms": {"emails": ["on call"]}}, "alarms.emails: "),
         ({"account": "123456789012"}, "a stage with an account must name 2 network.availability_zones"),
+        ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits how many"),
+        ({"api": {"former_kind": "http"}}, "api: former_kind must differ from kind"),
+        (
+            {"api": {"kind": "url", "domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:c/c"}}},
+            "api: an API of the kind `url` cannot have a domain",
+        ),
+        (
+            {
+                "api": {
+                    "kind": "rest",
+                    "former_kind": "http",
+                    "domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:c/c"},
+                }
+            },
+            "api: leave former_kind out: with a domain the address stays the same",
+        ),
+        ({"log_share": 1.5}, "log_share: "),
+        ({"log_followed": ["c"] * 11}, "log_followed: "),
         ({"lane": "both"}, "lane: should be 'valkey' or 'dynamodb'"),
         ({"valkey_url": "valkey://x:1"}, "only the local stage takes valkeyUrl"),
     ],
@@ -232,6 +250,18 @@ def test_a_stage_has_the_valkey_lane_the_dynamodb_lane_or_both(
 ) -> None:
     config = load_stage({"dev": settings}, stage="dev")
     assert (config.has_valkey_lane, config.has_dynamodb_lane) == lanes
+
+
+def test_without_a_network_a_stage_needs_no_zones_and_has_another_cache() -> None:
+    values = {"account": "123456789012", "network": {"egress": "none"}}
+    assert load_stage({"dev": values}, stage="dev").stacks == ("PublicCache", "Buffer", "Responder", "Operability")
+    alone = load_stage({"dev": {**values, "lane": "dynamodb"}}, stage="dev")
+    assert alone.stacks == ("Buffer", "Responder", "Operability")
+
+
+def test_the_local_stage_logs_every_conversation() -> None:
+    with pytest.raises(ConfigError, match="the local stage logs every conversation: leave log_share out"):
+        load_stage({"local": {"log_share": 0.5}}, stage="local", valkey_url="valkey://127.0.0.1:1?cluster=true")
 
 
 def test_overrides_change_only_what_they_name() -> None:

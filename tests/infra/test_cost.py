@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cost import document, model
 from cost.__main__ import main
-from cost.alternatives import polling
+from cost.alternatives import kinds_of_stage, polling
 from cost.chart import HEIGHT, WIDTH
 from cost.facts import HERE, Price, prices, usages, used
 from cost.lines import Line, total
@@ -256,10 +256,14 @@ STAGE = st.builds(
     fallback=st.booleans(),
     shards=st.integers(1, 256),
     tracing=st.booleans(),
-    api=st.fixed_dictionaries({"kind": st.sampled_from(["http", "rest"])}),
+    api=st.fixed_dictionaries({"kind": st.sampled_from(["http", "rest", "url"]), "access_logs": st.booleans()}),
+    concurrency=st.just({"ingest": 100}),
+    log_share=st.sampled_from([0, 0.01, 0.5, 1]),
     warmth=st.fixed_dictionaries({"ingest": st.sampled_from(["none", "snap_start", "provisioned"])}),
     bus=st.fixed_dictionaries({"archive_days": st.integers(0, 90)}),
-    network=st.fixed_dictionaries({"egress": st.sampled_from(["nat", "endpoints"]), "flow_logs": st.booleans()}),
+    network=st.fixed_dictionaries(
+        {"egress": st.sampled_from(["nat", "endpoints", "none"]), "flow_logs": st.booleans()}
+    ),
     cache=st.fixed_dictionaries({"snapshot_days": st.integers(0, 35)}),
 )
 
@@ -295,7 +299,9 @@ def test_every_price_is_used_in_some_bill() -> None:
             api={"kind": kind}, warmth={"ingest": warmth}, network={"egress": egress, "flow_logs": True},
             tracing=True, bus={"archive_days": 30}, cache={"snapshot_days": 7},
         )
-        for kind, warmth, egress in [("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints")]
+        for kind, warmth, egress in [
+            ("http", "snap_start", "nat"), ("rest", "provisioned", "endpoints"), ("http", "none", "none"),
+        ]
     ]  # fmt: skip
     paid = {line.price for config in configs for line in bill(config, crowd)}
     # Not ours: the document compares with it.
@@ -336,8 +342,51 @@ def test_the_document_and_its_picture_are_up_to_date(stages: dict[str, Any], tmp
 
 def test_the_readme_says_what_the_model_says(stages: dict[str, Any]) -> None:
     told, prod = (ROOT / "README.md").read_text(), load_stage(stages, stage="prod")
+    kinds = kinds_of_stage(prod)
     for messages in (0, 100_000):
-        assert f"${total(bill(prod, Traffic(messages_per_day=messages))):.0f}" in told, f"at {messages} messages a day"
+        for config in (kinds["DynamoDB"], kinds["Valkey, no network"], prod):
+            amount = f"${total(bill(config, Traffic(messages_per_day=messages))):.0f}"
+            assert amount in told, f"{amount} at {messages} messages a day"
+
+
+def test_the_page_about_the_lanes_says_what_the_model_says(stages: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "lanes.md").read_text()
+    rows = {row.split("|")[1].strip(): row.split("|")[2:4] for row in page.splitlines() if row.startswith("| ")}
+    kinds, crowd = kinds_of_stage(load_stage(stages, stage="prod")), Traffic(messages_per_day=1e6)
+    for column, lane in enumerate(("Valkey", "DynamoDB")):
+        of_lane = {name: kind for name, kind in kinds.items() if name.startswith(lane)}
+        floors_of_lane = {f"${total(bill(kind, NOBODY)):.0f}" for kind in of_lane.values()}
+        told = re.findall(r"\$\d+", rows["[costs](cost.md#by-volume) a month while nobody writes"][column])
+        assert set(told) <= floors_of_lane
+        millions = [total(bill(kind, crowd)) / crowd.messages * 1e6 for kind in of_lane.values()]
+        told = re.findall(r"\$(\d+)", rows["a million messages, at a million a day"][column])
+        assert told == [f"{min(millions):.0f}", f"{max(millions):.0f}"]
+
+
+def test_a_stage_without_network_and_gateway_and_with_few_lines_costs_what_was_aimed_at(stages: dict[str, Any]) -> None:
+    """Bound the cheapest kind of stage with Valkey. The aim without messages was 19; each new alarm costs ten cents."""
+    cheapest = kinds_of_stage(load_stage(stages, stage="prod"))["Valkey, no network, own address, 1 % of the lines"]
+    for messages, dollars in ((0, 19.5), (1_000_000, 80), (10_000_000, 550)):
+        assert total(bill(cheapest, Traffic(messages_per_day=messages))) <= dollars
+
+
+def test_a_kind_of_stage_has_the_bill_of_the_settings_that_it_names(stages: dict[str, Any]) -> None:
+    traffic = Traffic(messages_per_day=1e6)
+    settings = {"network": {"egress": "none"}, "api": {"kind": "url"}, "log_share": 0.01}
+    named = load_stage(stages, stage="prod", overrides=json.dumps(settings))
+    kinds = kinds_of_stage(load_stage(stages, stage="prod"))
+    assert total(bill(named, traffic)) == pytest.approx(
+        total(bill(kinds["Valkey, no network, own address, 1 % of the lines"], traffic))
+    )
+    found = {line.component for line in bill(named, traffic)}
+    assert not [name for name in found if "NAT" in name or "API Gateway" in name or "accesses" in name]
+
+
+@pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
+def test_fewer_lines_never_cost_more(lane: str) -> None:
+    traffic = Traffic(messages_per_day=1e6)
+    amounts = [total(bill(changed(lane=lane, log_share=share), traffic)) for share in (0, 0.01, 0.5, 1)]
+    assert amounts == sorted(amounts)
 
 
 def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages: dict[str, Any]) -> None:
@@ -378,7 +427,7 @@ def test_a_stage_with_the_dynamodb_lane_has_one_floor(capsys: pytest.CaptureFixt
 def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--stage", "prod", "--messages-per-day", "250000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"stage", "region", "pricesOf", "traffic", "lines", "total", "floor", "floors"}
+    assert set(found) == {"stage", "region", "pricesOf", "traffic", "lines", "total", "floor", "floors", "kinds"}
     assert set(found["lines"][0]) == {
         "component", "part", "quantity", "price", "unit", "unitPrice", "monthly", "formula",
     }  # fmt: skip

@@ -13,9 +13,11 @@ import aws_cdk as cdk
 import boto3
 import pytest
 from aws_cdk.assertions import Template
+from aws_lambda_powertools.metrics.provider.cloudwatch_emf.constants import MAX_METRICS
 
 from canary.limits import CANARY_FRAGMENTS
 from cost.facts import used
+from cost.lines import MAX_RUNS_A_WRITE, WRITE_SECONDS
 from cost.model import RULES_CHECK_SECONDS
 from cost.traffic import Traffic
 from infra.composition import compose
@@ -33,7 +35,8 @@ from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.limits import INDEX_SLICES, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import INDEX_SLICES, MAX_METRICS_AGE_MS, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.log_settings import LogSettings
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
@@ -52,8 +55,8 @@ CONVERSATION = "default/whatsapp/106540352242922/16505551234"
 MESSAGE_ID = "wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{:02}"
 
 # service -> metric -> how many values of its dimension are usual
-ALWAYS = {"watchdog": {"Pending": 1, "InFlight": 1, "OldestOverdueMs": 1, "Sweeps": 1}}
-SWEEP = {"dynamodb_processor": {"Sweeps": 1, "TriggersResent": 1, "OpenWindows": 1, "OldestWindowOverdueMs": 1}}
+ALWAYS = {"watchdog": {"OldestOverdueMs": 1, "Sweeps": 1}}
+SWEEP = {"dynamodb_processor": {"Sweeps": 1, "OldestWindowOverdueMs": 1}}
 WITH_TRAFFIC = {
     # WhatsApp's statuses are the one kind that always arrives.
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1, "ProcessorStarts": 1},
@@ -61,11 +64,18 @@ WITH_TRAFFIC = {
     "conversation_processor": {
         "Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 4, "ProcessorStarts": 1,
     },
-    "watchdog": {"ProcessorStarts": 1},
+    "watchdog": {"ProcessorStarts": 1, "Pending": 1, "InFlight": 1},
 }  # fmt: skip
 DYNAMODB_LANE = {
     "ingest": {"Messages": 1, "Duplicates": 1, "Ignored": 1, "IgnoredKinds": 1},
-    "dynamodb_processor": {"Batches": 1, "BatchSize": 1, "WaitMs": 1, "EmitLatenessMs": 1, "FlushReasons": 2},
+    "dynamodb_processor": {
+        "Batches": 1,
+        "BatchSize": 1,
+        "WaitMs": 1,
+        "EmitLatenessMs": 1,
+        "FlushReasons": 2,
+        "OpenWindows": 1,
+    },
 }
 CANARY = {
     "canary": {"CanaryLatenessMs": 1},
@@ -89,7 +99,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
     "FallbackMessages", "FallbackOpened", "Deferred", "LeftToDynamoDbLane", "JournalFailures",
     "TriggersReturned", "LockLost", "DisputedMessages", "DisputesGivenUp", "LostInValkey",
-    "CanaryFailures",
+    "CanaryFailures", "SignInsUnavailable", "TriggersResent",
 }  # fmt: skip
 
 
@@ -135,9 +145,9 @@ class Scene:
         )
         assert answer["statusCode"] == 200
 
-    def emit(self, *, messages: int) -> int:
+    def emit(self, *, messages: int, first: int = 0) -> int:
         """Emit this many messages as one event; return its bytes."""
-        for n in range(messages):
+        for n in range(first, first + messages):
             self.receive(MESSAGE_ID.format(n))
             self.engine.clock.advance(2_000)
         self.engine.clock.advance(5_000)
@@ -181,6 +191,56 @@ def test_a_webhook_writes_as_much_as_the_model_says(scene: Scene) -> None:
 def test_a_batch_writes_as_much_as_the_model_says(scene: Scene) -> None:
     scene.emit(messages=4)
     assert scene.written() == pytest.approx(used("conversation_processor_log_bytes"), rel=0.1)
+
+
+@pytest.mark.parametrize("of", ["ingest", "conversation_processor", "claim"])
+def test_the_line_that_most_conversations_do_not_have_is_as_long_as_the_model_says(of: str, scene: Scene) -> None:
+    runs: dict[str, Callable[[], object]] = {
+        "ingest": lambda: scene.receive(f"wamid.{next(_services)}"),
+        "conversation_processor": lambda: scene.emit(messages=4, first=next(_services)),
+        "claim": lambda: scene.telemetry.sampled("claimed", shard=0, conversations=1),
+    }
+    if of == "ingest":
+        scene.receive("wamid.first-starts-a-processor")
+    found = []
+    for share in (1.0, 0.0):
+        scene.telemetry._settings = LogSettings(share=share)
+        scene.written()
+        runs[of]()
+        found.append(scene.written())
+    assert found[0] - found[1] == pytest.approx(used(f"{of}_line_bytes"), rel=0.1)
+
+
+@pytest.mark.parametrize("of", ["ingest", "conversation_processor"])
+def test_metrics_that_are_written_together_are_as_large_as_the_model_says(of: str, scene: Scene) -> None:
+    def count_a_webhook() -> None:
+        scene.telemetry.count("Messages", 1)
+        scene.telemetry.count("Ignored", 0)
+        scene.telemetry.count_by("IgnoredKinds", reason="status")
+
+    def count_a_batch() -> None:
+        scene.telemetry.count("Batches")
+        scene.telemetry.count("BatchSize", 4)
+        scene.telemetry.measure_ms("WaitMs", 9_000)
+        scene.telemetry.measure_ms("EmitLatenessMs", 40)
+        scene.telemetry.count_by("FlushReasons", reason="silence")
+        scene.telemetry.count_by("FlushReasons", reason="typing")
+
+    count_a_run = count_a_webhook if of == "ingest" else count_a_batch
+    found = []
+    for runs in (1, MAX_RUNS_A_WRITE - 1):
+        scene.written()
+        for _ in range(runs):
+            count_a_run()
+        found.append(scene.written())
+    value = (found[1] - found[0]) / (MAX_RUNS_A_WRITE - 2)
+    assert value == pytest.approx(used(f"{of}_value_bytes"), rel=0.1)
+    assert found[0] - value == pytest.approx(used(f"{of}_metrics_bytes"), rel=0.1)
+
+
+def test_an_instance_writes_metrics_as_often_as_the_model_says() -> None:
+    assert WRITE_SECONDS * 1_000 == MAX_METRICS_AGE_MS
+    assert MAX_RUNS_A_WRITE == MAX_METRICS
 
 
 def test_a_claim_writes_as_much_as_the_model_says(scene: Scene) -> None:
@@ -321,7 +381,7 @@ def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., S
     """
 
     def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:
-        return _resources(stage_config("prod", **overrides), tmp_path / "-".join(["prod", *overrides]))
+        return _resources(stage_config("prod", **overrides), tmp_path / str(len(list(tmp_path.iterdir()))))
 
     prod, without, alone = resources(), resources(fallback=False), resources(lane="dynamodb")
     by_endpoints = resources(network={"egress": "endpoints"})
@@ -329,6 +389,7 @@ def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., S
         "alarm_metrics": _alarm_metrics(without),
         "alarm_metrics_with_fallback": _alarm_metrics(prod),
         "alarm_metrics_of_dynamodb_lane": _alarm_metrics(alone),
+        "alarm_metrics_of_public_cache": _alarm_metrics(resources(network={"egress": "none"})) - _alarm_metrics(prod),
         "alarm_metrics_of_canary": _alarm_metrics(resources(canary=True)) - _alarm_metrics(prod),
         "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
         "keys": len(prod.get("AWS::KMS::Key", [])),

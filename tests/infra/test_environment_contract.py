@@ -39,6 +39,14 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "prod": ("prod", {}),
     "without a fallback": ("prod", {"fallback": False}),
     "REST": ("dev", {"api": {"kind": "rest"}}),
+    "without a network": (
+        "prod",
+        {
+            "network": {"egress": "none"},
+            "log_share": 0.01,
+            "log_followed": ["default/sms/15558675310/1", "default/sms/15558675310/2"],
+        },
+    ),
     "without NAT": ("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
     "snapshots": ("dev", {"warmth": {"ingest": "snap_start"}}),
     "always warm": ("prod", {"warmth": {"ingest": "provisioned"}}),
@@ -153,7 +161,10 @@ def test_a_function_reads_all_that_it_is_told(
 
     told = environment(functions(variant)[role])
     READERS[role](Watched(told))
-    assert bool(config.log_id_key(Watched(told))) == (VARIANTS.get(variant, ("", {}))[1].get("log_ids") == "hashed")
+    logged, (_, overrides) = config.read_log_settings(Watched(told)), {**VARIANTS, **WITHOUT_VALKEY}[variant]
+    assert bool(logged.id_key) == (overrides.get("log_ids") == "hashed")
+    assert logged.share == overrides.get("log_share", 1)
+    assert logged.followed == set(overrides.get("log_followed", ()))
     unread = told.keys() - read - RESERVED.keys()
     assert {name for name in unread if not name.startswith("POWERTOOLS_")} == {"STAGE"}
 
@@ -208,7 +219,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
     assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
     longest_seconds = options.assistant_seconds + limits.MAX_SEND_SECONDS + limits.MIN_TIME_TO_FINISH_MS / 1_000
     assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
-    assert bool(responder_environment.log_id_key(told)) == ("log_ids" in overrides)
+    assert bool(responder_environment.read_log_settings(told).id_key) == ("log_ids" in overrides)
     for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
         with pytest.raises(InvalidSettings, match=name):
             responder_environment.read_responder({key: value for key, value in told.items() if key != name})
@@ -217,7 +228,7 @@ def test_a_responder_reads_what_its_stage_tells_it(
 def test_a_canary_reads_the_environment_of_its_stage(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
     told = environment(functions("responder")["canary"])
     assert canary_environment.read_canary(told).api_endpoint
-    assert canary_environment.log_id_key(told)
+    assert canary_environment.read_log_settings(told).id_key
     for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
         with pytest.raises(InvalidSettings, match=name):
             canary_environment.read_canary({key: value for key, value in told.items() if key != name})

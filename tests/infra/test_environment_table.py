@@ -51,6 +51,7 @@ def test_the_table_of_variables_says_what_each_function_gets(
         "Valkey": variant in VARIANTS,
         "Valkey in AWS": variant in VARIANTS and stage != "local",
         "hashed ids": overrides.get("log_ids") == "hashed",
+        "sampled lines": "log_share" in overrides,
         "WhatsApp by SNS": "end_user_messaging" in overrides,
         "DynamoDB": variant != "without a fallback",
     }

@@ -33,11 +33,15 @@ VARIANTS = {
     "dev": Variant("dev", {}),
     "prod": Variant("prod", {}),
     "without NAT": Variant("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
+    "without a network": Variant("prod", {"network": {"egress": "none"}, "log_share": 0.01}),
     "without a fallback": Variant("prod", {"fallback": False}),
     "DynamoDB lane": Variant("dev", {"lane": "dynamodb"}),
     "DynamoDB lane that keeps": Variant("prod", {"lane": "dynamodb", "tracing": True}),
     "local DynamoDB lane": Variant("local", {"lane": "dynamodb"}),
     "REST": Variant("dev", {"api": {"kind": "rest", "domain": DOMAIN}}),
+    "own address": Variant("prod", {"api": {"kind": "url"}}),
+    "two APIs": Variant("prod", {"api": {"kind": "url", "former_kind": "rest", "access_logs": False}}),
+    "no access logs": Variant("dev", {"api": {"access_logs": False}}),
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
     "snapshots": Variant("dev", {"warmth": {"ingest": "snap_start"}}),
     "always warm": Variant("prod", {"warmth": {"ingest": "provisioned"}}),
@@ -53,7 +57,7 @@ VARIANTS = {
     ),
 }
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]
-STACKS = ["Network", "Cache", "Buffer", "Responder", "Operability"]
+STACKS = ["Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability"]
 
 
 @pytest.fixture(scope="session")

@@ -23,10 +23,11 @@ RESPONDER: dict[str, Any] = {"responder": {}}
 CANARY: dict[str, Any] = {"canary": True}
 BY_SNS: dict[str, Any] = {"end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}}
 ALONE = {"lane": "dynamodb"}
+PUBLIC: dict[str, Any] = {"network": {"egress": "none"}}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**Meaning.**", "**First command.**", "**Repair.**")
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven"]
-HTTP, REST = {"kind": "http"}, {"kind": "rest"}
+HTTP, REST, OWN_URL = {"kind": "http"}, {"kind": "rest"}, {"kind": "url"}
 
 Properties = dict[str, Any]
 
@@ -124,7 +125,11 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
 ) -> None:
     paragraphs = _paragraphs()
     pointed_at = set()
-    every_lane = [synthesize("prod", api=REST, **RESPONDER, **CANARY, **BY_SNS), synthesize("prod", **ALONE)]
+    every_lane = [
+        synthesize("prod", api=REST, **RESPONDER, **CANARY, **BY_SNS),
+        synthesize("prod", **ALONE),
+        synthesize("prod", **PUBLIC),
+    ]
     for alarm in (alarm for stacks in every_lane for alarm in _alarms(stacks["Operability"]).values()):
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
@@ -187,7 +192,7 @@ def test_batches_that_cannot_be_put_on_the_bus_are_told_of_in_either_lane(
     ("errors", "requests", "pages"),
     [(1, 1, False), (4, 4, False), (5, 20, True), (5, 1_000, False), (80, 1_000, True)],
 )
-@pytest.mark.parametrize("api", [HTTP, REST])
+@pytest.mark.parametrize("api", [HTTP, REST, OWN_URL])
 def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     api: dict[str, str], errors: int, requests: int, pages: bool, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
@@ -195,6 +200,21 @@ def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
     names = {"IF": lambda test, then, other: then if test else other, "errors": errors, "requests": requests}
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
+
+
+def test_while_two_apis_answer_the_alarm_reads_both(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    both = {"kind": "url", "former_kind": "http"}
+    alarm = _alarms(synthesize("prod", api=both)["Operability"])["webhooks-fail"]
+    names = {each["MetricStat"]["Metric"]["MetricName"] for each in alarm["Metrics"] if "MetricStat" in each}
+    assert names == {"Url5xxCount", "UrlRequestCount", "5xx", "Count"}
+    (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
+    for errors, requests, former_errors, former_requests, pages in ((3, 30, 3, 30, True), (3, 3, 1, 1, False)):
+        names_of = {
+            "IF": lambda test, then, other: then if test else other, "FILL": lambda value, other: value or other,
+            "errors": errors, "requests": requests,
+            "former_errors": former_errors, "former_requests": former_requests,
+        }  # fmt: skip
+        assert (eval(expression, names_of) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
 
 
 @pytest.mark.parametrize(
@@ -322,7 +342,9 @@ def test_the_queues_of_end_user_messaging_are_watched_where_it_is_used(
     assert names.keys().isdisjoint(_alarms(synthesize("prod")["Operability"]))
 
 
-@pytest.mark.parametrize("overrides", [{"api": HTTP}, {"api": REST}, {"fallback": False}, ALONE])
+@pytest.mark.parametrize(
+    "overrides", [{"api": HTTP}, {"api": REST}, {"api": OWN_URL}, {"fallback": False}, ALONE, PUBLIC]
+)
 def test_no_widgets_of_the_dashboard_overlap_and_every_row_is_full(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
@@ -359,7 +381,7 @@ def test_gb_seconds_are_reckoned_with_the_memory_that_the_function_has(
         assert eval(shown[role], milliseconds) == 3 * memory[role] / 1_024  # noqa: S307 - our own formula
 
 
-@pytest.mark.parametrize(("egress", "shown"), [("nat", 1), ("endpoints", 0)])
+@pytest.mark.parametrize(("egress", "shown"), [("nat", 1), ("endpoints", 0), ("none", 0)])
 def test_nat_traffic_is_shown_where_there_is_any(
     egress: str, shown: int, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:

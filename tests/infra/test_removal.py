@@ -200,8 +200,10 @@ def test_a_retained_bucket_keeps_its_objects(make: Callable[..., Removal], accou
 def test_only_what_the_settings_turned_off_is_left_over(make: Callable[..., Removal], account: CloudFormation) -> None:
     for word in STACKS:
         account.deploy(word)
-    assert names(make().left_over()) == []
-    assert names(make(lane="dynamodb").left_over()) == [f"{NAME}-Cache", f"{NAME}-Network"]
+    assert names(make().left_over()) == [f"{NAME}-PublicCache"]
+    assert names(make(network={"egress": "none"}).left_over()) == [f"{NAME}-Cache", f"{NAME}-Network"]
+    everything = [f"{NAME}-PublicCache", f"{NAME}-Cache", f"{NAME}-Network"]
+    assert names(make(lane="dynamodb").left_over()) == everything
 
 
 @pytest.mark.parametrize("state", ["ROLLBACK_COMPLETE", "ROLLBACK_FAILED"])

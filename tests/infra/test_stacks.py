@@ -1,5 +1,6 @@
 """The meaning of the synthesized templates, stage by stage; never how CDK names things."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk.assertions import Match, Template
 
+from infra.cache import cache_name
 from infra.composition import compose
-from infra.settings_and_defaults import ConfigError, StageConfig
+from infra.limits import MAX_STAGE_NAME_LENGTH
+from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -502,6 +505,65 @@ def test_endpoints_are_those_the_functions_use_and_serve_this_account_only(
     assert {each["ServiceName"].split(".")[-1] for each in by_kind["Interface"]} == interfaces | traced
     for endpoint in by_kind["Interface"]:
         assert endpoint["SecurityGroupIds"] == [{"Fn::GetAtt": ["EndpointsSecurityGroup", "GroupId"]}]
+
+
+WITHOUT_NETWORK: dict[str, Any] = {"network": {"egress": "none"}}
+
+
+def test_without_a_network_nothing_is_in_one(synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize("prod", **WITHOUT_NETWORK)
+    assert set(stacks) == {"PublicCache", "Buffer", "Responder", "Operability"}
+    kinds = {resource["Type"] for stack in stacks.values() for resource in stack.to_json()["Resources"].values()}
+    assert not [kind for kind in kinds if kind.startswith("AWS::EC2::")]
+    assert "ec2:" not in json.dumps(stacks["Buffer"].to_json())
+    assert not [each for each in _functions(stacks["Buffer"]).values() if "VpcConfig" in each]
+
+
+def test_a_public_cache_admits_only_its_iam_user_and_is_of_the_version_that_may_be_public(
+    synthesize: Callable[..., Stacks],
+) -> None:
+    template = synthesize("prod", **WITHOUT_NETWORK)["PublicCache"]
+    (cache,) = _resources(template, "AWS::ElastiCache::ServerlessCache")
+    assert (cache["ConnectionType"], cache["Engine"], cache["MajorEngineVersion"]) == ("public", "valkey", "9")
+    assert not {"SubnetIds", "SecurityGroupIds"} & cache.keys()
+    assert cache["KmsKeyId"]
+    (group,) = _resources(template, "AWS::ElastiCache::UserGroup")
+    ((user_id, user),) = template.find_resources("AWS::ElastiCache::User").items()
+    assert (cache["UserGroupId"], group["UserIds"]) == ({"Ref": "Users"}, [{"Ref": user_id}])
+    assert user["Properties"]["AuthenticationMode"] == {"Type": "iam"}
+    (inside,) = _resources(synthesize("prod")["Cache"], "AWS::ElastiCache::User")
+    assert user["Properties"]["AccessString"] == inside["AccessString"]
+
+
+def test_the_functions_sign_in_to_the_public_cache_by_its_own_name(synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize("prod", **WITHOUT_NETWORK)
+    (cache,) = _resources(stacks["PublicCache"], "AWS::ElastiCache::ServerlessCache")
+    told = [each["Environment"]["Variables"] for each in _functions(stacks["Buffer"]).values()]
+    names = {(each["VALKEY_CACHE_NAME"], each["VALKEY_IAM_USER"]) for each in told if "REDIS_URL" in each}
+    assert names == {(cache["ServerlessCacheName"],) * 2}
+    connecting = [each for each in _statements(stacks["Buffer"]) if each["Action"] == "elasticache:Connect"]
+    assert len(connecting) == len(IN_THE_NETWORK)
+    assert all("PublicCache" in json.dumps(each["Resource"]) for each in connecting)
+
+
+@pytest.mark.parametrize("stage_name", ["a", "a" * MAX_STAGE_NAME_LENGTH])
+def test_the_names_of_both_caches_are_short_enough(stage_name: str) -> None:
+    for egress in ("nat", "none"):
+        config = load_stage({stage_name: {"network": {"egress": egress}}}, stage=stage_name)
+        assert len(cache_name(config)) <= 40
+
+
+def test_with_a_share_of_the_conversations_lambda_logs_only_runs_that_fail(synthesize: Callable[..., Stacks]) -> None:
+    stacks = synthesize("prod", log_share=0.01, responder={}, canary=True)
+    for stack in ("Buffer", "Responder"):
+        for function in _functions(stacks[stack]).values():
+            config = function["LoggingConfig"]
+            assert (config["LogFormat"], config["SystemLogLevel"], config["ApplicationLogLevel"]) == (
+                "JSON", "WARN", "INFO",
+            )  # fmt: skip
+            assert config["LogGroup"]
+    for function in _functions(synthesize("prod")["Buffer"]).values():
+        assert "LogFormat" not in function["LoggingConfig"]
 
 
 def test_another_egress_replaces_no_subnet_that_is_in_use(synthesize: Callable[..., Stacks]) -> None:

@@ -46,6 +46,10 @@ class Change:
         return f"{self.setting} from {self.before} to {self.after}"
 
 
+# Only a stage that limits ingest may have an address of ingest.
+TO_URL: dict[str, Any] = {"concurrency": {"ingest": 20}}
+
+
 def _changes() -> list[Change]:
     zones = {"account": ACCOUNT, "network": {"availability_zones": list(transitions.ZONES[:2])}}
     there = [
@@ -54,8 +58,24 @@ def _changes() -> list[Change]:
         Change("responder", {"responder": {}}, {}, frozenset(RESPONDER)),
         Change("api.kind", {}, {"api": {"kind": "rest"}}),
         Change("api.kind", {"api": {"domain": DOMAIN}}, {"api": {"kind": "rest", "domain": DOMAIN}}),
+        Change("api.kind", TO_URL, TO_URL | {"api": {"kind": "url"}}, frozenset({"ApiAccess"})),
+        Change(
+            "api.kind",
+            TO_URL | {"warmth": {"ingest": "snap_start"}},
+            TO_URL | {"api": {"kind": "url"}},
+            frozenset({"ApiAccess"}),
+        ),
+        Change("api.former_kind", TO_URL, TO_URL | {"api": {"kind": "url", "former_kind": "http"}}),
+        Change(
+            "api.former_kind",
+            TO_URL | {"api": {"kind": "url", "former_kind": "http"}},
+            TO_URL | {"api": {"kind": "url"}},
+            frozenset({"ApiAccess"}),
+        ),
+        Change("api.access_logs", {}, {"api": {"access_logs": False}}, frozenset({"ApiAccess"})),
         Change("api.domain", {}, {"api": {"domain": DOMAIN}}),
         Change("network.egress", {"network": {"egress": "nat"}}, {"network": {"egress": "endpoints"}}),
+        Change("network.egress", {}, {"network": {"egress": "none"}}, leaves=("Network", "Cache")),
         Change("network.nat_gateways", {"network": {"nat_gateways": 1}}, {"network": {"nat_gateways": 2}}),
         Change(
             "network.flow_logs",
@@ -82,8 +102,15 @@ def _changes() -> list[Change]:
         Change("account", {}, zones),
         Change("removal_policy", {"removal_policy": "retain"}, {"removal_policy": "destroy"}),
         Change("termination_protection", {"termination_protection": True}, {"termination_protection": False}),
+        Change("log_share", {}, {"log_share": 0.01}),
     ]
-    return [change for each in there for change in (each, Change(each.setting, each.after, each.before))]
+    back = [Change(each.setting, each.after, each.before, leaves=_left_on_the_way_back(each)) for each in there]
+    return [change for pair in zip(there, back, strict=True) for change in pair]
+
+
+def _left_on_the_way_back(change: Change) -> tuple[str, ...]:
+    """Return the stack of a public cache, if the change is to one."""
+    return ("PublicCache",) if change.after.get("network", {}).get("egress") == "none" else ()
 
 
 CHANGES = _changes()
@@ -133,11 +160,29 @@ def test_a_documented_change_is_one_deployment(stage: str, change: Change, deplo
 def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, deployable: Deployable) -> None:
     account = Stage()
     account.deploy(deployable(stage, responder={}))
+    account.deploy(deployable(stage, network={"egress": "none"}, responder={}))
+    account.deploy(deployable(stage, responder={}))
     assert _words(list(account.stacks)) == STACKS
     names = [f"MessageBuffer-{stage}-{word}" for word in STACKS]
     assert account.delete(names[0]), "the network cannot be deleted before the stacks that use it"
     account.deploy(deployable(stage, responder={}))
     assert [problem for name in reversed(names) for problem in account.delete(name)] == []
+
+
+def test_while_a_stage_leaves_its_network_both_caches_exist_under_their_own_names(deployable: Deployable) -> None:
+    """So a stage that was changed too early can be changed back, and finds its waiting messages."""
+    account = Stage()
+    before, after = deployable("prod"), deployable("prod", network={"egress": "none"})
+    account.deploy(before)
+    assert account.deploy(after) == []
+    caches = [
+        resource["Properties"]["ServerlessCacheName"]
+        for template in account.stacks.values()
+        for resource in template["Resources"].values()
+        if resource["Type"] == "AWS::ElastiCache::ServerlessCache"
+    ]
+    assert sorted(caches) == ["message-buffer-prod", "public-buffer-prod"]
+    assert account.deploy(before) == []
 
 
 def test_a_retained_cache_keeps_its_names_from_the_next_one(deployable: Deployable) -> None:
@@ -204,7 +249,13 @@ def test_a_stack_is_deployed_after_those_whose_outputs_it_reads(
 def test_the_settings_name_the_stacks_of_the_app(
     stage_config: Callable[..., StageConfig], stacks_of: Callable[..., list[cdk.Stack]]
 ) -> None:
-    for stage, overrides in (("local", {}), ("dev", {}), ("prod", {"responder": {}}), ("dev", {"lane": "dynamodb"})):
+    stages: list[tuple[str, dict[str, Any]]] = [
+        ("local", {}),
+        ("dev", {}),
+        ("prod", {"responder": {}}),
+        ("dev", {"lane": "dynamodb"}),
+    ]
+    for stage, overrides in [*stages, ("dev", {"network": {"egress": "none"}})]:
         found = _words([stack.stack_name for stack in stacks_of(stage, **overrides)])
         assert stage_config(stage, **overrides).stacks == found
 

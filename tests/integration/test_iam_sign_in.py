@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from infra.cache import ACCESS
-from message_buffer.errors import SendFailed, StoreSignInRefused, StoreUnavailable
+from message_buffer.errors import SendFailed, SignInUnavailable, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings, IamAccess, ValkeySettings
@@ -29,7 +29,7 @@ from message_buffer.limits import SIGN_IN_LIFE_MS, SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
-from tests.support.proxy import Proxy, behind_proxy
+from tests.support.proxy import Proxy, PublicEndpoint, behind_proxy
 from tests.support.scenes import SCENES
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 
@@ -84,7 +84,7 @@ class Cache:
     def __init__(self, engine: Engine, proxy: Proxy, ca_file: Path | None) -> None:
         self.admin, self.proxy, self.clock = engine.admin, proxy, ManualClock()
         self.issuer = Issuer(engine.admin, self.clock)
-        self.swallowed = 0
+        self.swallowed = self.unavailable = 0
         connection = ConnectionSettings(
             f"valkeys://127.0.0.1:{proxy.port}?cluster=true", ca_file=str(ca_file) if ca_file else None
         )
@@ -92,13 +92,22 @@ class Cache:
             ValkeySettings(connection, IAM, SETTINGS, "p"),
             self.issuer.sign,
             count_swallowed=self._count,
+            count_sign_in_unavailable=self._count_unavailable,
             clock=self.clock,
         )
-        self.connection = Connection(self.opener.open, swallowed=self.opener.swallowed, clock=self.clock)
+        self.connection = Connection(
+            self.opener.open,
+            swallowed=self.opener.swallowed,
+            sign_in_unavailable=self.opener.sign_in_unavailable,
+            clock=self.clock,
+        )
         self.store = Store(self.connection, SETTINGS, clock=self.clock, shebang=STRICT_SHEBANG)
 
     def _count(self) -> None:
         self.swallowed += 1
+
+    def _count_unavailable(self) -> None:
+        self.unavailable += 1
 
     def send(self, message_id: str) -> None:
         outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
@@ -123,10 +132,10 @@ def make(unwatched: Engine, valkey: ValkeyServer, tmp_path: Path) -> Iterator[Ma
     opened: list[Cache] = []
     contexts = []
 
-    def made(host: str = "127.0.0.1", *, trusted: bool = True) -> Cache:
+    def made(host: str = "127.0.0.1", *, trusted: bool = True, kind: type[Proxy] = Proxy) -> Cache:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert(host).configure_cert(context)
-        behind = behind_proxy(valkey.port, unwatched.admin, context)
+        behind = behind_proxy(valkey.port, unwatched.admin, context, kind=kind)
         opened.append(Cache(unwatched, behind.__enter__(), ca_file if trusted else None))
         contexts.append(behind)
         return opened[-1]
@@ -356,3 +365,67 @@ def test_to_a_server_that_cannot_say_who_it_is_no_token_is_sent(make: Make, host
     with pytest.raises(StoreUnavailable, match=why):
         cache.send("m1")
     assert cache.issuer.signed == []
+
+
+# -- a public endpoint -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def public(make: Make) -> Cache:
+    return make(kind=PublicEndpoint)
+
+
+def endpoint_of(cache: Cache) -> PublicEndpoint:
+    assert isinstance(cache.proxy, PublicEndpoint)
+    return cache.proxy
+
+
+def test_at_a_public_endpoint_every_connection_begins_with_its_sign_in(public: Cache) -> None:
+    public.send("m1")
+    public.proxy.drop_connections()
+    public.send("m2")
+    wake = Wake(public.opener.open, 0, swallowed=public.opener.swallowed, sleep=lambda _: None)
+    open_line(wake)
+    public.admin.lpush(wake_key(0), 1)
+    assert wake.wait(5)
+    wake.close()
+    assert endpoint_of(public).first_commands == [b"AUTH"] * 3
+    assert len(public.issuer.signed) == 1
+
+
+def test_a_batch_goes_its_whole_way_through_a_public_endpoint(public: Cache) -> None:
+    engine, bus = Engine(public.opener.open(), public.admin, shebang=STRICT_SHEBANG), Bus()
+    for n in range(3):
+        engine.send("c", f"m{n}")
+    run_until_idle(engine, bus)
+    assert bus.ids("c") == ["m0", "m1", "m2"]
+    engine.client.close()
+
+
+def test_a_sign_in_that_a_public_endpoint_cannot_check_is_made_again_by_the_next_call(public: Cache) -> None:
+    endpoint_of(public).cannot_check_sign_ins(1)
+    with pytest.raises(SignInUnavailable) as refusal:
+        public.send("m1")
+    assert refusal.value.retryable
+    assert endpoint_of(public).first_commands == [b"AUTH"], "another sign-in at once would be throttled, too"
+    assert public.unavailable == 1
+    public.send("m1")
+    assert len(public.issuer.signed) == 1, "the token is still good"
+
+
+def test_the_sleep_counts_a_sign_in_that_a_public_endpoint_cannot_check(public: Cache) -> None:
+    endpoint_of(public).cannot_check_sign_ins(1)
+    wake = Wake(public.opener.open, 0, swallowed=public.opener.swallowed, sleep=lambda _: None)
+    assert not wake.wait(5)
+    open_line(wake)
+    wake.close()
+    assert (public.unavailable, public.swallowed) == (1, 1)
+
+
+def test_a_public_endpoint_closes_a_connection_that_does_not_begin_with_a_sign_in(public: Cache) -> None:
+    stranger = Redis(
+        port=public.proxy.port, ssl=True, ssl_cert_reqs="none", ssl_check_hostname=False, protocol=2, driver_info=None
+    )
+    with stranger, pytest.raises(RedisError, match="Authentication required"):
+        stranger.ping()
+    assert set(endpoint_of(public).first_commands) == {b"PING"}

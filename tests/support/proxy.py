@@ -70,7 +70,7 @@ class Proxy:
         back = threading.Thread(target=self._answers, args=(server, client, losing), daemon=True)
         back.start()
         with contextlib.suppress(OSError):
-            while data := client.recv(1 << 16):
+            while (data := client.recv(1 << 16)) and self._admits(client, data):
                 if b"\r\nEVAL" in data and self._shall_lose():
                     losing.set()
                 if not self._silent.is_set():
@@ -80,6 +80,10 @@ class Proxy:
         self._open -= {client, server}
         client.close()
         server.close()
+
+    def _admits(self, client: socket.socket, data: bytes) -> bool:
+        """Return whether a client may continue after it has sent these bytes."""
+        return True
 
     def _shall_lose(self) -> bool:
         with self._lock:
@@ -108,10 +112,49 @@ def _hang_up(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
+class PublicEndpoint(Proxy):
+    """Admits clients as the public endpoint of a serverless cache does: by TLS 1.3, and with AUTH as first command.
+
+    After `cannot_check_sign_ins(n)`, the next n sign-ins get the one answer that the endpoint has for all of its own
+    faults, and for too many sign-ins.
+    """
+
+    def __init__(self, server_port: int, tls: ssl.SSLContext) -> None:
+        tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.first_commands: list[bytes] = []
+        self._signed_in: set[socket.socket] = set()
+        self._unavailable = 0
+        super().__init__(server_port, tls)
+
+    def cannot_check_sign_ins(self, count: int) -> None:
+        with self._lock:
+            self._unavailable = count
+
+    def _admits(self, client: socket.socket, data: bytes) -> bool:
+        with self._lock:
+            if client in self._signed_in:
+                return True
+            # A command of RESP reads `*<parts>`, then for each part `$<length>` and the part.
+            command = data.split(b"\r\n")[2].upper()
+            self.first_commands.append(command)
+            unavailable = self._unavailable > 0
+            self._unavailable -= unavailable
+            if command == b"AUTH" and not unavailable:
+                self._signed_in.add(client)
+                return True
+        client.sendall(
+            b"-ERR service is not available\r\n" if command == b"AUTH" else b"-NOAUTH Authentication required.\r\n"
+        )
+        return False
+
+
 @contextlib.contextmanager
-def behind_proxy(server_port: int, admin: Any, tls: ssl.SSLContext | None = None) -> Iterator[Proxy]:
+def behind_proxy(
+    server_port: int, admin: Any, tls: ssl.SSLContext | None = None, *, kind: type[Proxy] = Proxy
+) -> Iterator[Proxy]:
     """Yield a proxy before a cluster node, which announces the proxy's port to its clients."""
-    proxy = Proxy(server_port, tls)
+    assert tls or kind is Proxy, "a public endpoint speaks TLS only"
+    proxy = kind(server_port, tls)
     admin.config_set("cluster-announce-port", proxy.port)
     try:
         yield proxy

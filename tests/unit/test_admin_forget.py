@@ -11,6 +11,7 @@ from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.limits import MAX_CALL_MS
+from message_buffer.log_settings import LogSettings
 from message_buffer.rules.layers import Rules
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
@@ -222,9 +223,9 @@ def test_no_word_is_logged(desk: Desk) -> None:
 
 def test_an_operator_looks_up_how_the_logs_name_a_conversation(desk: Desk) -> None:
     assert desk.result("id.look_up", id=NAME) == {"logged": NAME}
-    desk.telemetry._id_key = "a key"
+    desk.telemetry._settings = LogSettings("a key")
     logged = desk.result("id.look_up", id=NAME)["logged"]
-    assert logged == Telemetry("a key").logged_id(NAME) != NAME
+    assert logged == Telemetry(LogSettings("a key")).logged_id(NAME) != NAME
 
 
 def test_both_lanes_are_forgotten_until_the_same_time(desk: Desk, window: WindowScene) -> None:

@@ -13,7 +13,7 @@ from bufferctl import diagnoses
 from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
 from bufferctl.doctor import doctor, examine
 from bufferctl.errors import Unreachable
-from bufferctl.facts import Facts, Unreadable
+from bufferctl.facts import STACKS, Facts, Unreadable
 from bufferctl.stage import Account
 
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
@@ -77,7 +77,7 @@ def stack(last: str, status: str = "UPDATE_COMPLETE", **more: Any) -> Json:
 def facts(aws: Aws, **stacks: Json) -> Facts:
     """Return the facts of a stage with these stacks; the others do not exist."""
     described = {"Buffer": stack("Buffer", Outputs=outputs()), **stacks}
-    for last in ("Network", "Cache", "Buffer", "Responder", "Operability"):
+    for last in STACKS:
         if last in described:
             headers = {"HTTPHeaders": {"date": "Thu, 19 Nov 2026 12:00:00 GMT"}}
             answer = {"Stacks": [described[last]], "ResponseMetadata": headers}
@@ -135,6 +135,16 @@ def test_sign_in_failures_of_the_cache_are_reported(aws: Aws) -> None:
     assert [what for _, what in whats(diagnoses.cache, given)] == [
         "Valkey counted 3 refused sign-ins within the hour.",
         "Valkey counted 2 refused keys within the hour.",
+    ]
+
+
+def test_both_caches_of_a_stage_that_changes_its_network_are_looked_at(aws: Aws) -> None:
+    given = facts(aws, Cache=stack("Cache"), PublicCache=stack("PublicCache"))
+    sums(aws, 1, 0, 0, 0, 0, 0)
+    sums(aws, 0, 4, 0, 0, 0, 0)
+    assert [what for _, what in whats(diagnoses.cache, given)] == [
+        "Valkey counted 1 refused sign-ins within the hour.",
+        "Valkey counted 4 throttled sign-ins within the hour.",
     ]
 
 
@@ -294,9 +304,39 @@ def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None
     given = facts(aws)
     aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
     aws.answers("logs", "filter_log_events", {"events": []})
+    aws.answers("lambda", "get_function_configuration", {"Environment": {"Variables": {}}})
     assert whats(diagnoses.secrets, given) == [
         (ADVICE, "twilio has a webhook secret, but has sent nothing for 3 days.")
     ]
+
+
+def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws: Aws) -> None:
+    given, sampled = facts(aws), {"Environment": {"Variables": {"LOG_SHARE": "0.01"}}}
+    aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
+    aws.answers("logs", "filter_log_events", {"events": []})
+    aws.answers("lambda", "get_function_configuration", sampled)
+    assert whats(diagnoses.secrets, given) == []
+    refused = {"message": "signature refused", "platform": "twilio", "reason": "wrong"}
+    lines = [{"timestamp": NOW_MS, "message": json.dumps(refused)} for _ in range(3)]
+    aws.answers("logs", "filter_log_events", {"events": lines})
+    aws.answers("logs", "filter_log_events", {"events": []})
+    aws.answers("lambda", "get_function_configuration", sampled)
+    aws.answers("logs", "filter_log_events", {"events": []})
+    assert whats(diagnoses.refusals, given) == []
+
+
+@pytest.mark.parametrize(("status", "count"), [("timeout", 1), ("success", 0)])
+def test_a_run_that_lambda_ended_is_found_in_logs_of_json(aws: Aws, status: str, count: int) -> None:
+    given = facts(aws)
+    assert list(given.functions) == ["ingest", "watchdog"]
+    report = {"time": "2026-11-19T12:00:00Z", "type": "platform.report", "record": {"status": status}}
+    for _ in range(2):
+        for pattern in diagnoses.ERROR_PATTERNS:
+            found = [{"timestamp": NOW_MS, "message": json.dumps(report)}] if "platform.report" in pattern else []
+            aws.answers("logs", "filter_log_events", {"events": found})
+    assert sum(
+        f"Lambda ended a run with the status {status}" in what for _, what in whats(diagnoses.errors, given)
+    ) == (2 * count)
 
 
 def test_logs_that_are_too_long_to_read_are_named_instead_of_judged(aws: Aws) -> None:

@@ -19,7 +19,7 @@ from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, SECRET_LIFE_MS
 from message_buffer.rules.doors import read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRETS, Scene, gateway, rest_gateway
+from tests.support.ingest_scene import SECRETS, Scene, function_url, gateway, rest_gateway
 from tests.support.platforms import described
 from tests.unit.test_webhook_cases import with_odd_values
 
@@ -343,6 +343,20 @@ def test_a_message_through_a_door_is_buffered_once(scene: Scene) -> None:
         assert (status, answer["accepted"], answer["duplicates"]) == (200, accepted, duplicates)
         assert answer["conversations"][CHAT]["count"] == 1
     assert [each["text"] for each in scene.buffered(CHAT)] == ["Hey"]
+
+
+def test_at_ingests_own_address_the_path_names_the_door(scene: Scene) -> None:
+    raw = json.dumps(BODY).encode()
+    assert scene.call(function_url("/webhook/custom/shop", raw, headers=proof(BODY)))[0] == 200
+    assert [each["text"] for each in scene.buffered(CHAT)] == ["Hey"]
+    for path in (
+        "/webhook/custom",
+        "/webhook/custom/",
+        "/webhook/custom/other",
+        "/typing/custom/shop",
+        "/webhook/generic/shop",
+    ):
+        assert scene.call(function_url(path, raw, headers=proof(BODY)))[0] == 404
 
 
 def test_a_rest_api_names_the_door_as_well(scene: Scene) -> None:

@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
-from message_buffer.errors import StoreUnavailable
-from message_buffer.telemetry import Telemetry
+from message_buffer.errors import InvalidSettings, StoreUnavailable
+from message_buffer.limits import MAX_METRICS_AGE_MS
+from message_buffer.log_settings import LogSettings, read_log_settings
+from message_buffer.telemetry import MAY_WAIT, Telemetry
+from message_buffer.variables import Variables
+from tests.support.engine import ManualClock
 
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
 _services = count()
@@ -89,7 +93,7 @@ NUMBER = "acme/whatsapp/106540352242922/491701234567"
 
 @pytest.fixture
 def hashing(telemetry: Telemetry) -> Telemetry:
-    return Telemetry("a key of a stage")
+    return Telemetry(LogSettings("a key of a stage"))
 
 
 def test_a_stage_may_log_hashes_of_ids_that_an_operator_can_compute(
@@ -115,5 +119,164 @@ def test_a_stage_may_log_hashes_of_ids_that_an_operator_can_compute(
 
 def test_another_key_makes_other_hashes_and_none_makes_none(telemetry: Telemetry, hashing: Telemetry) -> None:
     assert telemetry.logged_id(NUMBER) == NUMBER
-    assert len({hashing.logged_id(NUMBER), Telemetry("another").logged_id(NUMBER), NUMBER}) == 3
-    assert hashing.logged_id(NUMBER) == Telemetry("a key of a stage").logged_id(NUMBER)
+    assert len({hashing.logged_id(NUMBER), Telemetry(LogSettings("another")).logged_id(NUMBER), NUMBER}) == 3
+    assert hashing.logged_id(NUMBER) == Telemetry(LogSettings("a key of a stage")).logged_id(NUMBER)
+
+
+# -- a share of the conversations ------------------------------------------------------------------
+
+
+class Sampling:
+    """The telemetry of two functions of a stage that logs a share of its conversations."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, share: float, *followed: str) -> None:
+        monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer")
+        self.clock, self.chance = ManualClock(), 1.0
+        self.functions = []
+        for _ in range(2):
+            monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"service-{next(_services)}")
+            settings = LogSettings(share=share, followed=frozenset(followed))
+            telemetry = Telemetry(settings, clock=self.clock, chance=lambda: self.chance)
+            telemetry.info("made")  # Powertools reads the service's name with the first line
+            self.functions.append(telemetry)
+
+
+NAMES = [f"default/whatsapp/106540352242922/{number}" for number in range(1_000)]
+
+
+def test_a_conversation_has_all_of_its_lines_in_all_functions_or_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest, processor = Sampling(monkeypatch, 0.1).functions
+    written(capsys)
+    for name in NAMES:
+        ingest.sampled("buffered", conversations=[name])
+        processor.sampled("emitted", conversation=name)
+    lines = written(capsys)
+    buffered = {line["conversations"][0] for line in lines if line["message"] == "buffered"}
+    emitted = {line["conversation"] for line in lines if line["message"] == "emitted"}
+    assert buffered == emitted
+    assert 70 < len(emitted) < 130, "about the share"
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (1.0, len(NAMES))])
+def test_a_share_of_0_logs_no_conversation_and_of_1_each(
+    share: float, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest, _ = Sampling(monkeypatch, share).functions
+    written(capsys)
+    for name in NAMES:
+        ingest.sampled("emitted", conversation=name)
+    assert len(written(capsys)) == count
+
+
+def test_a_larger_share_logs_the_same_conversations_and_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for share in (0.05, 0.2):
+        telemetry, _ = Sampling(monkeypatch, share).functions
+        written(capsys)
+        for name in NAMES:
+            telemetry.sampled("emitted", conversation=name)
+        found.append({line["conversation"] for line in written(capsys)})
+    assert found[0] < found[1]
+
+
+def test_warnings_errors_and_other_lines_are_always_logged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry, _ = Sampling(monkeypatch, 0).functions
+    written(capsys)
+    telemetry.warn("emit failed", conversation=NAMES[0])
+    telemetry.crash("failed", StoreUnavailable("Valkey cannot be reached"), conversation=NAMES[0])
+    telemetry.info("processor left", shard=0)
+    assert [line["message"] for line in written(capsys)] == ["emit failed", "failed", "processor left"]
+
+
+def test_a_followed_conversation_is_logged_whole_and_with_those_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest, processor = Sampling(monkeypatch, 0, NAMES[3]).functions
+    written(capsys)
+    ingest.sampled("buffered", conversations=NAMES[2:5])
+    ingest.sampled("buffered", conversations=NAMES[5:8])
+    processor.sampled("emitted", conversation=NAMES[3])
+    assert [(line["message"], line.get("conversations")) for line in written(capsys)] == [
+        ("buffered", NAMES[2:5]),
+        ("emitted", None),
+    ]
+
+
+def test_a_line_about_no_conversation_is_logged_by_chance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Sampling(monkeypatch, 0.01)
+    written(capsys)
+    for scene.chance in (0.009, 0.01):
+        scene.functions[0].sampled("buffered", conversations=[], ignored=1)
+        scene.functions[0].sampled("claimed", shard=0, conversations=2)
+    assert [line["message"] for line in written(capsys)] == ["buffered", "claimed"]
+
+
+def test_ordinary_metrics_wait_until_ten_seconds_after_the_last_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Sampling(monkeypatch, 0.01)
+    telemetry = scene.functions[0]
+
+    def run() -> list[dict[str, Any]]:
+        telemetry.count("Messages")
+        telemetry.count_by("IgnoredKinds", reason="status")
+        telemetry.flush_soon()
+        return written(capsys)
+
+    written(capsys)
+    assert len(run()) == 2, "the first run of an instance"
+    scene.clock.advance(MAX_METRICS_AGE_MS - 1)
+    assert run() == []
+    scene.clock.advance(1)
+    by_reason, plain = run()
+    assert (by_reason["IgnoredKinds"], plain["Messages"]) == ([2.0], [1.0, 1.0])
+    assert run() == []
+    scene.clock.advance(-60_000)
+    assert len(run()) == 2, "the clock was set back"
+
+
+def test_a_metric_that_an_alarm_may_need_is_written_at_once_with_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry = Sampling(monkeypatch, 0.01).functions[0]
+    telemetry.flush()
+    telemetry.count("Messages")
+    telemetry.flush_soon()
+    written(capsys)
+    telemetry.count("Crashes")
+    telemetry.flush_soon()
+    (line,) = written(capsys)
+    assert (line["Messages"], line["Crashes"]) == ([1.0], [1.0])
+    telemetry.count_by("ProcessorExits", reason="lost")
+    telemetry.flush_soon()
+    assert len(written(capsys)) == 1
+
+
+def test_a_stage_that_logs_all_writes_its_metrics_after_each_run(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        telemetry.count("Messages")
+        telemetry.flush_soon()
+    assert len(written(capsys)) == 2
+    assert "Messages" in MAY_WAIT
+
+
+def test_the_settings_are_read_from_the_environment() -> None:
+    found = read_log_settings(Variables({"LOG_ID_KEY": "k", "LOG_SHARE": "0.25", "LOG_FOLLOWED": "a/b/c/d\ne/f/g/h"}))
+    assert found == LogSettings("k", 0.25, frozenset({"a/b/c/d", "e/f/g/h"}))
+    assert read_log_settings(Variables({})) == LogSettings(None, 1, frozenset())
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.1", "nan", "many"])
+def test_an_impossible_share_is_refused(share: str) -> None:
+    with pytest.raises(InvalidSettings, match="LOG_SHARE must be a number from 0 to 1"):
+        read_log_settings(Variables({"LOG_SHARE": share}))

@@ -10,6 +10,7 @@ from redis.exceptions import RedisClusterException, ResponseError, SlotNotCovere
 from message_buffer.errors import (
     MessageBufferError,
     ScriptInvariantBroken,
+    SignInUnavailable,
     StoreError,
     StoreOutOfMemory,
     StoreSignInRefused,
@@ -64,6 +65,9 @@ def opening(*does: Any) -> Callable[[], Any]:
         (theirs.ConnectionError("Connection reset by peer"), StoreUnavailable),
         (theirs.TimeoutError("Timeout reading from socket"), StoreUnavailable),
         (theirs.AuthenticationError("invalid username-password pair"), StoreSignInRefused),
+        (ResponseError("service is not available"), SignInUnavailable),
+        (ResponseError("IAM Authentication service is not available"), SignInUnavailable),
+        (ResponseError("Exceeded limit of IAM Authentication requests"), SignInUnavailable),
         (theirs.BusyLoadingError("loading the dataset"), StoreUnavailable),
         (theirs.ReadOnlyError("You can't write against a read only replica."), StoreUnavailable),
         (theirs.TryAgainError("Multiple keys request during rehashing of slot"), StoreUnavailable),
@@ -98,8 +102,8 @@ def test_every_error_tells_whether_to_come_again() -> None:
 
     ours = [error for error in tree(MessageBufferError) if error.__module__ == MessageBufferError.__module__]
     assert {error.__name__ for error in ours if error.retryable} == {
-        "StoreUnavailable", "StoreOutOfMemory", "StoreThrottled", "StoreSignInRefused", "SendFailed",
-        "LockLost", "NotEmitted", "TooLittleTime",
+        "StoreUnavailable", "SignInUnavailable", "StoreOutOfMemory", "StoreThrottled", "StoreSignInRefused",
+        "SendFailed", "LockLost", "NotEmitted", "TooLittleTime",
     }  # fmt: skip
 
 
@@ -113,6 +117,18 @@ def test_a_passing_state_of_the_server_is_no_reason_to_connect_again() -> None:
     client = Client(theirs.TryAgainError("Multiple keys request during rehashing of slot"), [b"RENEWED", 5])
     assert run(client) == [b"RENEWED", 5]
     assert client.commands == ["EVALSHA", "EVALSHA"]
+
+
+def test_a_throttled_sign_in_is_counted_and_not_repeated_within_the_call() -> None:
+    told: list[str] = []
+    client = Client([b"RENEWED", 5])
+    connection = Connection(
+        opening(ResponseError("service is not available"), client), sign_in_unavailable=lambda: told.append("told")
+    )
+    with pytest.raises(SignInUnavailable, match="too many clients sign in at once"):
+        connection.run(SCRIPT, KEYS, (1, "l", 2))
+    assert (told, client.commands) == (["told"], [])
+    assert connection.run(SCRIPT, KEYS, (1, "l", 2)) == [b"RENEWED", 5]
 
 
 class SlowClient(Client):

@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 @cache
 def _parts() -> tuple[Admin, Telemetry]:
-    settings, telemetry = config.read_gate(), Telemetry(config.log_id_key())
+    settings, telemetry = config.read_gate(), Telemetry(config.read_log_settings())
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,

@@ -22,6 +22,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as LostConnection
@@ -32,6 +33,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import (
     InvalidInput,
     ScriptInvariantBroken,
+    SignInUnavailable,
     StoreError,
     StoreOutOfMemory,
     StoreSignInRefused,
@@ -67,6 +69,10 @@ Swallowed = Callable[[Exception], None]
 
 # Error codes of temporary states for which redis-py has no class.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
+
+# ElastiCache's answer to a sign-in that it could not check. A public endpoint gives no other text for any cause:
+# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a network says which.
+_SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
 # Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
 TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
@@ -129,6 +135,7 @@ class Connection:
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,
         connected: Callable[[int], None] = lambda _: None,
+        sign_in_unavailable: Callable[[], None] = lambda: None,
         clock: Clock = system_clock,
     ) -> None:
         self._open_client = open_client
@@ -144,6 +151,7 @@ class Connection:
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
         self._tell_connected = connected
+        self._tell_sign_in_unavailable = sign_in_unavailable
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
         self._clock = clock
 
@@ -162,6 +170,10 @@ class Connection:
                     raise
                 signed_in_anew = True
                 self._swallowed(error)
+            except SignInUnavailable:
+                # Another sign-in at once would add to the rate that the cache throttles, so the caller pauses first.
+                self._tell_sign_in_unavailable()
+                raise
             except StoreUnavailable as error:
                 if attempt >= self._attempts or self._is_late(began_ms):
                     raise
@@ -289,6 +301,13 @@ def is_sign_in_refused(error: BaseException | None) -> bool:
     return error is not None
 
 
+def is_sign_in_unavailable(error: BaseException | None) -> bool:
+    """Return whether the cache could not check a sign-in. A cluster's client may hide that behind its own error."""
+    while error and not (isinstance(error, ResponseError) and str(error).lower().endswith(_SIGN_IN_UNAVAILABLE)):
+        error = error.__cause__
+    return error is not None
+
+
 def as_store_error(error: Exception, doing: str) -> StoreError:
     """Return the error of the store for an error of redis-py or the server; `doing` names the call that failed."""
     if is_sign_in_refused(error):
@@ -296,6 +315,11 @@ def as_store_error(error: Exception, doing: str) -> StoreError:
             f"{doing}: Valkey refused the sign-in; check that the function's role may elasticache:Connect to this "
             "cache and this user, that the user is in the cache's user group, and that both names are right and in "
             "lower case; or, where the URL has them, that its user and password are right"
+        )
+    if is_sign_in_unavailable(error):
+        return SignInUnavailable(
+            f"{doing}: Valkey cannot check sign-ins for now: too many clients sign in at once, or IAM or the cache is"
+            " overloaded"
         )
     # A server that does not know a command quotes the arguments. Remove them, as they may contain a message or a token.
     text = str(error).partition(", with args beginning with")[0]

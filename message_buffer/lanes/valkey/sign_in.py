@@ -7,7 +7,13 @@ from redis.exceptions import ConnectionError as LostConnection
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.valkey.connection import Client, Connection, connect, is_sign_in_refused
+from message_buffer.lanes.valkey.connection import (
+    Client,
+    Connection,
+    connect,
+    is_sign_in_refused,
+    is_sign_in_unavailable,
+)
 from message_buffer.lanes.valkey.from_environment import IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.store import Store
@@ -56,12 +62,14 @@ class Opener:
         sign: SignToken,
         *,
         count_swallowed: Callable[[], None],
+        count_sign_in_unavailable: Callable[[], None] = lambda: None,
         warn_slow: Callable[[int], None] = lambda _: None,
         clock: Clock = system_clock,
     ) -> None:
         self._settings = valkey.connection
         self._tokens = IamTokens(valkey.iam, sign, clock=clock) if valkey.iam else None
         self._count_swallowed = count_swallowed
+        self.sign_in_unavailable = count_sign_in_unavailable
         self._warn_slow = warn_slow
 
     def open(self) -> Client:
@@ -71,6 +79,8 @@ class Opener:
         """Count an error that no caller will see; forget the token if the error refused it."""
         if self._tokens and is_sign_in_refused(error):
             self._tokens.forget()
+        if is_sign_in_unavailable(error):
+            self.sign_in_unavailable()
         self._count_swallowed()
 
     def connected(self, took_ms: int) -> None:
@@ -89,5 +99,6 @@ def open_store(
         retry_within_ms=retry_within_ms,
         swallowed=opener.swallowed,
         connected=opener.connected,
+        sign_in_unavailable=opener.sign_in_unavailable,
     )
     return Store(connection, valkey.store)
