@@ -150,7 +150,7 @@ class AliasLearner:
             self._telemetry.debug("alias was not maintained", reason=str(error))
 
     def _keep_number(self, by_id: ConversationId, known: Alias, number: str) -> None:
-        """Record whose number this is, unless somebody has it already.
+        """Record that this is the author's number, unless somebody has it already.
 
         Messages with the number alone are in the number's own conversation. Otherwise, the next person to whom the
         number is given would get that conversation.
