@@ -598,6 +598,12 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
 
 
+def test_a_conversation_that_is_not_on_hold_is_shown_without_the_table_of_takeovers(desk: Desk) -> None:
+    desk.takeovers.failures.append("read")
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
+    assert desk.takeovers.calls == []
+
+
 def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:
     now_ms = desk.engine.clock.now_ms
     taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
