@@ -277,13 +277,14 @@ def refusals(facts: Facts) -> Iterator[Finding]:
                 f"{reasons[-1].rstrip('.')}.",
                 f"See {RUNBOOK}#unauthentic-webhooks.",
             )
-    later = Counter(
-        _brief(line.get("reason")) for line in facts.said("ingest", "refused for now", minutes=LOOK_BACK_MINUTES)
-    )
-    for reason, count in later.most_common():
+    later: dict[str, list[int]] = {}
+    for line in facts.said("ingest", "refused for now", minutes=LOOK_BACK_MINUTES):
+        later.setdefault(_brief(line.get("reason")), []).append(line["atMs"])
+    for reason, times in sorted(later.items(), key=lambda item: -len(item[1])):
         yield Finding(
             BROKEN,
-            f"{count} {'webhook was' if count == 1 else 'webhooks were'} answered 503 within the hour: {reason}.",
+            f"{len(times)} {'webhook was' if len(times) == 1 else 'webhooks were'} answered 503 within the hour, "
+            f"last at {moment(max(times))}: {reason}.",
             f"See {RUNBOOK}#webhooks-fail.",
         )
 

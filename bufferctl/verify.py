@@ -91,7 +91,7 @@ def verify(stage: Stage, given: Namespace) -> None:
     found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
     print(json.dumps(found, indent=2) if given.json else text)
     if failed := [each.check for each in results if not each.ok]:
-        raise Failed(f"{len(failed)} of {len(results)} checks failed. `bufferctl doctor` may say why.")
+        raise Failed(f"{len(failed)} of {len(results)} checks failed. `make doctor STAGE={given.stage}` may say why.")
 
 
 def remove_leftovers(stage: Stage) -> None:

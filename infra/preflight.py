@@ -86,7 +86,7 @@ def problems_here(purpose: Purpose) -> Iterator[str]:
     if purpose in {"diff", "deploy"} and lambda_interpreter() is None:
         yield (
             f"Python {LAMBDA_PYTHON} is missing. It compiles the layer; without byte code, importing a handler takes "
-            f"three times as long. Put `python{LAMBDA_PYTHON}` on the PATH, or set up with it: "
+            f"three times as long. Make `python{LAMBDA_PYTHON} --version` work, or set up with it: "
             f"`make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
         )
     try:

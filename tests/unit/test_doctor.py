@@ -14,6 +14,7 @@ from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
 from bufferctl.doctor import doctor, examine
 from bufferctl.errors import Unreachable
 from bufferctl.facts import STACKS, Facts, Unreadable
+from bufferctl.formatting import moment
 from bufferctl.stage import Account
 
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
@@ -323,6 +324,18 @@ def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws:
     aws.answers("lambda", "get_function_configuration", sampled)
     aws.answers("logs", "filter_log_events", {"events": []})
     assert whats(diagnoses.refusals, given) == []
+
+
+def test_webhooks_that_were_answered_503_are_counted_by_reason_with_the_last_time(aws: Aws) -> None:
+    given = facts(aws)
+    refused = {"message": "refused for now", "reason": "read window: ResourceNotFoundException"}
+    last = moment(NOW_MS - 1_000)
+    lines = [{"timestamp": at_ms, "message": json.dumps(refused)} for at_ms in (NOW_MS - 9_000, NOW_MS - 1_000)]
+    aws.answers("logs", "filter_log_events", {"events": []})
+    aws.answers("logs", "filter_log_events", {"events": lines})
+    assert whats(diagnoses.refusals, given) == [
+        (BROKEN, f"2 webhooks were answered 503 within the hour, last at {last}: {refused['reason']}.")
+    ]
 
 
 @pytest.mark.parametrize(("status", "count"), [("timeout", 1), ("success", 0)])
