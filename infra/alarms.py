@@ -21,8 +21,8 @@ RUNBOOK = "docs/runbook.md"
 MAX_REFUSED_PERCENT, MIN_REFUSED_WEBHOOKS = 5, 5
 # The Valkey lane's most overdue batch may be this late before operators are paged.
 MAX_OVERDUE_MS = 60_000
-# Longer than it takes to repair a lost trigger: each minute a sweep sends triggers of windows a minute overdue again.
-MAX_WINDOW_OVERDUE_MS = 120_000
+# The bound of P7 in the DynamoDB lane: every 30 s a sweep sends the triggers of windows that are 20 s overdue again.
+MAX_WINDOW_OVERDUE_MS = 60_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
 # ElastiCache's limit for the connections of a serverless cache.
@@ -155,7 +155,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest window overdue",
-            says="Some windows ended more than two minutes ago, and their batches have not left.",
+            says="Some windows were due more than a minute ago, and their batches have not left.",
             metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
             above=MAX_WINDOW_OVERDUE_MS,
             periods=2,
@@ -390,7 +390,8 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says=f"Runs of the {name} fail or time out.",
             metric=metrics.function(role, "Errors", period=FIVE_MINUTES),
         )
-        if not (role == "ingest" and metrics.config.api.has_url):
+        # An operator sees a refusal of admin. At ingest's own address refusals are a symptom.
+        if role != "admin" and not (role == "ingest" and metrics.config.api.has_url):
             yield _throttles(metrics, role)
     # A dropped start has failed, was throttled or has waited, of which there are alarms.
     for role in filter(metrics.functions.__contains__, STARTED_BY_US):

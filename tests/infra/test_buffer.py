@@ -389,7 +389,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 *EMISSION,
-                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query"),
+                *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "BatchGetItem", "Query"),
             },
         ),
         (
@@ -398,7 +398,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 *EMISSION,
                 # The DynamoDB processor cannot reach Valkey, so it lets the conversation processor ask Valkey.
                 ("lambda:InvokeFunction", "<ConversationProcessor>"),
-                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
                 # The processor gives a trigger back, and keeps it while it works.
                 ("sqs:ChangeMessageVisibility", "<Triggers>"),
@@ -440,7 +440,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Query", "<Takeovers>"),
                 ("dynamodb:DeleteItem", "<Takeovers>"),
                 *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "UpdateItem")),
-                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
             },
         ),

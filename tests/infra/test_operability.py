@@ -252,7 +252,7 @@ def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[...
     assert alarm["EvaluationPeriods"] * _metric(alarm)["Period"] == 180
 
 
-@pytest.mark.parametrize(("name", "above_ms"), [("oldest-overdue", 60_000), ("oldest-window-overdue", 120_000)])
+@pytest.mark.parametrize(("name", "above_ms"), [("oldest-overdue", 60_000), ("oldest-window-overdue", 60_000)])
 def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(
     name: str, above_ms: int, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
@@ -313,7 +313,9 @@ def test_every_function_is_watched_for_errors_and_throttles(
     for role in ROLES:
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
-        assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
+        # Only operators invoke admin, and they see that Lambda refuses.
+        if role != "admin":
+            assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
 
 
 @pytest.mark.parametrize("api", [OWN_URL, {"kind": "http", "former_kind": "url"}], ids=str)

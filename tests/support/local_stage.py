@@ -43,7 +43,6 @@ WARM_PROCESSES = 8
 WARM_UP_SECONDS = 150.0
 # Tests that need the watchdog run it this often, instead of every half a minute.
 PASS_SECONDS = 2.0
-WINDOW_MS = 2_000
 DENIED = "denied-by-a-test"
 
 # The time-outs of functions are those of a real stage. On a busy machine a cold start takes seconds; with a short
@@ -54,7 +53,6 @@ OVERRIDES: dict[str, Any] = {
         "typingInferenceMs": TYPING_MS,
         "maxWaitMs": MAX_WAIT_MS,
         "maxMessages": MAX_MESSAGES,
-        "windowMs": WINDOW_MS,
     },
     "limits": {"max_attempts": MAX_ATTEMPTS, "max_event_bytes": MAX_EVENT_BYTES},
     "timings": {

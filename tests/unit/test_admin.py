@@ -161,6 +161,7 @@ class Desk:
             table=self.table,
             stage_rules={"silenceMs": 2_000},
             valkey_lane=lane,
+            dynamodb_lane=self.fallback[0] if self.fallback else None,
             telemetry=self.telemetry,
             time_left=lambda: self.time_left_ms,
             clock=self.engine.clock,
