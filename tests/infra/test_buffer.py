@@ -68,6 +68,20 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 
 # -- who gets in -----------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("overrides", [{}, {"warmth": {"ingest": "snap_start"}}], ids=str)
+def test_an_api_may_invoke_another_entrance_before_it_does(
+    overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    template = synthesize("prod", **overrides)["Buffer"]
+    permitted = template.find_resources(
+        "AWS::Lambda::Permission", {"Properties": {"Principal": "apigateway.amazonaws.com"}}
+    )
+    (integration,) = template.find_resources("AWS::ApiGatewayV2::Integration").values()
+    assert len(permitted) == 4
+    assert permitted.keys() <= set(integration["DependsOn"])
+
+
 URL: dict[str, Any] = {"api": {"kind": "url"}, "concurrency": {"ingest": 20}}
 
 
